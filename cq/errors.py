@@ -1,0 +1,107 @@
+"""Every exception that cq raises, each with what to do about it in its message.
+
+    CqError
+    ├── StoreError                  a store cannot be used
+    │   ├── InvalidUrl              (ValueError) no store is meant by this URL
+    │   ├── ClientLibraryError      FoundationDB's binding or client library is missing or does not fit
+    │   ├── StoreUnreachable        the cluster does not answer, or its cluster file cannot be read
+    │   └── NotAStore               the file is no cq store, is damaged, or comes from a newer version
+    ├── ConfigurationError          what is asked for and what is configured do not fit
+    │   ├── InvalidConfiguration    (ValueError) a setting is not one that cq knows
+    │   ├── QueueNotConfigured      (LookupError) no queue of this name
+    │   ├── ConfigurationConflict   the queue exists with other settings
+    │   └── CodeMismatch            this process lacks a combiner or observer that the queue asks for
+    ├── InvalidData                 (ValueError) a key, update or operation id that a queue does not take
+    │   └── TooLarge                a key, update or value beyond FoundationDB's limits
+    ├── PendingUnreadable           pending updates asked for after an add in the same transaction
+    ├── BacklogTooDeep              more waits in the bucket than one read may combine
+    └── CorruptData                 stored bytes that cq has not written
+
+Errors of the store itself (conflicts, timeouts ...) are not wrapped: they arrive as the `FDBError` of the
+binding or of the embedded store, so that retry loops see their codes.
+"""
+
+from __future__ import annotations
+
+
+class CqError(Exception):
+    """The root: `except cq.CqError` catches everything that cq itself raises."""
+
+
+class StoreError(CqError):
+    """A store cannot be used."""
+
+
+class InvalidUrl(StoreError, ValueError):
+    """The URL names no store."""
+
+
+class ClientLibraryError(StoreError):
+    """FoundationDB's Python binding or client library is missing, or the two do not fit together."""
+
+
+class StoreUnreachable(StoreError):
+    """The cluster does not answer in time, or its cluster file cannot be read."""
+
+
+class NotAStore(StoreError):
+    """The file is no cq store, is damaged, or was written by a newer version of cq."""
+
+
+class ConfigurationError(CqError):
+    """What is asked for and what is configured do not fit."""
+
+
+class InvalidConfiguration(ConfigurationError, ValueError):
+    """A setting is not one that cq knows: a bad queue name, type, combiner or number of buckets."""
+
+
+class QueueNotConfigured(ConfigurationError, LookupError):
+    """There is no queue of this name in the store."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"queue {self.name!r} is not configured in this store: run `cq configure {self.name}` first"
+
+
+class ConfigurationConflict(ConfigurationError):
+    """The queue exists with other settings; nothing was changed."""
+
+    def __init__(self, name: str, differences: dict[str, tuple[object, object]]) -> None:
+        super().__init__(name, differences)
+        self.name = name
+        self.differences = differences
+
+    def __str__(self) -> str:
+        changes = ", ".join(f"{what} {old} -> {new}" for what, (old, new) in self.differences.items())
+        return (
+            f"queue {self.name!r} is configured with other settings: {changes}; "
+            "nothing was changed: use the stored settings, or another queue name"
+        )
+
+
+class CodeMismatch(ConfigurationError):
+    """This process lacks a combiner or an observer, or has another version, than the queue asks for."""
+
+
+class InvalidData(CqError, ValueError):
+    """A key, update or operation id that the queue does not take; nothing was written."""
+
+
+class TooLarge(InvalidData):
+    """A key, update or value beyond what FoundationDB stores; nothing was written."""
+
+
+class PendingUnreadable(CqError):
+    """Pending updates cannot be read in a transaction that has added to the same bucket."""
+
+
+class BacklogTooDeep(CqError):
+    """More updates wait in the key's bucket than one read may combine."""
+
+
+class CorruptData(CqError):
+    """Stored bytes that this version of cq cannot have written."""
