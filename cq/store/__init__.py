@@ -1,0 +1,64 @@
+"""Where transactions run: `open` finds the store that a URL means.
+
+Both kinds of store offer the methods of the official Python binding; `cq.store.api` lists those that cq uses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from cq.errors import InvalidUrl
+from cq.store.api import Database
+
+DEFAULT_URL = "embedded:cq.db"
+
+T = TypeVar("T")
+
+__all__ = ["DEFAULT_URL", "OpenDatabase", "open"]
+
+
+class OpenDatabase(Database, Protocol):
+    """A database that cq has opened: it can also run a function in a transaction."""
+
+    def transact(self, fn: Callable[[Any], T]) -> T:
+        """Run `fn(tr)` in a transaction, again until it has committed; see `cq.store.transact.transact`."""
+        ...
+
+
+def open(url: str | None = None) -> OpenDatabase:
+    """Open the store of `url`, else of `$CQ_STORE`, else `embedded:cq.db`.
+
+    - `embedded:PATH`: one SQLite file, made if it does not exist
+    - `fdb:`: the cluster of the default cluster file; `fdb:/path/to/fdb.cluster`: of that one
+
+    `~` at the start of a path is the home directory.
+
+    Raises `InvalidUrl` for anything else, and a `StoreError` when the store cannot be used: `NotAStore`,
+    `ClientLibraryError`, `StoreUnreachable`. Each message is one line that says what to do.
+    """
+    source, url = _chosen(url)
+    scheme, colon, path = url.partition(":")
+    path = os.path.expanduser(path)
+    if colon and scheme == "fdb":
+        from cq.store.foundationdb import open_cluster
+
+        cluster: OpenDatabase = open_cluster(path or None)
+        return cluster
+    if colon and scheme == "embedded":
+        if not path:
+            raise InvalidUrl(f"{source} names no file: write embedded:PATH, for example {DEFAULT_URL}")
+        from cq.store.embedded import Database as Embedded
+
+        return Embedded(path)
+    raise InvalidUrl(f"{source} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster")
+
+
+def _chosen(url: str | None) -> tuple[str, str]:
+    """How the URL in force is called in messages, and the URL."""
+    if url is not None:
+        return f"the store {url!r}", url
+    if named := os.environ.get("CQ_STORE"):
+        return f"the store {named!r} in $CQ_STORE", named
+    return f"the default store {DEFAULT_URL!r}", DEFAULT_URL

@@ -1,0 +1,152 @@
+"""Real clusters, through the official binding, which is imported only when a cluster is opened.
+
+What can go wrong before the first transaction is found here and said in one line: no binding, no client
+library, two that do not fit, a cluster file that is none, a cluster that does not answer.
+
+Opening a database starts the client's network thread, for the rest of the process's life, and nothing of it
+survives a fork: open after forking, or use the start method `spawn`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from typing import Any
+
+from cq.errors import ClientLibraryError, StoreUnreachable
+from cq.store.api import error_code
+from cq.store.clusterfile import check_cluster_file, default_cluster_file
+from cq.store.transact import transact
+
+API_VERSION = 730
+API_VERSION_LEAST = 710
+
+TRANSACTION_TIMEOUT = 30.0
+"""Seconds after which a transaction of an opened cluster fails with 1031 (`transaction_timed_out`).
+
+They count from when the transaction was made or `reset()`, its retries and back-offs included, and cover
+everything that is waited for up to the end of the commit: reads, `on_error` and the commit itself. A watch is
+covered until its transaction has committed, and may then be waited for as long as one likes. 1031 is not
+retried, and a commit that ends with it may have committed. `tr.options.set_timeout(ms)` sets another
+limit for one transaction, 0 none.
+"""
+
+ANSWER_WITHIN = 10.0
+"""Seconds that a cluster has to give its first read version when it is opened."""
+
+_INSTALL_BINDING = "pip install 'foundationdb>=7.1,<7.4'"
+_TIMED_OUT = 1031
+
+# The binding's api_version() is not made for two threads at once.
+_selecting = threading.Lock()
+
+
+def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSWER_WITHIN) -> Any:
+    """Open the cluster of `cluster_file`, or of the default one, as an `fdb.Database`.
+
+    The database is cq's own, so that its transaction timeout is not forced upon a database that the
+    application has of the same cluster by `fdb.open`. It has the method `transact` besides the binding's.
+
+    Raises `StoreUnreachable` when the cluster file cannot be used or the cluster does not answer within
+    `answer_within` seconds, `ClientLibraryError` when binding or client library are missing or do not fit.
+    """
+    path = default_cluster_file() if cluster_file is None else cluster_file
+    check_cluster_file(path)
+    fdb = _binding()
+    try:
+        fdb.open(path)  # starts the network; the database it makes and keeps is the application's
+        db = fdb.impl.create_database(path)
+        db.options.set_transaction_timeout(int(TRANSACTION_TIMEOUT * 1000))
+        _first_answer(db, answer_within)
+    except Exception as error:
+        code = error_code(error)
+        if code is None:
+            raise
+        raise StoreUnreachable(_unreachable(path, error, code, answer_within)) from error
+    db.transact = functools.partial(transact, db)
+    return db
+
+
+def _first_answer(db: Any, seconds: float) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(max(1, int(seconds * 1000)))
+    tr.get_read_version().wait()
+
+
+def _unreachable(path: str, error: Exception, code: int, seconds: float) -> str:
+    if code == _TIMED_OUT:
+        return (
+            f"no answer from the cluster in {path} within {seconds:g} s: "
+            "is it running, and is the client library of the cluster's version?"
+        )
+    return f"the cluster in {path} cannot be used: {error}"
+
+
+def _binding() -> Any:
+    """The binding, with an API version selected."""
+    try:
+        import fdb
+    except ImportError as error:
+        raise ClientLibraryError(
+            f"FoundationDB's Python binding is not installed: run `{_INSTALL_BINDING}`"
+        ) from error
+    if not hasattr(fdb, "api_version"):
+        raise ClientLibraryError(
+            "the installed module `fdb` is another project's (Firebird's): "
+            f"run `pip uninstall fdb`, then `{_INSTALL_BINDING}`"
+        )
+    with _selecting:
+        if fdb.is_api_version_selected():
+            _keep_api_version(fdb.get_api_version())
+        else:
+            _select_api_version(fdb)
+    return fdb
+
+
+def _keep_api_version(selected: int) -> None:
+    if selected < API_VERSION_LEAST:
+        raise ClientLibraryError(
+            f"this application selected FoundationDB's API version {selected}, and cq needs "
+            f"{API_VERSION_LEAST} or newer: call `fdb.api_version({API_VERSION})`, or let cq select it"
+        )
+
+
+def _select_api_version(fdb: Any) -> None:
+    # The bindings of 7.1 do not say which version is their latest.
+    offered = getattr(fdb, "LATEST_API_VERSION", API_VERSION_LEAST)
+    wanted = min(API_VERSION, offered)
+    if offered < API_VERSION_LEAST:
+        raise ClientLibraryError(
+            f"FoundationDB's Python binding offers API version {offered}, and cq needs "
+            f"{API_VERSION_LEAST} or newer: run `{_INSTALL_BINDING}`"
+        )
+    try:
+        fdb.api_version(wanted)
+    except RuntimeError as error:
+        raise ClientLibraryError(_refused(error)) from error
+    except Exception as error:  # the binding raises bare ones when it finds no library, and ctypes its own
+        raise ClientLibraryError(
+            "FoundationDB's client library cannot be loaded: install the package `foundationdb-clients` of "
+            f"your cluster's version ({_one_line(error)})"
+        ) from error
+
+
+def _refused(error: RuntimeError) -> str:
+    """What to do when the binding and the client library do not go together."""
+    newest = re.search(r"maximum version of (\d+)", str(error))
+    if newest is None:
+        return (
+            "FoundationDB's client library does not go with its Python binding: install both in your "
+            f"cluster's version ({_one_line(error)})"
+        )
+    version = int(newest[1])
+    fitting = f"{version // 100}.{version // 10 % 10}"
+    return (
+        "FoundationDB's Python binding is newer than the installed client library, which is of version "
+        f"{fitting}: run `pip install 'foundationdb=={fitting}.*'`, or install a newer client library"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

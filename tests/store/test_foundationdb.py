@@ -1,0 +1,375 @@
+"""Opening clusters: each thing that can be wrong gives one line that says what to do.
+
+Machines without the native library, or with one of another version, are simulated by a stand-in for the
+binding, so that these tests say the same everywhere. Tests marked `cluster` use a real one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
+from cq.store import foundationdb
+from cq.store.clusterfile import check_cluster_file, default_cluster_file, is_connection_string
+from cq.store.foundationdb import open_cluster
+
+
+class FDBError(Exception):
+    """As the binding's."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"Described ({code})")
+        self.code = code
+
+
+class StandIn:
+    """A transaction, its options, its database and a future in one: it notes what is asked of it."""
+
+    transact: Callable[[Callable[[Any], Any]], Any]
+
+    def __init__(self, answer: FDBError | None = None) -> None:
+        self.answer = answer
+        self.log: list[str] = []
+
+    @property
+    def options(self) -> StandIn:
+        return self
+
+    def set_transaction_timeout(self, milliseconds: int) -> None:
+        self.log.append(f"every transaction {milliseconds} ms")
+
+    def create_transaction(self) -> StandIn:
+        return self
+
+    def set_timeout(self, milliseconds: int) -> None:
+        self.log.append(f"this transaction {milliseconds} ms")
+
+    def get_read_version(self) -> StandIn:
+        self.log.append("read version")
+        return self
+
+    def commit(self) -> StandIn:
+        self.log.append("commit")
+        return self
+
+    def wait(self) -> int:
+        if self.answer is not None:
+            raise self.answer
+        return 1
+
+
+class Binding(ModuleType):
+    """What cq uses of the module `fdb`."""
+
+    def __init__(self, latest: int | None = 730, selected: int | None = None) -> None:
+        super().__init__("fdb")
+        if latest is not None:
+            self.LATEST_API_VERSION = latest
+        self.selected = selected
+        self.refusal: Exception | None = None
+        self.opened: list[str] = []
+        self.db = StandIn()
+        self.impl = self
+
+    def is_api_version_selected(self) -> bool:
+        return self.selected is not None
+
+    def get_api_version(self) -> int | None:
+        return self.selected
+
+    def api_version(self, version: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.selected = version
+
+    def open(self, path: str) -> StandIn:
+        self.opened.append(path)
+        return StandIn()
+
+    def create_database(self, path: str) -> StandIn:
+        return self.db
+
+
+@pytest.fixture
+def cluster_file(tmp_path: Path) -> str:
+    """A well-formed file of a cluster that is not there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    file = tmp_path / "fdb.cluster"
+    file.write_text(f"# nobody listens\ntest:abc@127.0.0.1:{port}\n")
+    return str(file)
+
+
+Install = Callable[[ModuleType | None], None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Make `import fdb` find this module, or none."""
+    return lambda module: monkeypatch.setitem(sys.modules, "fdb", module)
+
+
+def refusal(error: type[StoreError], cluster_file: str) -> str:
+    with pytest.raises(error) as caught:
+        open_cluster(cluster_file)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_an_opened_cluster_has_timeouts_and_transact(install: Install, cluster_file: str) -> None:
+    binding = Binding()
+    install(binding)
+
+    db = open_cluster(cluster_file, answer_within=2)
+
+    assert binding.selected == 730
+    assert db is binding.db
+    assert db.log == ["every transaction 30000 ms", "this transaction 2000 ms", "read version"]
+    assert db.transact(lambda tr: tr.log.pop()) == "read version"
+    assert db.log[-1] == "commit"
+
+
+def test_a_database_that_the_application_has_open_keeps_its_own_options(
+    install: Install, cluster_file: str
+) -> None:
+    binding = Binding()
+    mine = StandIn()
+    binding.open = lambda path: mine  # type: ignore[method-assign]
+    install(binding)
+
+    open_cluster(cluster_file)
+
+    assert mine.log == []
+
+
+@pytest.mark.parametrize(
+    ("latest", "selected"), [(None, 710), (710, 710), (720, 720), (730, 730), (800, 730)]
+)
+def test_the_newest_api_version_up_to_730_is_selected(
+    install: Install, cluster_file: str, latest: int | None, selected: int
+) -> None:
+    binding = Binding(latest)
+    install(binding)
+
+    open_cluster(cluster_file)
+
+    assert binding.selected == selected
+
+
+@pytest.mark.parametrize("selected", [710, 730, 800])
+def test_an_api_version_that_the_application_selected_stays(
+    install: Install, cluster_file: str, selected: int
+) -> None:
+    binding = Binding(800, selected)
+    install(binding)
+
+    open_cluster(cluster_file)
+
+    assert binding.selected == selected
+
+
+def test_an_older_api_version_that_the_application_selected_is_refused(
+    install: Install, cluster_file: str
+) -> None:
+    install(Binding(730, 620))
+
+    message = refusal(ClientLibraryError, cluster_file)
+
+    assert "selected FoundationDB's API version 620, and cq needs 710 or newer" in message
+
+
+def test_a_missing_binding_is_named(install: Install, cluster_file: str) -> None:
+    install(None)
+
+    assert "run `pip install 'foundationdb>=7.1,<7.4'`" in refusal(ClientLibraryError, cluster_file)
+
+
+def test_the_other_project_named_fdb_is_told_apart(install: Install, cluster_file: str) -> None:
+    install(ModuleType("fdb"))
+
+    assert "run `pip uninstall fdb`, then `pip install" in refusal(ClientLibraryError, cluster_file)
+
+
+def test_a_binding_older_than_cq_needs_is_refused(install: Install, cluster_file: str) -> None:
+    install(Binding(630))
+
+    assert "offers API version 630, and cq needs 710" in refusal(ClientLibraryError, cluster_file)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Exception("Unable to locate the FoundationDB API shared library!"),
+        OSError("libfdb_c.so: invalid ELF header\nand more"),
+    ],
+)
+def test_a_missing_or_broken_client_library_is_named(
+    install: Install, cluster_file: str, reason: Exception
+) -> None:
+    binding = Binding()
+    binding.refusal = reason
+    install(binding)
+
+    message = refusal(ClientLibraryError, cluster_file)
+
+    assert "install the package `foundationdb-clients` of your cluster's version" in message
+    assert str(reason).split("\n")[0] in message
+
+
+def test_a_binding_newer_than_the_library_is_told_which_one_fits(install: Install, cluster_file: str) -> None:
+    binding = Binding(800)
+    binding.refusal = RuntimeError(
+        "This version of the FoundationDB Python binding is not supported by the installed FoundationDB C "
+        "library. The binding requires a library that supports API version 800, but the installed library "
+        "supports a maximum version of 730."
+    )
+    install(binding)
+
+    message = refusal(ClientLibraryError, cluster_file)
+
+    assert "binding is newer than the installed client library, which is of version 7.3" in message
+    assert "run `pip install 'foundationdb==7.3.*'`" in message
+
+
+def test_any_other_refusal_of_the_binding_is_passed_on(install: Install, cluster_file: str) -> None:
+    binding = Binding()
+    binding.refusal = RuntimeError("FoundationDB API error")
+    install(binding)
+
+    message = refusal(ClientLibraryError, cluster_file)
+
+    assert "does not go with its Python binding" in message
+    assert "FoundationDB API error" in message
+
+
+def test_a_cluster_that_does_not_answer_is_unreachable(install: Install, cluster_file: str) -> None:
+    binding = Binding()
+    binding.db = StandIn(FDBError(1031))
+    install(binding)
+
+    message = refusal(StoreUnreachable, cluster_file)
+
+    assert f"no answer from the cluster in {cluster_file} within 10 s: is it running" in message
+
+
+def test_a_cluster_that_answers_with_an_error_is_quoted(install: Install, cluster_file: str) -> None:
+    binding = Binding()
+    binding.db = StandIn(FDBError(1038))
+    install(binding)
+
+    assert f"the cluster in {cluster_file} cannot be used: Described (1038)" == refusal(
+        StoreUnreachable, cluster_file
+    )
+
+
+def test_on_this_machine_opening_a_cluster_that_is_not_there_fails_in_time(cluster_file: str) -> None:
+    """With the binding and library that are installed here, whichever they are."""
+    with pytest.raises((ClientLibraryError, StoreUnreachable)) as caught:
+        open_cluster(cluster_file, answer_within=0.5)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cluster_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnreachable, match=r"cannot read the cluster file .*no.cluster: No such file"):
+        open_cluster(str(tmp_path / "no.cluster"))
+    with pytest.raises(StoreUnreachable, match=r"cannot read the cluster file .*: Is a directory"):
+        open_cluster(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"# only a comment\n", b"\x00\xff" * 10, b"SQLite format 3\x00"])
+def test_what_is_no_cluster_file_is_refused_before_the_client_sees_it(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "fdb.cluster"
+    file.write_bytes(content)
+
+    with pytest.raises(StoreUnreachable, match=r"fdb.cluster is no cluster file: expected .*:id@host:port"):
+        check_cluster_file(str(file))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "docker:docker@127.0.0.1:4500",
+        "a_1:Xy9@10.0.0.1:4500,10.0.0.2:4500:tls\n",
+        "test:x@[::1]:4500:tls",
+        "test:x@fdb-0.fdb.svc.cluster.local:4501",
+        "# DO NOT EDIT!\n\n  test:x@10.0.0.1:4500 , 10.0.0.2:4500  # two\n",
+    ],
+)
+def test_connection_strings(content: str) -> None:
+    assert is_connection_string(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "10.0.0.1:4500",
+        "test@10.0.0.1:4500",
+        "test:x@10.0.0.1",
+        "test:x@10.0.0.1:4500,",
+        "te-st:x@10.0.0.1:4500",
+        "test:x@10.0.0.1:4500:ssl",
+        "test:x@10.0.0.1:4500\ntest:y@10.0.0.2:4500",
+    ],
+)
+def test_no_connection_strings(content: str) -> None:
+    assert not is_connection_string(content)
+
+
+def test_the_default_cluster_file_is_found_as_foundationdb_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FDB_CLUSTER_FILE", raising=False)
+
+    assert default_cluster_file().endswith("/etc/foundationdb/fdb.cluster")
+
+    (tmp_path / "fdb.cluster").touch()
+    assert default_cluster_file() == "fdb.cluster"
+
+    monkeypatch.setenv("FDB_CLUSTER_FILE", "elsewhere")
+    assert default_cluster_file() == "elsewhere"
+
+
+@pytest.mark.cluster
+def test_a_real_cluster_opens_and_commits() -> None:
+    key = b"cq-test/open"
+
+    def increment(tr: Any) -> None:
+        tr.add(key, (1).to_bytes(8, "little"))
+
+    db = open_cluster(os.environ["CQ_TEST_CLUSTER_FILE"])
+    db.transact(lambda tr: tr.clear(key))
+    db.transact(increment)
+
+    assert db.transact(lambda tr: bytes(tr.get(key))) == (1).to_bytes(8, "little")
+    db.transact(lambda tr: tr.clear(key))
+
+
+@pytest.mark.cluster
+def test_a_watch_outlives_the_timeout_of_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foundationdb, "TRANSACTION_TIMEOUT", 0.5)
+    key = b"cq-test/watch"
+    db = open_cluster(os.environ["CQ_TEST_CLUSTER_FILE"])
+    db.transact(lambda tr: tr.clear(key))
+    tr = db.create_transaction()
+    watch = tr.watch(key)
+    tr.commit().wait()
+
+    time.sleep(1)  # twice the timeout of `tr`, which is still there
+
+    assert not watch.is_ready()
+    db.transact(lambda tr: tr.set(key, b"changed"))
+    watch.wait()
+    db.transact(lambda tr: tr.clear(key))
