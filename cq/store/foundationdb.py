@@ -35,7 +35,8 @@ limit for one transaction, 0 none.
 ANSWER_WITHIN = 10.0
 """Seconds that a cluster has to give its first read version when it is opened."""
 
-_INSTALL_BINDING = "pip install 'foundationdb>=7.1,<7.4'"
+# Not 'cq[fdb]': the package index has another project of this name.
+INSTALL_BINDING = "pip install 'foundationdb>=7.1,<7.4'"
 _TIMED_OUT = 1031
 
 # The binding's api_version() is not made for two threads at once.
@@ -89,12 +90,12 @@ def _binding() -> Any:
         import fdb
     except ImportError as error:
         raise ClientLibraryError(
-            f"FoundationDB's Python binding is not installed: run `{_INSTALL_BINDING}`"
+            f"FoundationDB's Python binding is not installed: run `{INSTALL_BINDING}`"
         ) from error
     if not hasattr(fdb, "api_version"):
         raise ClientLibraryError(
             "the installed module `fdb` is another project's (Firebird's): "
-            f"run `pip uninstall fdb`, then `{_INSTALL_BINDING}`"
+            f"run `pip uninstall fdb`, then `{INSTALL_BINDING}`"
         )
     with _selecting:
         if fdb.is_api_version_selected():
@@ -119,7 +120,7 @@ def _select_api_version(fdb: Any) -> None:
     if offered < API_VERSION_LEAST:
         raise ClientLibraryError(
             f"FoundationDB's Python binding offers API version {offered}, and cq needs "
-            f"{API_VERSION_LEAST} or newer: run `{_INSTALL_BINDING}`"
+            f"{API_VERSION_LEAST} or newer: run `{INSTALL_BINDING}`"
         )
     try:
         fdb.api_version(wanted)

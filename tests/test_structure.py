@@ -1,0 +1,149 @@
+"""The rules of the house: what may import what, and what no module does."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cq
+
+ROOT = Path(__file__).parents[1]
+LINES_MAX = 400
+LONG: dict[str, int] = {
+    # module: lines. A ratchet: numbers only go down, and new modules stay within LINES_MAX.
+}
+
+
+def modules(*folders: str) -> list[Path]:
+    """The modules below these folders of the tree, each under its own path and none through a link."""
+    return [file for folder in folders for file in _files(ROOT / folder) if file.suffix == ".py"]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()):
+        if entry.is_symlink() or entry.name == "__pycache__":
+            continue
+        if entry.is_dir():
+            yield from _files(entry)
+        else:
+            yield entry
+
+
+def name(file: Path) -> str:
+    """Its path from the root of the tree, as messages show it."""
+    return file.relative_to(ROOT).as_posix()
+
+
+def imports(module: Path) -> set[str]:
+    """Every module and every name from a module that it imports, in functions too, relative ones resolved."""
+    package = ["cq", *module.relative_to(ROOT).parent.parts]
+    if package[:2] == ["cq", "cq"]:
+        del package[0]
+    found = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {source} | {f"{source}.{alias.name}" for alias in node.names}
+    return found
+
+
+def calls(module: Path) -> set[str]:
+    """The plain names that it calls."""
+    nodes = ast.walk(ast.parse(module.read_text()))
+    return {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+
+
+def within(imported: set[str], package: str) -> set[str]:
+    return {module for module in imported if module == package or module.startswith(package + ".")}
+
+
+@pytest.mark.parametrize(
+    ("folder", "forbidden"),
+    [
+        ("cq", ["cq.observers", "cq.cli", "observers", "cli", "typer", "rich"]),
+        ("observers", ["cq.cli", "observers", "cli", "typer", "rich"]),
+        ("cli", ["observers", "cli"]),
+        ("cq/store", ["cq.queue", "cq.config", "cq.keys", "cq.combining", "cq.codec"]),
+        ("cq/store/embedded", ["fdb", "cq.store.foundationdb"]),
+    ],
+)
+def test_imports_go_downwards_only(folder: str, forbidden: list[str]) -> None:
+    wrong = {
+        name(module): found
+        for module in modules(folder)
+        if (found := {hit for package in forbidden for hit in within(imports(module), package)})
+    }
+
+    assert wrong == {}
+
+
+def test_the_binding_is_imported_when_a_cluster_is_opened_and_nowhere_else() -> None:
+    """Without it, all of cq works on the embedded store; the network thread is started late."""
+    users = {name(module) for module in modules("cq", "observers", "cli") if within(imports(module), "fdb")}
+
+    assert users == {"cq/store/foundationdb.py"}
+
+
+def test_nothing_that_is_stored_can_run_code() -> None:
+    loaders = ["pickle", "marshal", "shelve", "dill", "cloudpickle"]
+    users = {
+        name(module): found
+        for module in modules("cq", "observers", "cli")
+        if (found := {hit for loader in loaders for hit in within(imports(module), loader)})
+    }
+
+    assert users == {}
+
+
+def test_only_the_command_line_prints() -> None:
+    assert [name(module) for module in modules("cq", "observers") if "print" in calls(module)] == []
+
+
+def test_modules_are_short() -> None:
+    sizes = {
+        name(module): len(module.read_text().splitlines()) for module in modules("cq", "observers", "cli")
+    }
+    limits: dict[str, int] = LONG
+
+    assert {module: n for module, n in sizes.items() if n > limits.get(module, LINES_MAX)} == {}
+    assert {module for module in limits if sizes.get(module, 0) <= LINES_MAX} == set(), (
+        "take these out of LONG"
+    )
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        name(module)
+        for module in modules("cq", "observers", "cli", "tests")
+        if module.read_text().strip() and not ast.get_docstring(ast.parse(module.read_text()))
+    ]
+
+    assert silent == []
+
+
+def test_every_public_name_is_listed_and_nothing_else() -> None:
+    public = {name for name, value in vars(cq).items() if name[0] != "_" and not inspect.ismodule(value)}
+
+    assert set(cq.__all__) == public
+
+
+def test_no_path_of_one_machine_is_written_down() -> None:
+    machine = re.compile(r"/(home|root|Users|work)/\w")
+    folders = (".ci", "cq", "observers", "cli", "tests", "docs")
+    top = [file for pattern in ("*.md", "*.toml", "*.py", "*.example") for file in ROOT.glob(pattern)]
+    below = [file for folder in folders for file in _files(ROOT / folder)]
+    wrong = {
+        name(file): hit[0]
+        for file in top + below
+        if (hit := machine.search(file.read_text(errors="replace")))
+    }
+
+    assert wrong == {}
