@@ -1,0 +1,184 @@
+"""Keys and values to bytes and back: CBOR (RFC 8949), and the declared types that guard it.
+
+Nothing read from a store is ever executed or unpickled. Python keys are told apart by their encoded bytes: 1, True and
+1.0 are one dict key but three encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import cbor2
+
+from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
+
+Key = str | int | bytes | tuple[str | int | bytes, ...]
+"""What a queue's key can be: str, int or bytes, or a tuple of them."""
+
+MAX_KEY_BYTES: Final = 8_000
+"""An encoded key; FoundationDB takes keys of 10,000 bytes, and cq puts its prefix before and stamps behind."""
+MAX_VALUE_BYTES: Final = 100_000
+"""An encoded current value: FoundationDB's own limit."""
+MAX_UPDATE_BYTES: Final = 90_000
+"""An encoded update, or updates staged: they must fit into a value together with a key or an error."""
+
+_KEY_TYPES: Final[dict[str, type]] = {"str": str, "int": int, "bytes": bytes}
+_VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "int": (int,),
+    "float": (float,),
+    "decimal": (Decimal,),
+    "str": (str,),
+    "bytes": (bytes,),
+    "bool": (bool,),
+    "list": (list,),
+    "dict": (dict,),
+    "set": (set, frozenset),
+    "datetime": (datetime,),
+    "any": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyType:
+    """The declared type of a queue's keys: one of str, int, bytes, or a tuple of these.
+
+    >>> print(KeyType.parse((str, int)))
+    (str, int)
+    """
+
+    parts: tuple[str, ...]
+    is_tuple: bool
+
+    @classmethod
+    def parse(cls, spec: object) -> KeyType:
+        """From `str`, `"str"`, `(str, int)` or `"(str, int)"`; raises `InvalidConfiguration`."""
+        if isinstance(spec, KeyType):
+            return spec
+        if isinstance(spec, str) and spec.startswith("(") and spec.endswith(")"):
+            spec = tuple(part.strip() for part in spec[1:-1].split(",") if part.strip())
+        names = tuple(_type_name(part) for part in (spec if isinstance(spec, tuple) else (spec,)))
+        if not names or any(name not in _KEY_TYPES for name in names):
+            raise InvalidConfiguration(
+                f"expected a key type of str, int, bytes or a tuple of them such as (str, int), got: {spec!r}"
+            )
+        return cls(names, isinstance(spec, tuple))
+
+    def __str__(self) -> str:
+        return f"({', '.join(self.parts)})" if self.is_tuple else self.parts[0]
+
+    def encoder(self) -> Callable[[Any], bytes]:
+        """A function from a key of this type to its bytes; it raises `InvalidData` or `TooLarge`."""
+        if self.is_tuple:
+            return self._encode_tuple
+        expected = _KEY_TYPES[self.parts[0]]
+
+        def encode(key: Any) -> bytes:
+            if type(key) is not expected:
+                raise InvalidData(f"expected a key of type {self}, got: {_shown(key)}")
+            return _encoded_key(key)
+
+        return encode
+
+    def _encode_tuple(self, key: Any) -> bytes:
+        fits = type(key) is tuple and len(key) == len(self.parts)
+        if not fits or any(
+            type(part) is not _KEY_TYPES[name] for part, name in zip(key, self.parts, strict=True)
+        ):
+            raise InvalidData(f"expected a key of type {self}, got: {_shown(key)}")
+        return _encoded_key(key)
+
+    def decode(self, encoded: bytes) -> Any:
+        """The key of these bytes; raises `CorruptData` when they hold none."""
+        key = decode(encoded)
+        return tuple(key) if self.is_tuple and isinstance(key, list) else key
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """The declared type of a queue's updates and values.
+
+    One of int, float, decimal, str, bytes, bool, list, dict, set, datetime, or any (whatever CBOR carries; tuples come
+    back as lists).
+    """
+
+    name: str
+
+    @classmethod
+    def parse(cls, spec: object) -> ValueType:
+        """From `int`, `"int"`, `Decimal`, `"any"`, `object` ...; raises `InvalidConfiguration`."""
+        if isinstance(spec, ValueType):
+            return spec
+        name = {"object": "any", "frozenset": "set"}.get(_type_name(spec).lower(), _type_name(spec).lower())
+        if name not in _VALUE_TYPES:
+            raise InvalidConfiguration(f"expected a value type of {', '.join(_VALUE_TYPES)}, got: {spec!r}")
+        return cls(name)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def types(self) -> tuple[type, ...]:
+        """The Python types that values have; empty when any will do."""
+        return _VALUE_TYPES[self.name]
+
+    def check(self, value: object) -> None:
+        """Raises `InvalidData` unless the value is of this type."""
+        if value is None or (self.types and type(value) not in self.types):
+            raise InvalidData(f"expected a value of type {self}, got: {_shown(value)}")
+
+
+def encode(value: object) -> bytes:
+    """The value in CBOR; raises `InvalidData` when CBOR cannot carry it."""
+    try:
+        return cbor2.dumps(value)
+    except (
+        Exception
+    ) as error:  # the encoder raises many kinds, RecursionError and UnicodeEncodeError among them
+        raise InvalidData(f"expected a value that CBOR can carry, got: {_shown(value)} ({error})") from error
+
+
+def decode(data: bytes) -> Any:
+    """The value of these bytes; raises `CorruptData` when they are not CBOR."""
+    try:
+        return cbor2.loads(data)
+    except Exception as error:  # a decoder fed with foreign bytes raises many kinds
+        raise CorruptData(f"stored bytes are not CBOR: {data[:40]!r} ({error})") from error
+
+
+def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
+    """A value in CBOR; raises `InvalidData`, or `TooLarge` when it exceeds the limit (in bytes)."""
+    data = encode(value)
+    if len(data) > limit:
+        raise TooLarge(f"a value of {len(data):,} bytes exceeds the limit of {limit:,}")
+    return data
+
+
+def encode_operation(once: object) -> bytes:
+    """An operation id as bytes; raises `InvalidData` unless it is a str or bytes of 1 to 1,000 bytes."""
+    operation = once.encode() if isinstance(once, str) else once
+    if not isinstance(operation, bytes) or not 0 < len(operation) <= 1_000:
+        raise InvalidData(f"expected an operation id of 1 to 1,000 bytes (str or bytes), got: {_shown(once)}")
+    return operation
+
+
+def _encoded_key(key: object) -> bytes:
+    data = encode(key)
+    if len(data) > MAX_KEY_BYTES:
+        raise TooLarge(f"a key of {len(data):,} bytes exceeds the limit of {MAX_KEY_BYTES:,}: {_shown(key)}")
+    return data
+
+
+def _type_name(spec: object) -> str:
+    if isinstance(spec, type):
+        return spec.__name__
+    return spec.strip() if isinstance(spec, str) else repr(spec)
+
+
+def _shown(value: object) -> str:
+    """The value as an error message shows it: short."""
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

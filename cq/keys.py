@@ -1,0 +1,273 @@
+r"""Every key that cq keeps in a database is built and parsed here, and nowhere else.
+
+`P` is the queue's prefix, `h` the 32-bit hash of the encoded key, `g` the generation of the queue's shape. Numbers are
+big-endian, so that keys sort as the numbers do.
+
+    "cq/queues/" name                         ""                               one for each configured queue
+    "cq/changed"                              versionstamp of the last change  configure, pause, resume
+    P = "cq/q/" name "/"
+    P "u" g4 bucket4 versionstamp10 counter8  packed updates                   add (blind)
+    P "n" g4 bucket4                          versionstamp of the latest add   add (blind), cleared by a pass
+    P "o" length2 id versionstamp10           ""                               add (blind), trimmed by workers
+    P "d" h4 key                              current value                    a pass
+    P "s" h4 key                              updates folded ahead of report   a pass
+    P "b" g4 bucket4                          the bucket's state (the lock)    a pass
+    P "a" g4 bucket4                          a run that has not ended         workers, around their passes
+    P "x" h4 length2 key versionstamp10 n4    what was set aside, and why      a pass
+    P "k" length2 id                          parts of a document              Documents
+    P "w" length2 id part4 piece4             a document's counts              Documents
+    P "l" name                                position in a file being added   add_jsonl
+    P "config"                                shape of the queue               configure
+    P "flags"                                 paused or not, and why           operators and workers
+
+A bucket is a contiguous range of hashes, so current values never move when the number of buckets changes, and
+a bucket's values lie side by side.
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from cq.errors import CorruptData, InvalidConfiguration
+
+ROOT: Final = b"cq/"
+QUEUES: Final = ROOT + b"queues/"
+CHANGED: Final = ROOT + b"changed"
+"""Written with every change of a configuration or of flags, for workers to watch."""
+
+VERSIONSTAMP_BYTES: Final = 10
+_INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
+_BUCKET: Final = Struct(">II")
+_HASH: Final = Struct(">I")
+_LENGTH: Final = Struct(">H")
+_COUNTER: Final = Struct(">Q")
+_OFFSET: Final = Struct("<I")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+INCOMPLETE_VERSIONSTAMP: Final = _INCOMPLETE + _OFFSET.pack(0)
+"""The argument of `set_versionstamped_value` that makes the value the bare versionstamp."""
+
+
+def key_hash(encoded_key: bytes) -> int:
+    """The stable 32-bit hash (CRC-32) by which keys are spread over buckets.
+
+    >>> key_hash(b"ehello")
+    432631505
+    """
+    return crc32(encoded_key)
+
+
+def after(key: bytes) -> bytes:
+    """The first key behind `key`."""
+    return key + b"\x00"
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The end of the range of all keys that begin with `prefix`, whose last byte is not 255."""
+    return prefix[:-1] + bytes((prefix[-1] + 1,))
+
+
+def version_of(versionstamp: bytes) -> int:
+    """The commit version in a versionstamp; transactions of one commit batch share it."""
+    return int.from_bytes(versionstamp[:8], "big")
+
+
+def check_name(name: object) -> str:
+    """The name itself; raises `InvalidConfiguration` when no queue can be called so."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidConfiguration(
+            f"expected a queue name of 1 to 100 letters, digits, '_', '.' or '-', "
+            f"beginning with a letter or digit, got: {name!r}"
+        )
+    return name
+
+
+def queue_entry(name: str) -> bytes:
+    """The key under which the store's list of queues names this one."""
+    return QUEUES + name.encode()
+
+
+def queue_of_entry(key: bytes) -> str:
+    """The inverse of `queue_entry`."""
+    return key[len(QUEUES) :].decode()
+
+
+class QueueKeys:
+    r"""The keys of one queue.
+
+    >>> QueueKeys("words").notification(1, 2)
+    b'cq/q/words/n\x00\x00\x00\x01\x00\x00\x00\x02'
+    """
+
+    def __init__(self, name: str) -> None:
+        self.prefix = ROOT + b"q/" + check_name(name).encode() + b"/"
+        self.config = self.prefix + b"config"
+        self.flags = self.prefix + b"flags"
+        self._values = self.prefix + b"d"
+        self._staged = self.prefix + b"s"
+        self._rows = self.prefix + b"u"
+        self._notifications = self.prefix + b"n"
+        self._markers = self.prefix + b"o"
+        self._states = self.prefix + b"b"
+        self._attempts = self.prefix + b"a"
+        self._aside = self.prefix + b"x"
+        self._documents = self.prefix + b"k"
+        self._counts = self.prefix + b"w"
+        self._loads = self.prefix + b"l"
+
+    # Queued updates
+
+    def rows(self, generation: int, bucket: int) -> tuple[bytes, bytes]:
+        """The range of a bucket's queued rows, in commit order."""
+        prefix = self._rows + _BUCKET.pack(generation, bucket)
+        return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + _COUNTER.size + 1)
+
+    def new_row(self, generation: int, bucket: int, counter: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for a row; `counter` keeps rows of one transaction in order."""
+        prefix = self._rows + _BUCKET.pack(generation, bucket)
+        return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
+
+    @staticmethod
+    def versionstamp_of_row(key: bytes) -> bytes:
+        """The versionstamp in a row's key."""
+        return key[-VERSIONSTAMP_BYTES - _COUNTER.size : -_COUNTER.size]
+
+    def all_rows(self) -> tuple[bytes, bytes]:
+        """The range of all queued rows of the queue."""
+        return self._rows, prefix_end(self._rows)
+
+    def notification(self, generation: int, bucket: int) -> bytes:
+        """The key that says that the bucket has work."""
+        return self._notifications + _BUCKET.pack(generation, bucket)
+
+    def notifications(self) -> tuple[bytes, bytes]:
+        """The range of all notifications of the queue."""
+        return self._notifications, prefix_end(self._notifications)
+
+    def bucket_of_notification(self, key: bytes) -> tuple[int, int]:
+        """Generation and bucket of a notification's key."""
+        generation, bucket = _BUCKET.unpack(key[len(self._notifications) :])
+        return generation, bucket
+
+    # Operation ids
+
+    def markers(self, operation: bytes | None = None) -> tuple[bytes, bytes]:
+        """The range of one operation id's markers in commit order, or of all markers."""
+        if operation is None:
+            return self._markers, prefix_end(self._markers)
+        prefix = self._markers + _LENGTH.pack(len(operation)) + operation
+        return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + 1)
+
+    def new_marker(self, operation: bytes) -> bytes:
+        """The key argument of `set_versionstamped_key` for a marker."""
+        prefix = self.markers(operation)[0]
+        return prefix + _INCOMPLETE + _OFFSET.pack(len(prefix))
+
+    def parse_marker(self, key: bytes) -> tuple[bytes, bytes]:
+        """Operation id and versionstamp of a marker's key."""
+        start = len(self._markers) + _LENGTH.size
+        return key[start:-VERSIONSTAMP_BYTES], key[-VERSIONSTAMP_BYTES:]
+
+    # What applications keep beside a queue
+
+    def document(self, document: bytes) -> bytes:
+        """The key that says that there is a document, and of how many parts."""
+        return self._documents + _LENGTH.pack(len(document)) + document
+
+    def documents(self) -> tuple[bytes, bytes]:
+        """The range of all documents."""
+        return self._documents, prefix_end(self._documents)
+
+    def document_of(self, key: bytes) -> bytes:
+        """The id in a document's key."""
+        return key[len(self._documents) + _LENGTH.size :]
+
+    def document_part(self, document: bytes, part: int) -> tuple[bytes, bytes]:
+        """The range of a part of a document's counts."""
+        prefix = self._counts + _LENGTH.pack(len(document)) + document
+        return prefix + _HASH.pack(part), prefix + _HASH.pack(part + 1)
+
+    def document_piece(self, document: bytes, part: int, piece: int) -> bytes:
+        """The key of a piece of a part of a document's counts."""
+        return self.document_part(document, part)[0] + _HASH.pack(piece)
+
+    def load(self, name: bytes) -> bytes:
+        """The key of the position in a file that is being added."""
+        return self._loads + name
+
+    # Values, by hash
+
+    def value(self, encoded_key: bytes) -> bytes:
+        """The key of a current value."""
+        return self._values + _HASH.pack(crc32(encoded_key)) + encoded_key
+
+    def values(self) -> tuple[bytes, bytes]:
+        """The range of all current values, in hash order."""
+        return self._values, prefix_end(self._values)
+
+    def staged(self, encoded_key: bytes) -> bytes:
+        """The key of the updates folded ahead of their report."""
+        return self._staged + _HASH.pack(crc32(encoded_key)) + encoded_key
+
+    def staged_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
+        """The range of a bucket's staged updates, in hash order."""
+        first, end = bucket_bounds(buckets, bucket)
+        last = prefix_end(self._staged) if end == 1 << 32 else self._staged + _HASH.pack(end)
+        return self._staged + _HASH.pack(first), last
+
+    def encoded_key(self, key: bytes) -> bytes:
+        """The encoded application key in the key of a current or staged value."""
+        start = len(self._values) + _HASH.size
+        if len(key) <= start:
+            raise CorruptData(f"the key {key!r} is too short to hold a value: it was not written by cq")
+        return key[start:]
+
+    # The bucket, and what was set aside
+
+    def state(self, generation: int, bucket: int) -> bytes:
+        """The key of a bucket's state: what two passes over one bucket conflict on."""
+        return self._states + _BUCKET.pack(generation, bucket)
+
+    def attempt(self, generation: int, bucket: int) -> bytes:
+        """The key that notes a worker's run over a bucket, until it ends."""
+        return self._attempts + _BUCKET.pack(generation, bucket)
+
+    def new_aside(self, encoded_key: bytes, piece: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for a piece of what is set aside."""
+        head = _HASH.pack(crc32(encoded_key)) + _LENGTH.pack(len(encoded_key)) + encoded_key
+        prefix = self._aside + head
+        return prefix + _INCOMPLETE + piece.to_bytes(4, "big") + _OFFSET.pack(len(prefix))
+
+    def aside(self) -> tuple[bytes, bytes]:
+        """The range of all that was set aside."""
+        return self._aside, prefix_end(self._aside)
+
+    def parse_aside(self, key: bytes) -> tuple[bytes, bytes, int]:
+        """Encoded key, versionstamp and piece of an entry that was set aside."""
+        start = len(self._aside) + _HASH.size + _LENGTH.size
+        return (
+            key[start : -VERSIONSTAMP_BYTES - 4],
+            key[-VERSIONSTAMP_BYTES - 4 : -4],
+            int.from_bytes(key[-4:], "big"),
+        )
+
+
+def bucket_of(encoded_key: bytes, buckets: int) -> int:
+    """The bucket of an encoded key.
+
+    >>> bucket_of(b"ehello", 16)
+    1
+    """
+    return crc32(encoded_key) * buckets >> 32
+
+
+def bucket_bounds(buckets: int, bucket: int) -> tuple[int, int]:
+    """First hash of a bucket and first hash behind it.
+
+    >>> bucket_bounds(4, 3)
+    (3221225472, 4294967296)
+    """
+    return -(-(bucket << 32) // buckets), -(-((bucket + 1) << 32) // buckets)
