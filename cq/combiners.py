@@ -1,0 +1,143 @@
+"""What a combiner is, and the built-in ones.
+
+A combiner folds the updates of one key, in commit order, into the key's value. It must be associative, since cq
+combines updates in whatever groups they arrive: combine([a, b, c]) == combine([combine([a, b]), c]) ==
+combine([a, combine([b, c])]). It need not be commutative. It never returns None: whether a value means that the key
+is gone is asked of `is_empty`, and only when a current value is written; a partial combination that vanished would
+give wrong answers (+1 and -1 folded ahead of a 5). The idea is that of Apache Fluo's combine queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import cbor2
+
+from cq.errors import InvalidConfiguration, InvalidData
+
+DELETE: Final = cbor2.undefined
+"""As an update of a queue with the combiner `last`: the key is to be deleted."""
+
+
+def _never(value: Any) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Combiner:
+    """How the updates of a key become its value.
+
+    Args:
+        name: what the queue's configuration calls it.
+        version: to be raised with every change of what `combine` returns.
+        combine: called with the key and a non-empty sequence of values in commit order, the current one first if there
+            is one; returns their combination. Associative, never None, must not change its arguments.
+        is_empty: whether a value means that the key has none and is to be deleted.
+        value_types: the value types it works on; empty for all.
+        takes_delete: whether `DELETE` is an update of its queues.
+    """
+
+    name: str
+    version: int
+    combine: Callable[[Any, Sequence[Any]], Any]
+    is_empty: Callable[[Any], bool] = _never
+    value_types: tuple[str, ...] = ()
+    takes_delete: bool = field(default=False, kw_only=True)
+
+
+def _sum(key: Any, values: Sequence[Any]) -> Any:
+    return sum(values)
+
+
+def _is_zero(value: Any) -> bool:
+    return bool(value == 0)
+
+
+def _minimum(key: Any, values: Sequence[Any]) -> Any:
+    return min(values)
+
+
+def _maximum(key: Any, values: Sequence[Any]) -> Any:
+    return max(values)
+
+
+def _last(key: Any, values: Sequence[Any]) -> Any:
+    return values[-1]
+
+
+def _is_delete(value: Any) -> bool:
+    return value is DELETE
+
+
+def _first(key: Any, values: Sequence[Any]) -> Any:
+    return values[0]
+
+
+def _union(key: Any, values: Iterable[Any]) -> Any:
+    return set().union(*values)
+
+
+def _counter(key: Any, values: Sequence[Mapping[Any, Any]]) -> Any:
+    total: dict[Any, Any] = {}
+    for counts in values:
+        for item, count in counts.items():
+            total[item] = total.get(item, 0) + count
+    return {item: count for item, count in total.items() if count != 0}
+
+
+def _is_nothing(value: Any) -> bool:
+    return not value
+
+
+_NUMBERS: Final = ("int", "decimal", "float", "any")
+_ORDERED: Final = (*_NUMBERS, "str", "bytes", "datetime")
+
+sum_ = Combiner("sum", 1, _sum, _is_zero, _NUMBERS)
+minimum = Combiner("minimum", 1, _minimum, _never, _ORDERED)
+maximum = Combiner("maximum", 1, _maximum, _never, _ORDERED)
+last = Combiner("last", 1, _last, _is_delete, takes_delete=True)
+first = Combiner("first", 1, _first)
+union = Combiner("union", 1, _union, _is_nothing, ("set",))
+counter = Combiner("counter", 1, _counter, _is_nothing, ("dict",))
+
+BUILT_IN: Final[dict[str, Combiner]] = {
+    combiner.name: combiner for combiner in (sum_, minimum, maximum, last, first, union, counter)
+}
+"""The combiners that every worker has:
+
+- `sum`: of int or Decimal (floats do not associate: their sums are approximate); a sum of 0 deletes the key.
+- `minimum`, `maximum`: of numbers, str, bytes or datetimes.
+- `last`, `first`: the update committed last or first; `DELETE` as an update of `last` deletes the key.
+- `union`: of sets; an empty set deletes the key.
+- `counter`: of dicts of counts, summed item by item; items of count 0 vanish, an empty dict deletes the key.
+"""
+
+
+def resolve(combiner: str | Combiner) -> Combiner:
+    """A combiner by its name, or itself; raises `InvalidConfiguration` for a name that is not built in."""
+    if isinstance(combiner, Combiner):
+        return combiner
+    if combiner not in BUILT_IN:
+        raise InvalidConfiguration(
+            f"expected a combiner of {', '.join(BUILT_IN)} (or a cq.Combiner of your own), got: {combiner!r}"
+        )
+    return BUILT_IN[combiner]
+
+
+def changes(current: Mapping[Any, int], new: Mapping[Any, int]) -> dict[Any, int]:
+    """The updates of a queue of sums that turn one dict of counts into another.
+
+    Raises `InvalidData` when a count is no int.
+
+    >>> changes({"a": 2, "b": 1}, {"a": 5, "c": 1})
+    {'a': 3, 'c': 1, 'b': -1}
+    """
+    for counts in (current, new):
+        for key, count in counts.items():
+            if type(count) is not int:
+                raise InvalidData(f"expected counts of type int, got: {count!r} for {key!r}")
+    differences = {key: count - current.get(key, 0) for key, count in new.items()}
+    differences.update((key, -count) for key, count in current.items() if key not in new)
+    return {key: difference for key, difference in differences.items() if difference}
