@@ -1,0 +1,251 @@
+"""`CombineQueue`: adding updates to a queue and reading its values, inside the application's transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import cbor2
+
+from cq import codec, keys
+from cq.codec import MAX_UPDATE_BYTES
+from cq.combiners import BUILT_IN, DELETE, Combiner
+from cq.config import QueueConfig, read_config
+from cq.errors import BacklogTooDeep, CodeMismatch, InvalidData, PendingUnreadable, TooLarge
+from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
+from cq.rows import first_tries, read_rows
+from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, Database, Transaction, TransactionRead, error_code
+from cq.store.transact import transact
+
+ROW_BYTES: Final = 8_000
+"""Where a row is split: FoundationDB likes values below 10 kB."""
+PENDING_BYTES: Final = 1_000_000
+"""How much of a bucket's backlog a read with `pending=True` combines at most."""
+
+_INT64: Final = 1 << 63  # up to here CBOR takes at most nine bytes
+_counter: Final = count()  # process-wide, so that all rows of a transaction are kept apart, whoever adds them
+
+
+class Page(NamedTuple):
+    """A piece of all items: `[(key, value), ...]` in the stable order of the keys' hashes, and where to go on.
+
+    `continuation` is what `items(after=...)` takes for the next page; None when there is none.
+    """
+
+    items: list[tuple[Any, Any]]
+    continuation: bytes | None
+
+
+class CombineQueue:
+    """A queue of updates that are combined into one value for each key.
+
+    A handle without state: make one wherever it is handy and use it from any thread, with databases and
+    transactions of either store. The queue itself lives in the store, where `cq.configure` has put it.
+
+    Args:
+        name: the name given to `cq.configure`; raises `InvalidConfiguration` when no queue can be called so.
+        combiner: the queue's combiner if it is one of your own; only `get(pending=True)` needs it.
+    """
+
+    def __init__(self, name: str, *, combiner: Combiner | None = None) -> None:
+        self.name = name
+        self.keys = QueueKeys(name)
+        self._combiner = combiner
+
+    def __repr__(self) -> str:
+        return f"CombineQueue({self.name!r})"
+
+    def add(
+        self,
+        tr: Transaction,
+        updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
+        once: str | bytes | None = None,
+    ) -> None:
+        """Queue an update for each key, as a part of the transaction.
+
+        Blind: it reads nothing but the metadata version that came with the read version, and conflicts neither with
+        other adds nor with workers. Everything is validated before the first write.
+        Cost: one notification for each bucket that the keys touch, and one row there for every 8 kB.
+
+        Args:
+            tr: a transaction of either store.
+            updates: `{key: update}`, of the types that the queue is configured for; or pairs of these, in whose order a
+                key may occur several times.
+            once: an operation id (str or bytes, up to 1,000 bytes). Of all transactions that add to this queue with
+                the same id, only the first to commit counts, whatever the others contain: give one when the
+                transaction may be run again after its commit got lost (`commit_unknown_result`). It covers this
+                queue's updates, not the transaction's other writes, and is remembered for a day after its latest
+                use, or as long as updates from that time are queued.
+
+        Raises:
+            QueueNotConfigured: `cq.configure` has not been called.
+            InvalidData, TooLarge: a key, an update or the operation id does not fit; nothing was written.
+            FDBError: from the store, as for any read; the retry loop deals with it.
+        """
+        config = read_config(tr, self.name)
+        operation = None if once is None else codec.encode_operation(once)
+        rows = _pack(config, updates, operation)
+        for bucket, values in rows.items():
+            for value in values:
+                tr.set_versionstamped_key(self.keys.new_row(config.generation, bucket, next(_counter)), value)
+            tr.set_versionstamped_value(
+                self.keys.notification(config.generation, bucket), INCOMPLETE_VERSIONSTAMP
+            )
+        if operation is not None and rows:
+            tr.set_versionstamped_key(self.keys.new_marker(operation), b"")
+
+    def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:
+        """The value of a key, None when it has none.
+
+        Args:
+            tr: a transaction of either store, or its `.snapshot` to read without a read conflict.
+            key: of the type that the queue is configured for.
+            pending: False: the value last reported by a pass. True: that value combined with everything queued for
+                the key at the transaction's read version. This reads the key's bucket (one reply of about 80 kB
+                after the other, up to 1 MB), by snapshot reads, as real ones would conflict with every add.
+
+        Raises:
+            QueueNotConfigured, InvalidData: as for `add`.
+            PendingUnreadable: with `pending`, after an add to the key's bucket in the same transaction.
+            BacklogTooDeep: with `pending`, when more than 1 MB waits in the bucket.
+            CodeMismatch: with `pending`, when the queue has a combiner that this `CombineQueue` was not given.
+        """
+        config = read_config(_snapshot(tr), self.name)
+        encoded = config.key.encoder()(key)
+        current = tr.get(self.keys.value(encoded))
+        if pending:
+            return self._with_pending(tr, config, encoded, key, current)
+        return None if current.value is None else codec.decode(current.value)
+
+    def get_many(self, tr: TransactionRead, wanted: Iterable[Any]) -> dict[Any, Any]:
+        """The values last reported of several keys, read all at once: `{key: value}`, None where there is none."""
+        config = read_config(_snapshot(tr), self.name)
+        encode = config.key.encoder()
+        futures = {key: tr.get(self.keys.value(encode(key))) for key in wanted}
+        return {
+            key: None if future.value is None else codec.decode(future.value)
+            for key, future in futures.items()
+        }
+
+    def items(self, tr: TransactionRead, *, limit: int = 1000, after: bytes | None = None) -> Page:
+        """Up to `limit` keys with the values last reported, in hash order, from a continuation onward.
+
+        Pages read in one transaction are one consistent picture; a transaction lives five seconds, so use `scan` for
+        more than it can read. Use `tr.snapshot` unless the transaction is to conflict with every pass.
+        """
+        config = read_config(_snapshot(tr), self.name)
+        begin, end = self.keys.values()
+        begin = begin if after is None else keys.after(begin + after)
+        rows = tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL).to_list()
+        found = [(config.key.decode(self.keys.encoded_key(row.key)), codec.decode(row.value)) for row in rows]
+        more = len(rows) == limit
+        return Page(found, rows[-1].key[len(self.keys.values()[0]) :] if more else None)
+
+    def scan(self, db: Database, *, limit: int = 1000) -> Iterator[tuple[Any, Any]]:
+        """All keys with the values last reported, a transaction for each `limit` of them.
+
+        No consistent picture of one moment: each value is the one that was current when its page was read.
+        """
+        after: bytes | None = None
+        while True:
+            start = after
+            page = transact(db, lambda tr: self.items(tr.snapshot, limit=limit, after=start))  # noqa: B023
+            yield from page.items
+            after = page.continuation
+            if after is None:
+                return
+
+    def _with_pending(
+        self, tr: TransactionRead, config: QueueConfig, encoded: bytes, key: Any, current: Any
+    ) -> Any:
+        combiner = self._own_combiner(config)
+        staged = tr.get(self.keys.staged(encoded))
+        values = [] if current.value is None else [codec.decode(current.value)]
+        if staged.value is not None:
+            values.append(codec.decode(staged.value))
+        values += self._queued_updates(_snapshot(tr), config, encoded)
+        value = combiner.combine(key, values) if len(values) > 1 else values[0] if values else None
+        return None if value is None or combiner.is_empty(value) else value
+
+    def _queued_updates(self, snapshot: TransactionRead, config: QueueConfig, encoded: bytes) -> list[Any]:
+        bucket = keys.bucket_of(encoded, config.buckets)
+        try:
+            backlog = read_rows(snapshot, self.keys.rows(config.generation, bucket), PENDING_BYTES)
+        except Exception as error:
+            if error_code(error) == ACCESSED_UNREADABLE:
+                raise PendingUnreadable(
+                    f"pending updates of queue {self.name!r} cannot be read after an add in the same transaction, "
+                    "as their place in the commit order is not known yet: read first, or in a transaction of its own"
+                ) from error
+            raise
+        if not backlog.at_end:
+            raise BacklogTooDeep(
+                f"more than {PENDING_BYTES:,} bytes of updates wait in bucket {bucket} of queue {self.name!r}: "
+                "run more workers, or read without pending"
+            )
+        rows = first_tries(snapshot, self.keys, backlog.rows)
+        return [update for row in rows for row_key, update in row.updates if row_key == encoded]
+
+    def _own_combiner(self, config: QueueConfig) -> Combiner:
+        combiner = self._combiner or BUILT_IN.get(config.combiner.name)
+        if combiner is None or (combiner.name, combiner.version) != (
+            config.combiner.name,
+            config.combiner.version,
+        ):
+            raise CodeMismatch(
+                f"queue {self.name!r} asks for the combiner {config.combiner}: "
+                "give it as CombineQueue(name, combiner=...) to read pending updates"
+            )
+        return combiner
+
+
+def _snapshot(tr: TransactionRead) -> TransactionRead:
+    """The transaction's snapshot reads, or `tr` itself if it is those already."""
+    return getattr(tr, "snapshot", tr)
+
+
+def _pack(config: QueueConfig, updates: Any, operation: bytes | None) -> dict[int, list[bytes]]:
+    """The rows to write for each bucket: lists of [operation id, encoded key, update, ...], split at ROW_BYTES."""
+    encode_key, buckets = config.key.encoder(), config.buckets
+    plain_ints = not config.value.types or int in config.value.types
+    open_rows: dict[int, list[Any]] = {}
+    sizes: dict[int, int] = {}
+    packed: dict[int, list[bytes]] = {}
+    for key, update in updates.items() if isinstance(updates, Mapping) else updates:
+        encoded = encode_key(key)
+        if plain_ints and type(update) is int and -_INT64 <= update < _INT64:
+            size = len(encoded) + 9
+        else:
+            size = len(encoded) + check_update(config, key, update)
+        bucket = keys.bucket_of(encoded, buckets)
+        row = open_rows.get(bucket)
+        if row is None or sizes[bucket] + size > ROW_BYTES:
+            if row is not None:
+                packed.setdefault(bucket, []).append(cbor2.dumps(row))
+            row = open_rows[bucket] = [operation]
+            sizes[bucket] = 0
+        row.append(encoded)
+        row.append(update)
+        sizes[bucket] += size
+    for bucket, row in open_rows.items():
+        packed.setdefault(bucket, []).append(cbor2.dumps(row))
+    return packed
+
+
+def check_update(config: QueueConfig, key: Any, update: Any) -> int:
+    """The size of an update in bytes; raises `InvalidData` or `TooLarge` unless the queue takes it."""
+    if not (update is DELETE and _takes_delete(config)):
+        try:
+            config.value.check(update)
+        except InvalidData as error:
+            raise InvalidData(f"key {key!r}: {error}") from None
+    size = len(codec.encode(update))
+    if size > MAX_UPDATE_BYTES:
+        raise TooLarge(f"key {key!r}: an update of {size:,} bytes exceeds the limit of {MAX_UPDATE_BYTES:,}")
+    return size
+
+
+def _takes_delete(config: QueueConfig) -> bool:
+    combiner = BUILT_IN.get(config.combiner.name)
+    return combiner is not None and combiner.takes_delete

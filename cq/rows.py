@@ -1,0 +1,125 @@
+"""Queued rows: reading a bucket's, and telling which of them count.
+
+A row holds the updates that one transaction has for one bucket (or a part of them, when they exceed 8 kB), in CBOR:
+[operation id or null, encoded key, update, encoded key, update, ...].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cq import codec
+from cq.errors import CorruptData
+from cq.keys import QueueKeys
+from cq.store.api import WANT_ALL, TransactionRead
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One queued row.
+
+    Attributes:
+        key: its key in the store.
+        versionstamp: of the transaction that added it.
+        operation: the operation id that it was added with.
+        updates: (encoded key, update) in the order given; a key occurs once.
+        size: bytes of key and value.
+    """
+
+    key: bytes
+    versionstamp: bytes
+    operation: bytes | None
+    updates: list[tuple[bytes, Any]]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A row that cq has not written: it is set aside as it is."""
+
+    key: bytes
+    value: bytes
+    error: str
+
+
+@dataclass(slots=True)
+class Backlog:
+    """What was read of a bucket: its first rows, and whether they are all."""
+
+    rows: list[Row]
+    broken: list[Broken]
+    at_end: bool
+    last_key: bytes | None
+    foreign: bool = False
+
+
+def decode_row(key: bytes, value: bytes) -> Row:
+    """The row of these bytes; raises `CorruptData`."""
+    content = codec.decode(value)
+    if not isinstance(content, list) or len(content) % 2 == 0:
+        raise CorruptData(f"the queued row {key!r} holds no list of updates")
+    operation, encoded_keys = content[0], content[1::2]
+    if not all(type(encoded) is bytes for encoded in encoded_keys):
+        raise CorruptData(f"the queued row {key!r} holds keys that are not encoded")
+    if operation is not None and not isinstance(operation, bytes):
+        raise CorruptData(f"the queued row {key!r} holds an operation id that is not bytes")
+    updates = list(zip(encoded_keys, content[2::2], strict=True))
+    return Row(key, QueueKeys.versionstamp_of_row(key), operation, updates, len(key) + len(value))
+
+
+def encode_row(operation: bytes | None, updates: Sequence[tuple[bytes, Any]]) -> bytes:
+    """The inverse of `decode_row`, for the rest of a row of which only a part was taken."""
+    content: list[Any] = [operation]
+    for pair in updates:
+        content += pair
+    return codec.encode(content)
+
+
+def read_rows(
+    snapshot: TransactionRead, bounds: tuple[bytes, bytes], limit_bytes: int, read_version: int | None = None
+) -> Backlog:
+    """A bucket's rows in commit order, until `limit_bytes` are exceeded.
+
+    With a read version, reading ends before a row stamped later than that: such a row was copied here from
+    elsewhere, and clearing a range behind it could take a concurrent add's row along.
+    """
+    backlog = Backlog([], [], at_end=True, last_key=None)
+    size = 0
+    for found in snapshot.get_range(*bounds, streaming_mode=WANT_ALL):
+        if size > limit_bytes:
+            backlog.at_end = False
+            break
+        key = found.key
+        if read_version is not None and _version_of_row(key) > read_version:
+            backlog.foreign = True
+            break
+        size += len(key) + len(found.value)
+        backlog.last_key = key
+        try:
+            backlog.rows.append(decode_row(key, found.value))
+        except CorruptData as error:
+            backlog.broken.append(Broken(key, found.value, str(error)))
+    return backlog
+
+
+def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row]) -> list[Row]:
+    """The rows without those of an operation that an earlier transaction has already added.
+
+    An operation's first marker decides for all rows of all its tries, whatever their bucket. An operation without
+    any marker has been forgotten, and counts.
+    """
+    operations = {row.operation for row in rows if row.operation is not None}
+    if not operations:
+        return list(rows)
+    futures = {operation: snapshot.get_range(*keys.markers(operation), limit=1) for operation in operations}
+    first = {
+        operation: [keys.parse_marker(marker.key)[1] for marker in found]
+        for operation, found in futures.items()
+    }
+    return [row for row in rows if row.operation is None or first[row.operation] in ([], [row.versionstamp])]
+
+
+def _version_of_row(key: bytes) -> int:
+    return int.from_bytes(QueueKeys.versionstamp_of_row(key)[:8], "big")
