@@ -1,0 +1,61 @@
+"""cq: a transactional combine queue on FoundationDB, or on one file."""
+
+from cq.app import App
+from cq.changes import Change, Observer
+from cq.combiners import DELETE, Combiner, changes
+from cq.config import QueueConfig, configure, pause, resume
+from cq.errors import (
+    BacklogTooDeep,
+    ClientLibraryError,
+    CodeMismatch,
+    ConfigurationConflict,
+    ConfigurationError,
+    CorruptData,
+    CqError,
+    InvalidConfiguration,
+    InvalidData,
+    InvalidUrl,
+    NotAStore,
+    PendingUnreadable,
+    QueueNotConfigured,
+    StoreError,
+    StoreUnreachable,
+    TooLarge,
+)
+from cq.queue import CombineQueue, Page
+from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
+from cq.store.transact import transact, transactional
+
+__all__ = [
+    "DELETE",
+    "App",
+    "BacklogTooDeep",
+    "Change",
+    "ClientLibraryError",
+    "CodeMismatch",
+    "CombineQueue",
+    "Combiner",
+    "ConfigurationConflict",
+    "ConfigurationError",
+    "CorruptData",
+    "CqError",
+    "InvalidConfiguration",
+    "InvalidData",
+    "InvalidUrl",
+    "NotAStore",
+    "Observer",
+    "Page",
+    "PendingUnreadable",
+    "QueueConfig",
+    "QueueNotConfigured",
+    "StoreError",
+    "StoreUnreachable",
+    "TooLarge",
+    "changes",
+    "configure",
+    "open",
+    "pause",
+    "resume",
+    "transact",
+    "transactional",
+]
