@@ -1,0 +1,169 @@
+"""Documents whose counts are added up by a queue: storing one again adds the difference.
+
+A document is a set of counts under an id. Its counts are stored beside the queue, in the same transaction that adds the
+difference between old and new, so that the queue's sums are always the sums over all documents stored, whatever
+crashes or is run again. Large documents are stored in parts of a transaction each, by the hash of the counted item:
+each part is exact at any time, and a store that was broken off goes on when the document is stored again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+from cq import codec, keys
+from cq.combiners import changes
+from cq.errors import InvalidData
+from cq.keys import QueueKeys
+from cq.queue import CombineQueue
+from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+_PART_ITEMS: Final = 20_000
+_PIECE_ITEMS: Final = 2_000
+_PIECE_BYTES: Final = 80_000
+_PAGE: Final = 1_000
+
+
+class Documents:
+    """The documents of a queue whose values are sums of int.
+
+    Args:
+        queue: where the differences are added; its configuration must have the value type int and the combiner sum.
+    """
+
+    def __init__(self, queue: CombineQueue) -> None:
+        self.queue = queue
+        self._keys = QueueKeys(queue.name)
+
+    def put(self, db: Database, document: bytes, counts: Mapping[Any, int]) -> int:
+        """Store a document's counts in place of those it had; returns how many updates that took.
+
+        Costs a transaction for every 20,000 items. Items are keys of the queue's type; a count of 0 is none. Raises
+        `InvalidData` when the id is not of 1 to 8,000 bytes or a count is no int, and what `CombineQueue.add` raises.
+        """
+        self._check(document)
+        wanted = {item: count for item, count in counts.items() if count != 0}
+        parts = max(1, -(-len(wanted) // _PART_ITEMS))
+        split = _split(wanted, parts)
+        updates = 0
+        while True:
+            stored = transact(db, lambda tr: self._parts(tr, document))
+            if stored not in (None, parts):
+                updates += self.remove(db, document)
+            results = [self._put_part(db, document, parts, number, part) for number, part in enumerate(split)]
+            updates += sum(result or 0 for result in results)
+            if None not in results:
+                return updates
+
+    def remove(self, db: Database, document: bytes) -> int:
+        """Take a document's counts out of the sums and forget it; returns how many updates that took."""
+        self._check(document)
+        updates = 0
+        while (parts := transact(db, lambda tr: self._parts(tr, document))) is not None:
+            emptied = [self._put_part(db, document, parts, number, {}) for number in range(parts)]
+            updates += sum(result or 0 for result in emptied)
+            if None not in emptied:
+                transact(db, partial(self._forget, document=document, parts=parts))
+        return updates
+
+    def ids(self, db: Database) -> Iterator[bytes]:
+        """The ids of all documents, a transaction for every thousand."""
+        begin, end = self._keys.documents()
+        while True:
+            start = begin
+            rows = transact(
+                db,
+                lambda tr: tr.snapshot.get_range(start, end, limit=_PAGE, streaming_mode=WANT_ALL).to_list(),  # noqa: B023
+            )
+            yield from (self._keys.document_of(row.key) for row in rows)
+            if len(rows) < _PAGE:
+                return
+            begin = keys.after(rows[-1].key)
+
+    def counts(self, tr: TransactionRead, document: bytes) -> dict[Any, int] | None:
+        """A document's counts, None when there is no such document."""
+        parts = self._parts(tr, document)
+        if parts is None:
+            return None
+        found: dict[Any, int] = {}
+        for number in range(parts):
+            found.update(self._read_part(tr, document, number))
+        return found
+
+    def _check(self, document: object) -> None:
+        if not isinstance(document, bytes) or not 0 < len(document) <= codec.MAX_KEY_BYTES:
+            raise InvalidData(f"expected a document id of 1 to 8,000 bytes, got: {document!r}")
+
+    def _parts(self, tr: TransactionRead, document: bytes) -> int | None:
+        header = tr.get(self._keys.document(document)).value
+        return None if header is None else int(codec.decode(header))
+
+    def _put_part(
+        self, db: Database, document: bytes, parts: int, number: int, counts: dict[Any, int]
+    ) -> int | None:
+        """Store a part in a transaction of its own; None when somebody else has given the document another shape."""
+
+        def put(tr: Transaction) -> int | None:
+            stored = self._parts(tr, document)
+            if stored is None:
+                tr.set(self._keys.document(document), codec.encode(parts))
+            elif stored != parts:
+                return None
+            updates = changes(self._read_part(tr, document, number), counts)
+            if updates:
+                self._write_part(tr, document, number, counts)
+                self.queue.add(tr, updates)
+            return len(updates)
+
+        return transact(db, put)
+
+    def _forget(self, tr: Transaction, document: bytes, parts: int) -> None:
+        """Forget a document whose parts are empty, unless it has been stored again meanwhile."""
+        if self._parts(tr, document) == parts and not self.counts(tr, document):
+            tr.clear(self._keys.document(document))
+
+    def _read_part(self, tr: TransactionRead, document: bytes, number: int) -> dict[Any, int]:
+        found: dict[Any, int] = {}
+        for row in tr.get_range(*self._keys.document_part(document, number), streaming_mode=WANT_ALL):
+            content = codec.decode(row.value)
+            found.update(zip(map(_hashable, content[::2]), content[1::2], strict=True))
+        return found
+
+    def _write_part(self, tr: Transaction, document: bytes, number: int, counts: dict[Any, int]) -> None:
+        begin, end = self._keys.document_part(document, number)
+        tr.clear_range(begin, end)
+        for place, piece in enumerate(_pieces(counts)):
+            tr.set(self._keys.document_piece(document, number, place), piece)
+
+
+def _split(counts: dict[Any, int], parts: int) -> list[dict[Any, int]]:
+    """The counts by the hash of their items."""
+    if parts == 1:
+        return [counts]
+    split: list[dict[Any, int]] = [{} for _ in range(parts)]
+    for item, count in counts.items():
+        split[keys.bucket_of(codec.encode(item), parts)][item] = count
+    return split
+
+
+def _pieces(counts: dict[Any, int]) -> Iterator[bytes]:
+    """The counts as flat lists [item, count, ...] in CBOR, each small enough for a value."""
+    content = [part for pair in counts.items() for part in pair]
+    for start in range(0, len(content), 2 * _PIECE_ITEMS):
+        yield from _halved(content[start : start + 2 * _PIECE_ITEMS])
+
+
+def _halved(content: list[Any]) -> Iterator[bytes]:
+    piece = codec.encode(content)
+    if len(piece) <= _PIECE_BYTES:
+        yield piece
+    else:
+        middle = len(content) // 4 * 2
+        yield from _halved(content[:middle])
+        yield from _halved(content[middle:])
+
+
+def _hashable(item: Any) -> Any:
+    return tuple(item) if isinstance(item, list) else item

@@ -1,0 +1,129 @@
+"""What waits in a queue, and for how long."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from cq import keys
+from cq.config import queue_names, read_config, read_flags
+from cq.keys import QueueKeys, version_of
+from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction, Void
+from cq.store.transact import transact
+
+_COUNT_BYTES: Final = 1_000_000
+_CLOCK: Final = keys.ROOT + b"clock"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """What waits in a queue.
+
+    Attributes:
+        name: the queue.
+        settings: as given to `cq.configure`.
+        paused, reason: whether workers leave it alone, and why.
+        waiting_buckets: buckets with work.
+        rows, bytes: rows queued and their bytes.
+        exact: whether these were counted; else they are about right, up to a few times off.
+        oldest_seconds: age of the oldest update queued, None when there is none.
+        aside: pieces set aside (at most 1,000 are counted).
+    """
+
+    name: str
+    settings: dict[str, Any]
+    paused: bool
+    reason: str
+    waiting_buckets: int
+    rows: int
+    bytes: int
+    exact: bool
+    oldest_seconds: float | None
+    aside: int
+
+
+def status(db: Database, name: str | None = None) -> list[QueueStatus]:
+    """The status of one queue, or of all; raises `QueueNotConfigured`.
+
+    Reads up to 1 MB of rows for each queue, and one row for each bucket with work. Commits a transaction that writes
+    nothing, whose version is the store's clock: the age of an update is told by versions, not by clocks.
+    """
+    names = transact(db, lambda tr: queue_names(tr.snapshot)) if name is None else [name]
+    found = [transact(db, partial(_read, name=each)) for each in names]
+    now = current_version(db)
+    return [_aged(queue, oldest, now) for queue, oldest in found]
+
+
+def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
+    """Whether nothing is queued; if something is, this waits up to so many seconds for any of it to be combined."""
+
+    def watch_first(tr: Transaction) -> Void | None:
+        first = tr.snapshot.get_range(*QueueKeys(name).notifications(), limit=1).to_list()
+        return tr.watch(first[0].key) if first else None
+
+    watch = transact(db, watch_first)
+    if watch is None:
+        return True
+    fired = threading.Event()
+    watch.on_ready(lambda _: fired.set())
+    fired.wait(wait_seconds)
+    watch.cancel()
+    return False
+
+
+def current_version(db: Database) -> int:
+    """A version at or after every commit so far, about a million more each second, also in a store that is idle."""
+    tr = db.create_transaction()
+    while True:
+        try:
+            tr.add_write_conflict_key(_CLOCK)
+            tr.commit().wait()
+            return int(tr.get_committed_version())
+        except Exception as error:  # noqa: BLE001 - on_error raises what is no error of the store's
+            tr.on_error(error).wait()
+
+
+def _read(tr: Transaction, name: str) -> tuple[QueueStatus, int | None]:
+    """The status but for the age, and the version of the oldest row."""
+    snapshot, queue = tr.snapshot, QueueKeys(name)
+    config, flags = read_config(snapshot, name), read_flags(snapshot, name)
+    waiting = [queue.bucket_of_notification(row.key) for row in snapshot.get_range(*queue.notifications())]
+    firsts = [snapshot.get_range(*queue.rows(*bucket), limit=1) for bucket in waiting]
+    aside = snapshot.get_range(*queue.aside(), limit=1000, streaming_mode=WANT_ALL)
+    oldest = [version_of(queue.versionstamp_of_row(row.key)) for found in firsts for row in found]
+    rows, size, exact = _count(tr, queue)
+    found = QueueStatus(
+        name=name,
+        settings=config.settings(),
+        paused=flags.paused,
+        reason=flags.reason,
+        waiting_buckets=len(waiting),
+        rows=rows,
+        bytes=size,
+        exact=exact,
+        oldest_seconds=None,
+        aside=sum(1 for _ in aside),
+    )
+    return found, min(oldest, default=None)
+
+
+def _count(tr: Transaction, queue: QueueKeys) -> tuple[int, int, bool]:
+    """Rows and bytes queued: counted while they are few, else estimated from these and the store's figure."""
+    rows = size = 0
+    begin, end = queue.all_rows()
+    for row in tr.snapshot.get_range(begin, end, streaming_mode=WANT_ALL):
+        rows += 1
+        size += len(row.key) + len(row.value)
+        if size > _COUNT_BYTES:
+            about = max(size, tr.snapshot.get_estimated_range_size_bytes(begin, end).wait())
+            return rows * about // size, about, False
+    return rows, size, True
+
+
+def _aged(found: QueueStatus, oldest: int | None, now: int) -> QueueStatus:
+    if oldest is None:
+        return found
+    age = max(0, now - oldest) / VERSIONS_PER_SECOND
+    return replace(found, oldest_seconds=age)
