@@ -1,0 +1,1 @@
+"""The command `cq`: thin, everything it does can be done with the library."""

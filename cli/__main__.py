@@ -1,0 +1,5 @@
+"""`python -m cq.cli` is `cq`."""
+
+from cq.cli.main import main
+
+main()

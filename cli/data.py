@@ -1,0 +1,146 @@
+"""`cq add`, `cq get`, `cq items`."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+import cq
+from cq.cli.options import NO_VALUE, Json, Queue, Store
+from cq.cli.output import print_json, progress
+from cq.config import QueueConfig, read_config
+from cq.errors import InvalidData
+from cq.jsonl import Position, add_jsonl
+from cq.jsonvalues import key_from_word, to_json, value_from_word
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("add", epilog="Examples: cq add words hello=1 world=2; cq add words --jsonl updates.jsonl")(
+        add
+    )
+    app.command("get", epilog="Example: cq get words hello --pending")(get)
+    app.command("items", epilog="Example: cq items words --json > words.jsonl")(items)
+
+
+def add(
+    queue: Queue,
+    updates: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=UPDATE ...", help="Split at the last '='.")
+    ] = None,
+    jsonl: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-", help='Add lines of {"key": ..., "update": ...}; - is standard input.'),
+    ] = None,
+    once: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Count only the first of all adds with this operation id."),
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Add updates to a queue, all in one transaction, or a file of them in batches.
+
+    A file can be broken off and added again: each line is added once, and lines appended later by the next run.
+    """
+    if bool(updates) == bool(jsonl) or (once and jsonl):
+        raise typer.BadParameter("give either KEY=UPDATE ... (with or without --once) or --jsonl FILE")
+    db, handle = cq.open(store), cq.CombineQueue(queue)
+    if jsonl:
+        added = _add_file(db, handle, jsonl)
+    else:
+        config = db.transact(lambda tr: read_config(tr.snapshot, queue))
+        pairs = [_pair(config, word) for word in updates or ()]
+        db.transact(lambda tr: handle.add(tr, pairs, once=once))
+        added = len(pairs)
+    if json:
+        print_json({"queue": queue, "added": added})
+    else:
+        typer.echo(f"added {added:,} updates to queue {queue!r}")
+
+
+def get(
+    queue: Queue,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY ...")],
+    pending: Annotated[
+        bool, typer.Option("--pending", help="With everything queued, not only what workers have combined.")
+    ] = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Print the values of keys, a line each; exit status 3 when one has none.
+
+    With --json lines of `{"key": ..., "value": ...}`.
+    """
+    db, handle = cq.open(store), cq.CombineQueue(queue)
+
+    def read(tr: Any) -> list[tuple[Any, Any]]:
+        config = read_config(tr.snapshot, queue)
+        wanted = [key_from_word(config.key, word) for word in keys]
+        if pending:
+            return [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
+        return list(handle.get_many(tr.snapshot, wanted).items())
+
+    found = db.transact(read)
+    for key, value in found:
+        _print_item(key, value, json)
+    if any(value is None for _, value in found):
+        raise typer.Exit(NO_VALUE)
+
+
+def items(
+    queue: Queue,
+    limit: Annotated[int | None, typer.Option(min=0, help="Stop after so many.")] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Print all keys and their values, in no order that means anything. With --json `{"key": ..., "value": ...}`."""
+    db = cq.open(store)
+    for number, (key, value) in enumerate(cq.CombineQueue(queue).scan(db)):
+        if number == limit:
+            return
+        _print_item(key, value, json)
+
+
+def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:
+    with progress() as display:
+        if path == "-":
+            return _add_stream(db, handle, sys.stdin.buffer, None, display, None)
+        name = os.path.abspath(path)
+        with open(path, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            return _add_stream(db, handle, stream, os.fsencode(name), display, size)
+
+
+def _add_stream(
+    db: Any, handle: cq.CombineQueue, stream: Any, name: bytes | None, display: Any, size: int | None
+) -> int:
+    task = display.add_task("bytes added", total=size)
+
+    def show(position: Position) -> None:
+        display.update(task, completed=position.offset)
+
+    return add_jsonl(db, handle, stream, name=name, progress=show)[1]
+
+
+def _pair(config: QueueConfig, word: str) -> tuple[Any, Any]:
+    key, equals, update = word.rpartition("=")
+    if not equals:
+        raise InvalidData(f"expected KEY=UPDATE, got: {word!r}")
+    return key_from_word(config.key, key), value_from_word(config.value, update)
+
+
+def _print_item(key: Any, value: Any, as_json: bool) -> None:
+    if as_json:
+        print_json({"key": to_json(key), "value": to_json(value)})
+    else:
+        typer.echo(f"{_word(key)}\t{'-' if value is None else _word(value)}")
+
+
+def _word(value: Any) -> str:
+    plain = to_json(value)
+    return plain if isinstance(plain, str) else jsonlib.dumps(plain, ensure_ascii=False)

@@ -1,0 +1,68 @@
+"""The command `cq`: its groups of commands, and how errors end it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from cq.cli import data, demo, queues, worker
+from cq.cli.output import note
+from cq.errors import CqError
+from cq.store.api import error_code
+
+app = typer.Typer(
+    name="cq",
+    help="A transactional combine queue: count and combine under contention, on FoundationDB or on one file.",
+    epilog="Exit status: 0 done, 1 an error that is said in one line, 2 wrong usage, 3 a key without a value, 130 ^C.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cq {version('cq')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+for module in (queues, data, worker, demo):
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command line; what cq or the store refuses ends it with one line and exit status 1."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read the output has gone; keep Python from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except CqError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.strerror}: {error.filename}" if error.filename else str(error))
+    except Exception as error:
+        if error_code(error) is None:
+            raise
+        _fail(f"the store failed: {error}")
+
+
+def _fail(message: str) -> None:
+    note(f"cq: {' '.join(message.split())}")
+    sys.exit(1)

@@ -1,0 +1,58 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from cq.app import App
+from cq.errors import InvalidConfiguration
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="embedded:PATH, fdb: or fdb:/path/to/fdb.cluster; else $CQ_STORE, else embedded:cq.db.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AppPath = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        help="Import this cq.App, which has the code of combiners and observers.",
+    ),
+]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+
+NO_VALUE: Final = 3
+"""Exit status of `cq get` when a key has no value."""
+
+
+def load_app(path: str | None) -> App | None:
+    """The `cq.App` that MODULE:APP names; raises `InvalidConfiguration`.
+
+    Nothing but this option makes cq import code: what is stored in a database never does.
+    """
+    if path is None:
+        return None
+    module_name, colon, attribute = path.partition(":")
+    if not (module_name and colon and attribute):
+        raise InvalidConfiguration(f"expected --app to be MODULE:APP, got: {path!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        app = getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:
+        raise InvalidConfiguration(
+            f"--app {path!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(app, App):
+        raise InvalidConfiguration(f"expected --app {path!r} to be a cq.App, got: {type(app).__name__}")
+    return app

@@ -1,0 +1,55 @@
+"""What commands print: results to standard output, everything else to standard error, colour only on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+_WIDE: Final = 200  # where lines need not fit a screen
+
+stderr: Final = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
+    """A table; columns named in `right` are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console = Console(highlight=False)
+    console.print(table, width=None if console.is_terminal else _WIDE, soft_wrap=not console.is_terminal)
+
+
+def note(message: str) -> None:
+    """A line on standard error."""
+    stderr.print(message, markup=False)
+
+
+def progress(*, counted: bool = True) -> Progress:
+    """A progress display on standard error; it shows nothing unless that is a terminal."""
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
+    if counted:
+        columns += [BarColumn(), MofNCompleteColumn()]
+    return Progress(
+        *columns, TimeElapsedColumn(), console=stderr, transient=True, disable=not stderr.is_terminal
+    )
