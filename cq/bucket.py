@@ -169,7 +169,6 @@ class Bucket:
         if reported > 1:
             self._max_report = reported // 2
         elif reported == 1:
-            self._max_report = 1
             self._condemned = {attempt.report[0]: str(error)}
         elif taken > 1:
             self._max_take = taken // 2

@@ -1,0 +1,55 @@
+"""What several tests need: combining a queue without threads, and looking at what is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cq.app import App, QueueCode
+from cq.bucket import Bucket
+from cq.combining import Limits, PassResult
+from cq.config import read_config
+from cq.keys import QueueKeys
+from cq.setaside import Aside, read_aside
+from cq.store.transact import transact
+
+
+def code_of(db: Any, name: str, app: App | None = None) -> QueueCode:
+    """The configuration and code of a queue."""
+    return (app or App()).code(transact(db, lambda tr: read_config(tr, name)))
+
+
+def buckets_of(db: Any, name: str, app: App | None = None, limits: Limits | None = None) -> list[Bucket]:
+    """A `Bucket` for each of the queue's buckets."""
+    code = code_of(db, name, app)
+    return [Bucket(db, code, number, limits=limits) for number in range(code.config.buckets)]
+
+
+def combine_all(
+    db: Any, name: str, app: App | None = None, limits: Limits | None = None, most: int = 10_000
+) -> list[PassResult]:
+    """Passes over all buckets until nothing is left to do; fails when that takes too many."""
+    results = []
+    for bucket in buckets_of(db, name, app, limits):
+        while True:
+            results.append(bucket.combine())
+            if not results[-1].more:
+                break
+            assert len(results) < most, f"bucket {bucket.bucket} is not drained after {most} passes"
+    return results
+
+
+def stored(db: Any, bounds: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """What lies in a range of keys."""
+    return transact(db, lambda tr: [(row.key, row.value) for row in tr.snapshot.get_range(*bounds)])
+
+
+def nothing_queued(db: Any, name: str) -> bool:
+    """Whether no row, no notification and nothing staged is left."""
+    keys = QueueKeys(name)
+    staged = keys.prefix + b"s", keys.prefix + b"t"
+    return not any(stored(db, bounds) for bounds in (keys.all_rows(), keys.notifications(), staged))
+
+
+def aside(db: Any, name: str) -> list[Aside]:
+    """What was set aside."""
+    return transact(db, lambda tr: read_aside(tr, QueueKeys(name)))

@@ -1,0 +1,305 @@
+"""What happens when a pass fails: retries, halving, setting aside, and work that kills its worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cq
+from cq import codec
+from cq.bucket import Bucket, FailureShare
+from cq.keys import QueueKeys
+from cq.store.embedded import FDBError
+from cq.store.transact import transact
+from tests.faults import FaultyDatabase
+from tests.helpers import aside, buckets_of, code_of, combine_all, nothing_queued, stored
+from tests.test_combining import add
+
+
+def app_with(name: str, observer: Any) -> cq.App:
+    app = cq.App()
+    app.queue(name, observers=[cq.Observer("test", 1, observer)])
+    return app
+
+
+def keys_aside(db: Any, name: str) -> set[Any]:
+    return {codec.decode(each.encoded_key) for each in aside(db, name)}
+
+
+def test_an_observer_that_raises_for_one_key_sets_aside_just_that_key(db: Any, name: str) -> None:
+    told: list[cq.Change] = []
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        tr.set(b"test/" + name.encode(), b"written before the failure")
+        if any(change.key == "k13" for change in changes):
+            raise RuntimeError("not 13")
+        tr.clear(b"test/" + name.encode())
+        told.extend(changes)
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    for _ in range(3):
+        add(db, name, {f"k{number}": 1 for number in range(100)})
+        combine_all(db, name, app)
+
+    assert keys_aside(db, name) == {"k13"}
+    assert all(each.error == "observer 'test': RuntimeError: not 13" for each in aside(db, name))
+    assert sum(sum(each.updates) for each in aside(db, name)) == 3
+    assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 3 for number in range(100) if number != 13}
+    assert transact(db, lambda tr: tr.get(b"test/" + name.encode()).value) is None
+    assert nothing_queued(db, name)
+
+
+def test_a_key_that_has_failed_costs_the_others_no_further_retries(db: Any, name: str) -> None:
+    calls = []
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        calls.append(len(changes))
+        if any(change.key == "bad" for change in changes):
+            raise RuntimeError("no")
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    bucket = buckets_of(db, name, app)[0]
+
+    def work() -> int:
+        calls.clear()
+        add(db, name, {"bad": 1, **{f"k{number}": 1 for number in range(100)}})
+        while bucket.combine().more:
+            pass
+        return len(calls)
+
+    first = work()
+    assert work() < first
+    assert work() <= 4
+
+
+def test_retryable_errors_of_an_observer_are_retried(db: Any, name: str) -> None:
+    failures = [1020, 1007, 1021]
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if failures:
+            raise FDBError(failures.pop())
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"a": 1})
+    combine_all(db, name, app)
+
+    assert aside(db, name) == []
+    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1}
+
+
+def test_a_key_that_is_too_old_again_and_again_counts_as_failed(db: Any, name: str) -> None:
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if any(change.key == "slow" for change in changes):
+            raise FDBError(1007)
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"slow": 1, "a": 1, "b": 1})
+    combine_all(db, name, app)
+
+    assert keys_aside(db, name) == {"slow"}
+    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("code", [2101, 2103, 2005, 2004])
+def test_writes_that_the_store_refuses_are_the_failure_of_their_key(db: Any, name: str, code: int) -> None:
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if not any(change.key == "bad" for change in changes):
+            return
+        target = b"test/" + name.encode()
+        if code == 2101:
+            for number in range(120):
+                tr.set(target + b"%d" % number, bytes(90_000))
+        elif code == 2103:
+            tr.set(target, bytes(100_001))
+        elif code == 2005:
+            tr.clear_range(target + b"b", target + b"a")
+        else:
+            tr.set(b"\xff/x", b"")
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"bad": 1, **{f"k{number}": 1 for number in range(20)}})
+    combine_all(db, name, app)
+
+    assert keys_aside(db, name) == {"bad"}
+    assert str(code) in aside(db, name)[0].error
+    assert len(dict(cq.CombineQueue(name).scan(db))) == 20
+
+
+def test_reports_that_write_much_are_split_over_passes(db: Any, name: str) -> None:
+    """One row of 5,000 updates whose observer writes 2 kB for each change: 10 MB in all."""
+    sizes = []
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        for change in changes:
+            tr.set(b"test/" + name.encode() + b"/%d" % change.key, bytes(2000))
+        sizes.append(tr.get_approximate_size().wait())
+
+    app = app_with(name, observer)
+    app.configure(db, name, key=int, buckets=1)
+    add(db, name, dict.fromkeys(range(5000), 1))
+    combine_all(db, name, app)
+
+    assert len(dict(cq.CombineQueue(name, combiner=None).scan(db))) == 5000
+    assert aside(db, name) == []
+    assert max(sizes) < 1_500_000
+    assert len(sizes) < 100
+    assert nothing_queued(db, name)
+    transact(db, lambda tr: tr.clear_range(b"test/" + name.encode() + b"/", b"test/" + name.encode() + b"0"))
+
+
+def test_errors_that_are_not_the_keys_fault_are_raised(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {"a": 1})
+    transact(db, lambda tr: tr.set(QueueKeys(name).state(1, 0), b"foreign"))
+
+    with pytest.raises(cq.CorruptData):
+        buckets_of(db, name)[0].combine()
+    assert not nothing_queued(db, name)
+    assert aside(db, name) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_faults_of_the_store_neither_lose_nor_repeat_updates(db: Any, name: str, seed: int) -> None:
+    values: dict[Any, Any] = {}
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        for change in changes:  # kept in the store: what a lost commit has told must not count
+            tr.set(b"test/%s/%s" % (name.encode(), change.key.encode()), codec.encode(change.new))
+            values[change.key] = change.new
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=2)
+    faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.3, too_old=0.05)
+    buckets = [Bucket(faulty, code_of(db, name, app), number) for number in range(2)]
+    for turn in range(20):
+        add(db, name, {f"k{number % 5}": 1 for number in range(turn, turn + 3)})
+        for bucket in buckets:
+            bucket.combine()
+    combine_all(db, name, app)
+
+    assert sum(value for _, value in cq.CombineQueue(name).scan(db)) == 60
+    assert aside(db, name) == []
+    assert faulty.injected.keys() == {"conflict", "unknown, committed", "unknown, not committed", "too old"}
+    observed = stored(db, (b"test/%s/" % name.encode(), b"test/%s0" % name.encode()))
+    assert [codec.decode(value) for _, value in observed] == [
+        value for _, value in sorted(cq.CombineQueue(name).scan(db))
+    ]
+    transact(db, lambda tr: tr.clear_range(b"test/%s/" % name.encode(), b"test/%s0" % name.encode()))
+
+
+class Died(BaseException):
+    """Stands for a process that dies: nothing handles it."""
+
+
+def test_a_key_that_kills_its_workers_is_found_and_set_aside(db: Any, name: str) -> None:
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if any(change.key == "killer" for change in changes):
+            raise Died
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"killer": 1, **{f"k{number}": 1 for number in range(10)}})
+    deaths = 0
+    while not nothing_queued(db, name):
+        try:
+            combine_all(db, name, app)
+        except Died:
+            deaths += 1
+            assert deaths < 20
+
+    assert keys_aside(db, name) == {"killer"}
+    assert "workers in a row died" in aside(db, name)[0].error
+    assert len(dict(cq.CombineQueue(name).scan(db))) == 10
+    assert 1 < deaths <= 8
+
+
+def test_a_combiner_that_kills_its_workers_is_found_too(db: Any, name: str) -> None:
+    def combine(key: str, values: Any) -> int:
+        if key == "killer":
+            raise Died
+        return sum(values)
+
+    app = cq.App()
+    app.queue(name, combiner=cq.Combiner("deadly", 1, combine))
+    app.configure(db, name, buckets=1)
+    for _ in range(2):
+        add(db, name, {"killer": 1, **{f"k{number}": 1 for number in range(5)}})
+    deaths = 0
+    while not nothing_queued(db, name):
+        try:
+            combine_all(db, name, app)
+        except Died:
+            deaths += 1
+            assert deaths < 30
+
+    assert keys_aside(db, name) == {"killer"}
+    assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 2 for number in range(5)}
+
+
+def test_workers_killed_for_other_reasons_condemn_no_key(db: Any, name: str) -> None:
+    app = app_with(name, lambda tr, changes: None)
+    app.configure(db, name, buckets=1)
+    for turn in range(20):
+        add(db, name, {f"k{turn}": 1})
+        buckets_of(db, name, app)[0].combine()  # each by a worker that then dies without a word
+
+    assert aside(db, name) == []
+    assert len(dict(cq.CombineQueue(name).scan(db))) == 20
+
+
+def test_a_worker_that_leaves_in_good_order_takes_its_note_back(db: Any, name: str) -> None:
+    app = app_with(name, lambda tr, changes: None)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"a": 1})
+    bucket = buckets_of(db, name, app)[0]
+    bucket.combine()
+    attempt = QueueKeys(name).attempt(1, 0)
+    assert transact(db, lambda tr: tr.get(attempt).present())
+
+    bucket.end()
+
+    assert not transact(db, lambda tr: tr.get(attempt).present())
+
+
+def test_queues_of_built_in_code_cost_no_note(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {"a": 1})
+    buckets_of(db, name)[0].combine()
+
+    assert not transact(db, lambda tr: tr.get(QueueKeys(name).attempt(1, 0)).present())
+
+
+class TestFailureShare:
+    """When too many keys fail it is the deployment that is broken."""
+
+    def test_a_few_failed_keys_break_nothing(self) -> None:
+        share = FailureShare()
+        share.report(0, {b"%d" % number: "x" for number in range(FailureShare.MIN_FAILED - 1)})
+
+        assert not share.is_broken
+
+    def test_many_failed_keys_break_it(self) -> None:
+        share = FailureShare()
+        share.report(30, {b"%d" % number: f"error {number}" for number in range(10)})
+
+        assert share.is_broken
+        assert share.describe() == "10 of the last 40 keys failed, the latest with: error 9"
+
+    def test_many_among_far_more_do_not(self) -> None:
+        share = FailureShare()
+        share.report(1000, {b"%d" % number: "x" for number in range(10)})
+
+        assert not share.is_broken
+
+    def test_one_key_that_fails_again_and_again_counts_once(self) -> None:
+        share = FailureShare()
+        for _ in range(100):
+            share.report(0, {b"bad": "x"})
+
+        assert not share.is_broken

@@ -1,0 +1,117 @@
+"""Keys, values and operation ids: what is taken, what is refused, and what comes back."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cq import codec
+from cq.codec import KeyType, ValueType
+from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
+
+PARTS = {"str": st.text(), "int": st.integers(), "bytes": st.binary()}
+
+
+@given(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=4), st.data())
+def test_tuple_keys_come_back_as_they_were(names: list[str], data: st.DataObject) -> None:
+    key_type = KeyType.parse("(" + ", ".join(names) + ")")
+    key = tuple(data.draw(PARTS[name]) for name in names)
+
+    assert key_type.decode(key_type.encoder()(key)) == key
+    assert KeyType.parse(str(key_type)) == key_type
+
+
+@given(st.sampled_from([str, int, bytes]), st.data())
+def test_single_keys_come_back_as_they_were(kind: type, data: st.DataObject) -> None:
+    key_type = KeyType.parse(kind)
+    key = data.draw(PARTS[kind.__name__])
+
+    assert key_type.decode(key_type.encoder()(key)) == key
+
+
+@pytest.mark.parametrize(
+    ("spec", "key"),
+    [
+        (str, 1), (str, b"a"), (str, None), (int, True), (int, 1.0), (int, "1"), (bytes, "a"), ((str, int), ("a",)),
+        ((str, int), ["a", 1]), ((str, int), ("a", True)), ((str, int), ("a", 1, 2)), (str, "\ud800"),
+    ],
+)  # fmt: skip
+def test_a_key_of_another_type_is_refused(spec: object, key: object) -> None:
+    with pytest.raises(InvalidData):
+        KeyType.parse(spec).encoder()(key)
+
+
+@pytest.mark.parametrize("spec", ["float", "", "()", "(str, float)", "str,", list, None, 3, "[str]"])
+def test_an_unknown_key_type_is_refused(spec: object) -> None:
+    with pytest.raises(InvalidConfiguration, match="expected a key type"):
+        KeyType.parse(spec)
+
+
+def test_the_largest_key_is_taken_and_a_larger_one_is_not() -> None:
+    encode = KeyType.parse(bytes).encoder()
+
+    assert len(encode(b"x" * (codec.MAX_KEY_BYTES - 3))) == codec.MAX_KEY_BYTES
+    with pytest.raises(TooLarge, match="8,001 bytes"):
+        encode(b"x" * (codec.MAX_KEY_BYTES - 2))
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        (int, 2**70), (float, 0.5), (Decimal, Decimal("1.10")), (str, "é"), (bytes, b"\x00"), (bool, True),
+        (list, [1, [2]]), (dict, {"a": 1}), (set, {1, "a", (1, 2)}), (datetime, datetime(2026, 1, 2, tzinfo=UTC)),
+        ("any", 1), (object, "a"),
+    ],
+)  # fmt: skip
+def test_values_of_each_type_are_checked_and_come_back(spec: object, value: Any) -> None:
+    ValueType.parse(spec).check(value)
+
+    back = codec.decode(codec.encode_value(value))
+    assert back == value
+    assert type(back) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"), [(int, True), (int, 1.0), (str, b""), (float, 1), (dict, []), ("any", None)]
+)
+def test_a_value_of_another_type_is_refused(spec: object, value: object) -> None:
+    with pytest.raises(InvalidData, match="expected a value of type"):
+        ValueType.parse(spec).check(value)
+
+
+def test_an_unknown_value_type_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="expected a value type of int, float"):
+        ValueType.parse("complex")
+
+
+def test_what_cbor_cannot_carry_is_refused() -> None:
+    with pytest.raises(InvalidData, match="CBOR"):
+        codec.encode(object())
+
+
+def test_a_value_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(TooLarge, match="100,000"):
+        codec.encode_value(b"x" * 100_000)
+
+
+@given(st.binary())
+def test_foreign_bytes_decode_or_are_called_corrupt(data: bytes) -> None:
+    with contextlib.suppress(CorruptData):
+        codec.decode(data)
+
+
+@pytest.mark.parametrize("once", ["", b"", "x" * 1001, 7, None, bytearray(b"x")])
+def test_a_bad_operation_id_is_refused(once: object) -> None:
+    with pytest.raises(InvalidData, match="operation id"):
+        codec.encode_operation(once)
+
+
+def test_operation_ids_are_str_or_bytes() -> None:
+    assert codec.encode_operation("é") == "é".encode()
+    assert codec.encode_operation(b"\x00") == b"\x00"

@@ -1,0 +1,78 @@
+"""Combiners associate, and `changes` turns one dict of counts into another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cq
+from cq import combiners
+from cq.combiners import BUILT_IN, DELETE
+from cq.errors import InvalidConfiguration, InvalidData
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "sum": st.integers(),
+    "minimum": st.integers(),
+    "maximum": st.text(),
+    "last": st.one_of(st.integers(), st.just(DELETE)),
+    "first": st.integers(),
+    "union": st.sets(st.integers(0, 9)),
+    "counter": st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3)),
+}
+
+
+def final(name: str, value: Any) -> Any:
+    """The value as a reader sees it."""
+    return None if BUILT_IN[name].is_empty(value) else value
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@given(data=st.data())
+def test_built_in_combiners_associate(name: str, data: st.DataObject) -> None:
+    values = data.draw(st.lists(VALUES[name], min_size=2, max_size=8))
+    cut = data.draw(st.integers(1, len(values) - 1))
+    combine = BUILT_IN[name].combine
+
+    at_once = combine("k", values)
+    in_two = combine("k", [combine("k", values[:cut]), combine("k", values[cut:])])
+    last_first = combine("k", [*values[:cut], combine("k", values[cut:])])
+    assert final(name, at_once) == final(name, in_two) == final(name, last_first)
+    assert at_once is not None
+
+
+@pytest.mark.parametrize("name", ["union", "counter"])
+@given(data=st.data())
+def test_combiners_leave_their_arguments_alone(name: str, data: st.DataObject) -> None:
+    values = data.draw(st.lists(VALUES[name], min_size=1, max_size=4))
+    before = repr(values)
+
+    BUILT_IN[name].combine("k", values)
+
+    assert repr(values) == before
+
+
+def test_every_built_in_combiner_is_tested() -> None:
+    assert VALUES.keys() == BUILT_IN.keys()
+
+
+@given(st.dictionaries(st.text(), st.integers()), st.dictionaries(st.text(), st.integers()))
+def test_changes_turn_one_dict_of_counts_into_another(current: dict[str, int], new: dict[str, int]) -> None:
+    result = dict(current)
+    for key, update in cq.changes(current, new).items():
+        assert update != 0
+        result[key] = result.get(key, 0) + update
+
+    assert {k: v for k, v in result.items() if v} == {k: v for k, v in new.items() if v}
+
+
+def test_changes_refuse_what_is_no_count() -> None:
+    with pytest.raises(InvalidData, match="'a'"):
+        cq.changes({}, {"a": 1.5})  # type: ignore[dict-item]
+
+
+def test_an_unknown_combiner_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidConfiguration, match="sum, minimum"):
+        combiners.resolve("mean")

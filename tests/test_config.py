@@ -1,0 +1,158 @@
+"""Configuration: stored once, the same for all, and no add under an outdated one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cq
+from cq import config
+from cq.config import QueueConfig, queue_names, read_config, read_flags
+from cq.errors import (
+    CodeMismatch,
+    ConfigurationConflict,
+    CorruptData,
+    InvalidConfiguration,
+    QueueNotConfigured,
+)
+from cq.keys import QueueKeys
+from cq.store.api import METADATA_VERSION
+from cq.store.transact import transact
+
+
+def observer(tr: Any, changes: list[cq.Change]) -> None:
+    """An observer that does nothing."""
+
+
+def test_the_same_settings_again_change_nothing(db: Any, name: str) -> None:
+    first = cq.configure(db, name, key=(str, int), value=int, buckets=8)
+    version = transact(db, lambda tr: tr.get(METADATA_VERSION).value)
+
+    assert cq.configure(db, name, key="(str, int)", value="int", buckets=8) == first
+    assert transact(db, lambda tr: tr.get(METADATA_VERSION).value) == version
+
+
+def test_other_settings_are_refused_and_named(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=8)
+
+    with pytest.raises(
+        ConfigurationConflict, match="key str -> int, buckets 8 -> 16; nothing was changed"
+    ) as caught:
+        cq.configure(db, name, buckets=16, key=int)
+    assert caught.value.differences == {"buckets": (8, 16), "key": ("str", "int")}
+    assert transact(db, lambda tr: read_config(tr, name)).buckets == 8
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"key": float}, {"value": "complex"}, {"combiner": "mean"}, {"buckets": 0}, {"buckets": 4097},
+        {"buckets": True}, {"buckets": "8"}, {"value": str, "combiner": "sum"}, {"value": int, "combiner": "union"},
+        {"observers": [lambda tr, changes: None]}, {"observers": ["name"]}, {"observers": [observer, observer]},
+    ],
+)  # fmt: skip
+def test_settings_that_cq_does_not_know_are_refused(db: Any, name: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfiguration, match="expected"):
+        cq.configure(db, name, **settings)
+    with pytest.raises(QueueNotConfigured, match=f"cq configure {name}"):
+        transact(db, lambda tr: read_config(tr, name))
+
+
+def test_a_configuration_comes_back_as_it_was_stored(db: Any, name: str) -> None:
+    own = cq.Combiner("longest", 3, lambda key, values: max(values, key=len))
+    wanted = cq.configure(
+        db, name, key=(bytes, str), value=list, combiner=own, buckets=3, observers=[observer]
+    )
+
+    assert QueueConfig.from_bytes(name, wanted.to_bytes()) == wanted
+    assert str(wanted.combiner) == "longest@3"
+    assert wanted.settings()["observers"] == ["observer@1"]
+    assert name in transact(db, queue_names)
+
+
+def test_no_add_commits_under_an_outdated_configuration(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = cq.CombineQueue(name)
+    tr = db.create_transaction()
+    queue.add(tr, {"a": 1})
+
+    cq.configure(db, f"{name}-2")  # any change of any shape
+
+    with pytest.raises(Exception, match="1020"):
+        tr.commit().wait()
+
+
+def test_a_pause_disturbs_no_add(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    tr = db.create_transaction()
+    cq.CombineQueue(name).add(tr, {"a": 1})
+
+    cq.pause(db, name, "because")
+
+    tr.commit().wait()
+    assert transact(db, lambda tr: read_flags(tr, name)) == config.Flags(paused=True, reason="because")
+    cq.resume(db, name)
+    assert not transact(db, lambda tr: read_flags(tr, name)).paused
+
+
+def test_only_configured_queues_can_be_paused(db: Any, name: str) -> None:
+    with pytest.raises(QueueNotConfigured):
+        cq.pause(db, name)
+    with pytest.raises(QueueNotConfigured):
+        cq.resume(db, name)
+
+
+def test_a_newer_format_asks_for_an_upgrade(db: Any, name: str) -> None:
+    transact(db, lambda tr: tr.set(QueueKeys(name).config, cq.codec.encode({"format": 99})))
+
+    with pytest.raises(CodeMismatch, match="upgrade cq"):
+        transact(db, lambda tr: read_config(tr, name))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"\x01", b"\xa0"])
+def test_a_foreign_configuration_is_called_corrupt(db: Any, name: str, content: bytes) -> None:
+    transact(db, lambda tr: tr.set(QueueKeys(name).config, content))
+
+    with pytest.raises(CorruptData):
+        transact(db, lambda tr: read_config(tr, name))
+
+
+def test_a_known_configuration_is_not_read_again(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    transact(db, lambda tr: read_config(tr, name))
+    tr = db.create_transaction()
+    reads = Reads(tr)
+
+    read_config(reads, name)  # type: ignore[arg-type]
+
+    assert reads.keys == [METADATA_VERSION]
+
+
+class Reads:
+    """A transaction that lists what is read."""
+
+    def __init__(self, tr: Any) -> None:
+        self.tr, self.db, self.keys = tr, tr.db, []  # type: ignore[var-annotated]
+
+    def get(self, key: bytes) -> Any:
+        self.keys.append(key)
+        return self.tr.get(key)
+
+
+def test_code_is_resolved_by_name_and_version(db: Any, name: str) -> None:
+    own = cq.Combiner("longest", 2, lambda key, values: max(values, key=len))
+    stored = cq.configure(db, name, value=str, combiner=own, observers=[observer])
+
+    app = cq.App()
+    with pytest.raises(CodeMismatch, match="longest@2, this process has none"):
+        app.code(stored)
+    app.queue(name, combiner=cq.Combiner("longest", 1, own.combine), observers=[observer])
+    with pytest.raises(CodeMismatch, match="longest@2, this process has longest@1"):
+        app.code(stored)
+    app.queue(name, combiner=own)
+    with pytest.raises(CodeMismatch, match="observers observer@1, this process has none"):
+        app.code(stored)
+    app.queue(name, combiner=own, observers=[observer])
+    assert app.code(stored).combiner is own
+    assert app.configure(db, name, value=str) == stored

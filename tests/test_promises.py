@@ -1,0 +1,264 @@
+"""The promises under load: many threads, injected faults, and the queues' own acceptance test, a tree of queues."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cq
+from cq.combining import Limits
+from cq.observers.worker import Worker
+from cq.store.transact import transact
+from tests.faults import FaultyDatabase
+from tests.helpers import aside, nothing_queued
+from tests.test_combining import Seen
+from tests.test_queue import concatenation
+
+SEEDS = range(4)
+
+
+def in_threads(*bodies: Callable[[], object]) -> None:
+    """Run all of them at once; the first failure is raised."""
+    failures: list[BaseException] = []
+
+    def guarded(body: Callable[[], object]) -> None:
+        try:
+            body()
+        except BaseException as error:  # noqa: BLE001 - raised again
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=[body]) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_update_counts_exactly_once_whatever_fails(db: Any, name: str, seed: int) -> None:
+    """Adders in several threads with operation ids, workers with tiny limits, faults in all of them."""
+    rng = random.Random(seed)
+    limits = Limits(read_bytes=rng.choice([100, 2_000, 240_000]), load_bytes=rng.choice([100, 400_000]))
+    cq.configure(db, name, buckets=rng.choice([1, 3, 8]))
+    queue = cq.CombineQueue(name)
+    plans = [
+        [{f"k{rng.randrange(10)}": rng.randint(-2, 3) for _ in range(rng.randint(1, 5))} for _ in range(40)]
+        for _ in range(3)
+    ]
+    expected: Counter[str] = Counter()
+    for plan in plans:
+        for updates in plan:
+            expected.update(updates)
+
+    def adder(number: int) -> None:
+        faulty = FaultyDatabase(db, seed * 100 + number, conflict=0.1, unknown=0.2)
+        for turn, updates in enumerate(plans[number]):
+            once = f"{number}/{turn}"
+            transact(faulty, lambda tr, updates=updates, once=once: queue.add(tr, updates, once=once))
+
+    workers = [
+        Worker(FaultyDatabase(db, seed * 100 + 50 + number), queues=[name], limits=limits)
+        for number in range(2)
+    ]
+    threads = [threading.Thread(target=worker.run) for worker in workers]
+    for thread in threads:
+        thread.start()
+    in_threads(*(lambda number=number: adder(number) for number in range(3)))  # type: ignore[misc]
+    for worker in workers:
+        worker.stop()
+    for thread in threads:
+        thread.join()
+    Worker(db, queues=[name], limits=limits).drain()
+
+    assert dict(queue.scan(db)) == {key: value for key, value in expected.items() if value}, f"seed {seed}"
+    assert nothing_queued(db, name)
+    assert aside(db, name) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_changes_are_reported_in_commit_order_each_with_the_old_value_of_the_report_before(
+    db: Any, name: str, seed: int
+) -> None:
+    rng = random.Random(seed)
+    app, reported = cq.App(), []
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        reported.extend(changes)
+
+    app.queue(name, combiner=concatenation, observers=[observer])
+    app.configure(db, name, value=list, buckets=2)
+    queue = cq.CombineQueue(name)
+    ticket, lock, done = 0, threading.Lock(), threading.Event()
+
+    def adder() -> None:
+        nonlocal ticket
+        for _ in range(40):
+            with lock:  # commits in the order of the tickets
+                ticket += 1
+                updates = {f"k{rng.randrange(3)}": [ticket], "all": [ticket]}
+                transact(db, lambda tr, updates=updates: queue.add(tr, updates))
+
+    limits = Limits(read_bytes=rng.choice([200, 240_000]))
+    worker = Worker(db, app, [name], limits=limits)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    in_threads(adder, adder, adder)
+    done.set()
+    worker.stop()
+    thread.join()
+    Worker(db, app, [name], limits=limits).drain()
+
+    values: dict[str, Any] = {}
+    for change in reported:
+        assert change.old == values.get(change.key), f"seed {seed}"
+        assert change.old is None or change.new[: len(change.old)] == change.old
+        assert change.new == sorted(change.new)
+        values[change.key] = change.new
+    assert values == dict(queue.scan(db))
+    assert values["all"] == list(range(1, 121))
+
+
+def test_neither_adders_nor_passes_ever_conflict_with_adders(db: Any, name: str) -> None:
+    """One hot key: the transactions of four adders and a worker are counted, and how many failed."""
+    cq.configure(db, name, buckets=1)
+    queue = cq.CombineQueue(name)
+    adding, working = Counting(db), Counting(db)
+    worker = Worker(working, queues=[name])
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+
+    def adder() -> None:
+        for _ in range(150):
+            transact(adding, lambda tr: queue.add(tr, {"hot": 1}))
+
+    in_threads(adder, adder, adder, adder)
+    worker.stop()
+    thread.join()
+    Worker(working, queues=[name]).drain()
+
+    assert dict(queue.scan(db)) == {"hot": 600}
+    assert worker.totals.passes > 1
+    assert adding.commits == 600
+    assert adding.errors == working.errors == 0
+
+
+class Counting:
+    """A database that counts commits and retries."""
+
+    def __init__(self, db: Any) -> None:
+        self.db, self.commits, self.errors, self.lock = db, 0, 0, threading.Lock()
+
+    def create_transaction(self) -> Any:
+        return CountingTransaction(self, self.db.create_transaction())
+
+
+class CountingTransaction:
+    def __init__(self, counting: Counting, tr: Any) -> None:
+        self._counting, self._tr = counting, tr
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        with self._counting.lock:
+            self._counting.commits += 1
+        return self._tr.commit()
+
+    def on_error(self, error: Any) -> Any:
+        with self._counting.lock:
+            self._counting.errors += 1
+        return self._tr.on_error(error)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_a_tree_of_queues_agrees_at_every_level(db: Any, name: str, seed: int) -> None:
+    """Fluo's acceptance test: seven queues wired as a tree, each fed by the change observers of those above.
+
+    Pairs (x, y) are counted; by x and by y; and so on down to the total. All sums are checked against each other.
+    """
+    rng = random.Random(seed)
+    names = {level: f"{name}-{level}" for level in ("xyz", "xy", "yz", "x", "y", "z", "all")}
+    wiring: dict[str, list[tuple[str, Callable[[Any], Any]]]] = {
+        "xyz": [("xy", lambda key: key[:2]), ("yz", lambda key: key[1:])],
+        "xy": [("x", lambda key: (key[0],)), ("y", lambda key: (key[1],))],
+        "yz": [("z", lambda key: (key[1],))],
+        "x": [("all", lambda key: ("total",))],
+    }
+    app = cq.App()
+    for level, targets in wiring.items():
+        app.queue(names[level], observers=[feeder([(names[to], of) for to, of in targets])])
+    for level, each in names.items():
+        parts = {"xyz": 3, "xy": 2, "yz": 2}.get(level, 1)
+        app.configure(db, each, key=(str,) * parts, buckets=rng.choice([1, 3]))
+
+    model: Counter[tuple[str, str, str]] = Counter()
+    worker = Worker(FaultyDatabase(db, seed), app, list(names.values()))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    for _ in range(60):
+        updates = {
+            (rng.choice("ab"), rng.choice("cde"), rng.choice("fg")): rng.randint(-3, 5) for _ in range(4)
+        }
+        model.update(updates)
+        transact(db, lambda tr, updates=updates: cq.CombineQueue(names["xyz"]).add(tr, updates))
+    worker.stop()
+    thread.join()
+    Worker(db, app, list(names.values())).drain()
+
+    found = {level: dict(cq.CombineQueue(each).scan(db)) for level, each in names.items()}
+    for level, project in {
+        "xyz": lambda key: key,
+        "xy": lambda key: key[:2],
+        "yz": lambda key: key[1:],
+        "x": lambda key: key[:1],
+        "y": lambda key: key[1:2],
+        "z": lambda key: key[2:],
+        "all": lambda key: ("total",),
+    }.items():
+        sums: Counter[Any] = Counter()
+        for key, count in model.items():
+            sums[project(key)] += count
+        assert found[level] == {key: value for key, value in sums.items() if value}, f"{level}, seed {seed}"
+
+
+def feeder(targets: list[tuple[str, Callable[[Any], Any]]]) -> cq.Observer:
+    """An observer that adds the differences to other queues, under the keys' projections."""
+
+    def feed(tr: Any, changes: list[cq.Change]) -> None:
+        for target, project in targets:
+            pairs = [(project(change.key), (change.new or 0) - (change.old or 0)) for change in changes]
+            cq.CombineQueue(target).add(tr, pairs)
+
+    return cq.Observer("feed", 1, feed)
+
+
+def test_arrivals_faster_than_a_pass_can_read_are_reported_in_the_end(db: Any, name: str) -> None:
+    seen = Seen()
+    app = seen.app(name)
+    app.configure(db, name, buckets=1)
+    queue = cq.CombineQueue(name)
+    limits = Limits(read_bytes=300, overload_seconds=0.2)
+    worker = Worker(db, app, [name], limits=limits)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+
+    def adder() -> None:
+        for number in range(100):
+            transact(db, lambda tr, number=number: queue.add(tr, {"hot": 1, f"k{number}": 1, "x" * 100: 1}))
+
+    in_threads(adder, adder, adder, adder)
+    worker.stop()
+    thread.join()
+    Worker(db, app, [name], limits=limits).drain()
+
+    assert seen.values["hot"] == 400
+    assert seen.values == dict(queue.scan(db))
+    assert aside(db, name) == []
+    assert nothing_queued(db, name)

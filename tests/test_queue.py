@@ -1,0 +1,319 @@
+"""Adding and reading: blind, validated whole, in commit order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import cq
+from cq.codec import MAX_UPDATE_BYTES
+from cq.errors import (
+    BacklogTooDeep,
+    CodeMismatch,
+    InvalidData,
+    PendingUnreadable,
+    QueueNotConfigured,
+    TooLarge,
+)
+from cq.keys import QueueKeys
+from cq.store.transact import transact
+from tests.helpers import combine_all, nothing_queued, stored
+
+
+class Calls:
+    """A transaction that lists the calls made on it."""
+
+    def __init__(self, tr: Any) -> None:
+        self._tr = tr
+        self.made: list[str] = []
+
+    def __getattr__(self, what: str) -> Any:
+        attribute = getattr(self._tr, what)
+        if not callable(attribute):
+            return attribute
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.made.append(what)
+            return attribute(*args, **kwargs)
+
+        return call
+
+
+def test_what_is_added_is_combined_and_read(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=4)
+    words = cq.CombineQueue(name)
+    transact(db, lambda tr: words.add(tr, {"a": 1, "b": 2}))
+    transact(db, lambda tr: words.add(tr, {"a": 4}))
+
+    assert transact(db, lambda tr: words.get(tr, "a")) is None
+    assert transact(db, lambda tr: words.get(tr, "a", pending=True)) == 5
+    combine_all(db, name)
+    assert transact(db, lambda tr: words.get_many(tr, ["a", "b", "c"])) == {"a": 5, "b": 2, "c": None}
+    assert nothing_queued(db, name)
+
+
+def test_an_add_issues_just_the_writes_it_must(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    words = cq.CombineQueue(name)
+    transact(db, lambda tr: words.add(tr, {"a": 1}))  # the configuration is known from here on
+    tr = Calls(db.create_transaction())
+
+    words.add(tr, {"a": 1, "b": 2}, once="id")  # type: ignore[arg-type]
+
+    assert tr.made == [
+        "get",  # the metadata version, which came with the read version
+        "set_versionstamped_key",  # one row
+        "set_versionstamped_value",  # the notification
+        "set_versionstamped_key",  # the marker of the operation
+    ]
+
+
+def test_adds_write_a_row_for_every_8_kb_of_a_bucket(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    transact(db, lambda tr: cq.CombineQueue(name).add(tr, {f"{n:0100}": n for n in range(1000)}))
+
+    sizes = [len(value) for _, value in stored(db, QueueKeys(name).all_rows())]
+    assert 12 < len(sizes) < 20
+    assert max(sizes) < 8_200
+
+
+def test_an_empty_add_writes_nothing(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    transact(db, lambda tr: cq.CombineQueue(name).add(tr, {}, once="id"))
+
+    assert nothing_queued(db, name)
+    assert stored(db, QueueKeys(name).markers()) == []
+
+
+@pytest.mark.parametrize(
+    ("updates", "error"),
+    [
+        ({"a": 1, 7: 1}, InvalidData),
+        ({"a": 1, "b": "1"}, InvalidData),
+        ({"a": 1, "b": True}, InvalidData),
+        ({"a": 1, "b": None}, InvalidData),
+        ({"a": 1, "b": 1 << 8 * MAX_UPDATE_BYTES}, TooLarge),
+        ({"a": 1, "b" * 9000: 1}, TooLarge),
+        ({"a": 1, "b": cq.DELETE}, InvalidData),
+    ],
+)
+def test_an_add_is_validated_whole_before_its_first_write(
+    db: Any, name: str, updates: dict[Any, Any], error: type[Exception]
+) -> None:
+    cq.configure(db, name, buckets=1)
+
+    def add(tr: Any) -> None:
+        with pytest.raises(error):
+            cq.CombineQueue(name).add(tr, updates)
+
+    transact(db, add)
+    assert nothing_queued(db, name)
+
+
+def test_the_largest_update_goes_all_the_way(db: Any, name: str) -> None:
+    cq.configure(db, name, key=bytes, value=bytes, combiner="last")
+    queue = cq.CombineQueue(name)
+    key, value = b"k" * 7990, b"x" * (MAX_UPDATE_BYTES - 5)
+
+    transact(db, lambda tr: queue.add(tr, {key: value}, once=b"i" * 1000))
+    combine_all(db, name)
+
+    assert transact(db, lambda tr: queue.get(tr, key)) == value
+
+
+def test_a_queue_must_be_configured(db: Any, name: str) -> None:
+    queue = cq.CombineQueue(name)
+    for use in (lambda tr: queue.add(tr, {"a": 1}), lambda tr: queue.get(tr, "a"), queue.items):
+        with pytest.raises(QueueNotConfigured, match=f"cq configure {name}"):
+            transact(db, use)
+
+
+def test_an_add_that_is_not_committed_leaves_nothing(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    tr = db.create_transaction()
+    cq.CombineQueue(name).add(tr, {"a": 1})
+    tr.reset()
+
+    assert nothing_queued(db, name)
+
+
+def test_updates_of_one_transaction_are_combined_in_the_order_they_were_added(db: Any, name: str) -> None:
+    cq.configure(db, name, value=list, combiner=concatenation, buckets=1)
+    queue = cq.CombineQueue(name, combiner=concatenation)
+
+    def add(tr: Any) -> None:
+        queue.add(tr, {"a": [1]})
+        queue.add(tr, [("a", [2]), ("b", [0]), ("a", [3])])
+        queue.add(tr, {"a": [4]})
+
+    transact(db, add)
+    assert transact(db, lambda tr: queue.get(tr, "a", pending=True)) == [1, 2, 3, 4]
+
+
+concatenation = cq.Combiner(
+    "concatenation", 1, lambda key, values: [item for value in values for item in value]
+)
+
+
+def test_delete_removes_a_key_of_a_queue_of_last_values(db: Any, name: str) -> None:
+    cq.configure(db, name, value=str, combiner="last")
+    queue = cq.CombineQueue(name)
+    transact(db, lambda tr: queue.add(tr, {"a": "x"}))
+    combine_all(db, name)
+    transact(db, lambda tr: queue.add(tr, {"a": cq.DELETE}))
+
+    assert transact(db, lambda tr: queue.get(tr, "a")) == "x"
+    assert transact(db, lambda tr: queue.get(tr, "a", pending=True)) is None
+    combine_all(db, name)
+    assert transact(db, lambda tr: queue.get(tr, "a")) is None
+    assert stored(db, QueueKeys(name).values()) == []
+
+
+def test_pending_reads_after_an_add_in_the_same_transaction_are_refused(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    queue = cq.CombineQueue(name)
+    tr = db.create_transaction()
+    queue.add(tr, {"a": 1})
+
+    with pytest.raises(PendingUnreadable, match="after an add in the same transaction"):
+        queue.get(tr, "a", pending=True)
+
+
+def test_pending_reads_do_not_conflict_with_adds(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    queue = cq.CombineQueue(name)
+    transact(db, lambda tr: queue.add(tr, {"a": 1}))
+    tr = db.create_transaction()
+    assert queue.get(tr, "a", pending=True) == 1
+    transact(db, lambda other: queue.add(other, {"a": 1}))
+    tr.set(b"test/" + name.encode(), b"")
+
+    tr.commit().wait()
+    transact(db, lambda tr: tr.clear(b"test/" + name.encode()))
+
+
+def test_a_deep_backlog_is_not_combined_while_reading(db: Any, name: str) -> None:
+    cq.configure(db, name, value=bytes, combiner="last", buckets=1)
+    queue = cq.CombineQueue(name)
+    for number in range(15):
+        transact(db, lambda tr, number=number: queue.add(tr, {f"k{number}": b"x" * 80_000}))
+
+    with pytest.raises(BacklogTooDeep, match="1,000,000 bytes"):
+        transact(db, lambda tr: queue.get(tr, "k0", pending=True))
+
+
+def test_pending_reads_need_the_queues_combiner(db: Any, name: str) -> None:
+    cq.configure(db, name, value=list, combiner=concatenation)
+
+    with pytest.raises(CodeMismatch, match=r"combiner=\.\.\."):
+        transact(db, lambda tr: cq.CombineQueue(name).get(tr, "a", pending=True))
+
+
+def test_items_come_in_pages_each_key_once(db: Any, name: str) -> None:
+    cq.configure(db, name, key=(str, int), buckets=4)
+    queue = cq.CombineQueue(name)
+    wanted = {("k", number): number + 1 for number in range(25)}
+    transact(db, lambda tr: queue.add(tr, wanted))
+    combine_all(db, name)
+
+    pages = []
+    after = None
+    while True:
+        page = transact(db, lambda tr, after=after: queue.items(tr, limit=10, after=after))
+        pages.append(page.items)
+        after = page.continuation
+        if after is None:
+            break
+
+    assert [len(page) for page in pages] == [10, 10, 5]
+    assert dict(item for page in pages for item in page) == wanted
+    assert dict(queue.scan(db, limit=7)) == wanted
+
+
+def test_reads_work_through_snapshots(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = cq.CombineQueue(name)
+    transact(db, lambda tr: queue.add(tr, {"a": 2}))
+    combine_all(db, name)
+
+    assert transact(db, lambda tr: queue.get(tr.snapshot, "a")) == 2
+    assert transact(db, lambda tr: queue.get(tr.snapshot, "a", pending=True)) == 2
+    assert transact(db, lambda tr: queue.items(tr.snapshot)).items == [("a", 2)]
+
+
+class TestOnce:
+    """Operation ids: of all transactions that add with one, only the first to commit counts."""
+
+    def test_a_second_try_does_not_count_whatever_it_contains(self, db: Any, name: str) -> None:
+        cq.configure(db, name, buckets=4)
+        queue = cq.CombineQueue(name)
+        transact(db, lambda tr: queue.add(tr, {"a": 1, "b": 1}, once="op"))
+        transact(db, lambda tr: queue.add(tr, {"a": 1, "c": 5}, once="op"))
+        transact(db, lambda tr: queue.add(tr, {"a": 1}, once="other"))
+
+        assert transact(db, lambda tr: queue.get(tr, "a", pending=True)) == 2
+        assert transact(db, lambda tr: queue.get(tr, "c", pending=True)) is None
+        combine_all(db, name)
+        assert dict(queue.scan(db)) == {"a": 2, "b": 1}
+
+    def test_a_second_try_does_not_count_after_the_first_was_combined(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        queue = cq.CombineQueue(name)
+        transact(db, lambda tr: queue.add(tr, {"a": 1}, once=b"op"))
+        combine_all(db, name)
+        transact(db, lambda tr: queue.add(tr, {"a": 1}, once=b"op"))
+        results = combine_all(db, name)
+
+        assert dict(queue.scan(db)) == {"a": 1}
+        assert sum(result.repeated for result in results) == 1
+        assert nothing_queued(db, name)
+
+    def test_several_adds_of_one_transaction_all_count(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        queue = cq.CombineQueue(name)
+
+        def add(tr: Any) -> None:
+            queue.add(tr, {"a": 1}, once="op")
+            queue.add(tr, {"a": 1, "b": 1}, once="op")
+
+        transact(db, add)
+        combine_all(db, name)
+        assert dict(queue.scan(db)) == {"a": 2, "b": 1}
+
+    def test_ids_of_different_queues_are_apart(self, db: Any, name: str) -> None:
+        first, second = cq.CombineQueue(name), cq.CombineQueue(f"{name}-2")
+        for queue in (first, second):
+            cq.configure(db, queue.name)
+            transact(db, lambda tr, queue=queue: queue.add(tr, {"a": 1}, once="op"))
+            combine_all(db, queue.name)
+
+        assert dict(first.scan(db)) == dict(second.scan(db)) == {"a": 1}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from("abcdef"), st.integers(-2, 2), max_size=4), min_size=1, max_size=12
+    ),
+    st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_pending_reads_equal_the_sum_of_everything_added(
+    tmp_path_factory: pytest.TempPathFactory, adds: list[dict[str, int]], combined: list[bool]
+) -> None:
+    with cq.open(f"embedded:{tmp_path_factory.mktemp('db') / 'test.db'}") as db:  # type: ignore[attr-defined]
+        cq.configure(db, "words", buckets=3)
+        queue = cq.CombineQueue("words")
+        sums: dict[str, int] = {}
+        for updates, combine in zip(adds, combined, strict=False):
+            transact(db, lambda tr, updates=updates: queue.add(tr, updates))
+            for key, update in updates.items():
+                sums[key] = sums.get(key, 0) + update
+            if combine:
+                combine_all(db, "words")
+            read = {
+                key: transact(db, lambda tr, key=key: queue.get(tr, key, pending=True)) for key in "abcdef"
+            }
+            assert read == {key: sums.get(key) or None for key in "abcdef"}
