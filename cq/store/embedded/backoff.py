@@ -1,0 +1,60 @@
+"""Waiting before a retry: FoundationDB's times, doubled with every failure, at random below that."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .error import FUTURE_VERSION, TRANSACTION_TIMED_OUT, TRANSACTION_TOO_OLD, FDBError
+from .future import FutureVoid
+
+FIRST_SECONDS = 0.01
+_GROWTH = 2.0
+_NOT_CROWDED = frozenset({TRANSACTION_TOO_OLD, FUTURE_VERSION})
+
+
+class Backoffs:
+    """The delays of one transaction; a commit or a reset begins anew."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = FIRST_SECONDS
+
+    def next(self, code: int, longest: float) -> float:
+        """Seconds to wait after an error."""
+        if code in _NOT_CROWDED:
+            return min(FIRST_SECONDS, longest)
+        delay = min(self._next, longest) * random.random()  # noqa: S311
+        self._next = min(self._next * _GROWTH, longest)
+        return delay
+
+
+class BackOff(FutureVoid):
+    """Ready after a time; with 1031 if the transaction's own time is over before that."""
+
+    __slots__ = ("_late", "_until")
+
+    def __init__(self, seconds: float, deadline: float | None) -> None:
+        super().__init__()
+        until = time.monotonic() + seconds
+        self._late = deadline is not None and deadline < until
+        self._until = until if deadline is None else min(until, deadline)
+
+    def is_ready(self) -> bool:
+        if not self._done and time.monotonic() >= self._until:
+            self.settle(error=FDBError(TRANSACTION_TIMED_OUT) if self._late else None)
+        return self._done
+
+    def block_until_ready(self) -> None:
+        while not self.is_ready():
+            time.sleep(max(self._until - time.monotonic(), 0))
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        super().on_ready(callback)
+        timer = threading.Timer(max(self._until - time.monotonic(), 0), self.block_until_ready)
+        timer.daemon = True
+        timer.start()

@@ -1,0 +1,290 @@
+"""Commits: many transactions become one SQLite transaction with one sync of the disk.
+
+There is no thread for it. Whoever commits while nobody else does becomes the leader and commits all that waits; who
+comes meanwhile is in the next group. A leader that has done its own work passes on to one of those that wait, so
+that nobody works for the others for ever.
+
+A group, under the lock of all processes:
+
+1. read the last version; take over what other processes have written since;
+2. check each transaction in order against the log and against those before it in the group;
+3. apply those that pass; all get one version, and their place in the group is the rest of their versionstamp;
+4. add one row to the log and commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from cq.errors import StoreError
+
+from .apply import Applier
+from .conflicts import ConflictLog, Group, encode, overlaps
+from .error import COMMIT_UNKNOWN_RESULT, IO_ERROR, NOT_COMMITTED, FDBError
+from .future import FutureVoid
+from .keys import Range
+from .lockfile import LockFile
+from .wal import WalKeeper
+from .writes import Changes
+
+GROUP_TRANSACTIONS = 500
+GROUP_BYTES = 16_000_000
+_ROUNDS = 3
+_TRIM_SECONDS = 0.5
+
+
+class Request(FutureVoid):
+    """One transaction on its way; the future of its commit."""
+
+    __slots__ = (
+        "changes",
+        "committer",
+        "done",
+        "leads",
+        "order",
+        "read_keys",
+        "read_ranges",
+        "read_version",
+        "size",
+        "version",
+        "waits",
+    )
+
+    def __init__(self, changes: Changes, size: int, done: Callable[[Request, int], None]) -> None:
+        super().__init__()
+        self.changes = changes
+        self.size = size
+        self.done = done  # called with the error, or 0, before the future is ready
+        self.read_version: int | None = None  # None: it has read nothing
+        self.read_keys: set[bytes] = set()
+        self.read_ranges: list[Range] = []
+        self.version = -1
+        self.order = 0
+        self.committer: Committer | None = None
+        self.leads = False
+        self.waits = False
+
+    @property
+    def versionstamp(self) -> bytes:
+        return self.version.to_bytes(8, "big") + self.order.to_bytes(2, "big")
+
+    def block_until_ready(self) -> None:
+        """Wait, and lead the next group if the leader passes on to this one."""
+        self.waits = True
+        try:
+            while not self._done:
+                self._gate.acquire()
+                if self._done:
+                    self._gate.release()
+                elif self.leads and self.committer is not None:
+                    self.committer.lead(self)
+        except BaseException:
+            if self.committer is not None:
+                self.committer.excuse(self)
+            raise
+
+    def cancel(self) -> None:
+        """Does nothing: a commit that is under way cannot be called back."""
+
+    def appoint(self) -> None:
+        """Make the thread that waits for it the leader."""
+        self.leads = True
+        self._gate.release()
+
+    def finish(self, code: int) -> None:
+        """It is committed (0), or failed."""
+        self.done(self, code)
+        self.settle(error=FDBError(code) if code else None)
+
+
+class Committer:
+    """All commits of one database in this process."""
+
+    def __init__(self, connection: sqlite3.Connection, lock: LockFile) -> None:
+        self.floor = 0
+        """Versions up to it have been shown to readers; commits get later ones."""
+        self._connection = connection
+        self._lock = lock
+        self._wal = WalKeeper(connection, lock)
+        self._log = ConflictLog()
+        self._mutex = threading.Condition(threading.Lock())
+        self._queue: deque[Request] = deque()
+        self._leading = False
+        self._closed = False
+        self._next_trim = 0.0
+
+    def submit(self, request: Request) -> None:
+        """Commit it now with all that waits, or leave it to the leader there is."""
+        request.committer = self
+        with self._mutex:
+            if self._closed:
+                raise StoreError("the store is closed: open it again")
+            self._queue.append(request)
+            if self._leading:
+                return
+            self._leading = True
+        self.lead(request)
+
+    def lead(self, own: Request | None) -> None:
+        """Commit group after group until there is nothing left, or one's own part is done and another takes over."""
+        rounds = 0
+        try:
+            if own is not None:
+                own.leads = False
+            while group := self._take():
+                self._commit(group)
+                rounds += 1
+                if own is not None and own.is_ready() and self._pass_on(rounds):
+                    return
+        except BaseException:
+            self._start_helper()
+            raise
+
+    def excuse(self, request: Request) -> None:
+        """The thread waiting for it has been interrupted; another must lead if it was to."""
+        with self._mutex:
+            request.waits = False
+            was_leader, request.leads = request.leads, False
+        if was_leader:
+            self._start_helper()
+
+    def close(self) -> None:
+        """Let the commits under way finish, and refuse others."""
+        with self._mutex:
+            self._closed = True
+            self._mutex.wait_for(lambda: not self._leading)
+            self._leading = True
+        self._connection.close()
+
+    # Leadership
+
+    def _take(self) -> list[Request]:
+        """The next group; without one, the leader's office ends."""
+        group: list[Request] = []
+        size = 0
+        with self._mutex:
+            while self._queue and len(group) < GROUP_TRANSACTIONS and size < GROUP_BYTES:
+                group.append(self._queue.popleft())
+                size += group[-1].size
+            if not group:
+                self._leading = False
+                self._mutex.notify_all()
+        return group
+
+    def _pass_on(self, rounds: int) -> bool:
+        with self._mutex:
+            if not self._queue:
+                return False
+            for request in self._queue:
+                if request.waits:
+                    request.appoint()
+                    return True
+        if rounds < _ROUNDS:
+            return False
+        self._start_helper()
+        return True
+
+    def _start_helper(self) -> None:
+        """Have a thread lead: nobody waits for the commits in the queue, but they must be made all the same."""
+        threading.Thread(target=self.lead, args=(None,), name="cq-commit", daemon=True).start()
+
+    # Committing
+
+    def _commit(self, group: list[Request]) -> None:
+        codes: list[int] = [COMMIT_UNKNOWN_RESULT] * len(group)
+        try:
+            with self._lock.held():
+                codes = self._commit_group(group)
+                self._lock.notify()
+        except sqlite3.Error:
+            codes = [IO_ERROR] * len(group)
+            self._roll_back()
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            for request, code in zip(group, codes, strict=True):
+                request.finish(code)
+        self._wal.tend()
+
+    def _commit_group(self, group: list[Request]) -> list[int]:
+        connection, log = self._connection, self._log
+        connection.execute("BEGIN IMMEDIATE")
+        last = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
+        if last != log.last:
+            log.load(connection)
+        now = time.time_ns() // 1000
+        work = _Work(log, Applier(connection), max(last + 1, now, self.floor + 1))
+        codes = [work.add(request) for request in group]
+        if not work.accepted:
+            connection.execute("ROLLBACK")
+            return codes
+        written = work.finish()
+        connection.execute("INSERT INTO commits VALUES (?, ?)", (work.version, written))
+        self._trim(now)
+        connection.execute("COMMIT")
+        log.append(Group(work.version, list(work.keys), work.ranges, len(written)))
+        self._wal.wrote(len(work.keys), len(written) + sum(request.size for request in group))
+        return codes
+
+    def _trim(self, now: int) -> None:
+        """Drop old rows of the log, seldom: it is the same work for many as for one."""
+        if time.monotonic() < self._next_trim:
+            return
+        self._next_trim = time.monotonic() + _TRIM_SECONDS
+        first = self._log.trim(now)
+        if first is not None:
+            self._connection.execute("DELETE FROM commits WHERE version < ?", (first,))
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("ROLLBACK")
+
+
+class _Work:
+    """One group on its way: what its transactions have written so far, and the checks of the next one."""
+
+    def __init__(self, log: ConflictLog, applier: Applier, version: int) -> None:
+        self.version = version
+        self.accepted = 0
+        self.keys: set[bytes] = set()
+        self.ranges: list[Range] = []
+        self._log = log
+        self._applier = applier
+
+    def add(self, request: Request) -> int:
+        """Apply a transaction, or give the error that keeps it out."""
+        code = self._check(request)
+        if code:
+            return code
+        request.version, request.order = self.version, self.accepted
+        self.accepted += 1
+        changes = request.changes
+        stamped = self._applier.apply(changes, request.versionstamp)
+        self.keys.update(changes.write_keys, stamped)
+        self.ranges += changes.write_ranges
+        return 0
+
+    def finish(self) -> bytes:
+        """Write the rest; the row for the log."""
+        self._applier.flush()
+        return encode(self.keys, self.ranges)
+
+    def _check(self, request: Request) -> int:
+        # Without a read version it has seen nothing that a commit before it could have changed.
+        if request.read_version is None or not (request.read_keys or request.read_ranges):
+            return 0
+        code = self._log.check(request.read_version, request.read_keys, request.read_ranges)
+        return code or (NOT_COMMITTED if self._conflicts(request) else 0)
+
+    def _conflicts(self, request: Request) -> bool:
+        """Whether it has read what one before it in the group writes."""
+        if not request.read_keys.isdisjoint(self.keys):
+            return True
+        keys = sorted(self.keys) if request.read_ranges else []
+        return overlaps(request.read_keys, request.read_ranges, keys, self.ranges)

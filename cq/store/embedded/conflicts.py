@@ -1,0 +1,153 @@
+"""Which commits a transaction conflicts with: the log of what was written lately.
+
+Every group of commits leaves one row in the table `commits`: its version and the keys and ranges that it wrote. A
+transaction conflicts when a later version than its read version wrote into what it read. The rows of the last
+seconds are kept, so that transactions of that age can be checked; older transactions are refused (1007).
+
+`ConflictLog` is the same log in memory. A process adds its own commits to it directly and reads those of others when
+it commits after them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+
+from .error import NOT_COMMITTED, TRANSACTION_TOO_OLD
+from .keys import Range
+
+KEPT_VERSIONS = 5_500_000
+"""Rows younger than this are kept: five seconds, and some time for a commit to be checked."""
+
+KEPT_KEYS = 200_000
+KEPT_BYTES = 32_000_000
+"""The log in memory and in the file stays below these, at the cost of older transactions."""
+
+_COUNTS = struct.Struct("<II")
+
+
+def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
+    """What a group of commits wrote, as stored: counts, lengths, and the bytes of keys and range bounds."""
+    points = list(keys)
+    bounds = [bound for both in ranges for bound in both]
+    parts = points + bounds
+    lengths = array("I", map(len, parts))
+    return _COUNTS.pack(len(points), len(bounds)) + lengths.tobytes() + b"".join(parts)
+
+
+def decode(row: bytes) -> tuple[list[bytes], list[Range]]:
+    """The keys and ranges of a row of the log."""
+    if not row:
+        return [], []
+    points, bounds = _COUNTS.unpack_from(row)
+    start = _COUNTS.size + 4 * (points + bounds)
+    ends = accumulate(array("I", row[_COUNTS.size : start]), initial=start)
+    parts = [row[begin:end] for begin, end in pairwise(ends)]
+    return parts[:points], list(zip(parts[points::2], parts[points + 1 :: 2], strict=True))
+
+
+def overlaps(read_keys: set[bytes], read_ranges: list[Range], keys: list[bytes], ranges: list[Range]) -> bool:
+    """Whether reads meet writes; `keys` are sorted."""
+    for begin, end in read_ranges:
+        i = bisect_left(keys, begin)
+        if i < len(keys) and keys[i] < end:
+            return True
+        if any(b < end and begin < e for b, e in ranges):
+            return True
+    return any(b <= key < e for b, e in ranges for key in read_keys)
+
+
+class Group:
+    """What one version wrote. Its keys are sorted when the first range is compared with them."""
+
+    __slots__ = ("_sorted", "bytes", "keys", "ranges", "version")
+
+    def __init__(self, version: int, keys: list[bytes], ranges: list[Range], size: int) -> None:
+        self.version = version
+        self.keys = keys
+        self.ranges = ranges
+        self.bytes = size
+        self._sorted = False
+
+    def sorted_keys(self) -> list[bytes]:
+        if not self._sorted:
+            self.keys.sort()
+            self._sorted = True
+        return self.keys
+
+
+class ConflictLog:
+    """The log in memory. Only the committer that leads uses it."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self.last = 0
+        self._groups: deque[Group] = deque()
+        self._latest: dict[bytes, int] = {}  # the last version that wrote a key
+        self._keys = 0
+        self._bytes = 0
+
+    def load(self, connection: sqlite3.Connection) -> None:
+        """Read what others have committed since."""
+        oldest = connection.execute("SELECT min(version) FROM commits").fetchone()[0]
+        if oldest > self.last:
+            # Others have trimmed rows that this process never saw: what it knows has a gap.
+            self._reset()
+        rows = connection.execute(
+            "SELECT version, writes FROM commits WHERE version > ? ORDER BY version", (self.last,)
+        )
+        for version, row in rows.fetchall():
+            self.append(Group(version, *decode(row), len(row)))
+
+    def append(self, group: Group) -> None:
+        """Add the latest version."""
+        self.last = group.version
+        self._groups.append(group)
+        self._latest.update(dict.fromkeys(group.keys, group.version))
+        self._keys += len(group.keys)
+        self._bytes += group.bytes
+
+    def check(self, read_version: int, read_keys: set[bytes], read_ranges: list[Range]) -> int:
+        """The error of a transaction that has read these at a version; 0 when it may commit."""
+        if read_version >= self.last:
+            return 0
+        if read_version < self._groups[0].version:
+            return TRANSACTION_TOO_OLD
+        latest = self._latest
+        if any(latest.get(key, 0) > read_version for key in read_keys):
+            return NOT_COMMITTED
+        for group in reversed(self._groups):
+            if group.version <= read_version:
+                break
+            keys = group.sorted_keys() if read_ranges else group.keys
+            if (read_ranges or group.ranges) and overlaps(read_keys, read_ranges, keys, group.ranges):
+                return NOT_COMMITTED
+        return 0
+
+    def trim(self, now: int) -> int | None:
+        """Forget what is too old or too much; the version of the first group left, if any was forgotten.
+
+        The newest group that is too old stays: a transaction of an idle store has that read version.
+        """
+        before = self._groups[0].version
+        while len(self._groups) > 1 and self._surplus(self._groups[1].version <= now - KEPT_VERSIONS):
+            self._forget(self._groups.popleft())
+        first = self._groups[0].version
+        return first if first != before else None
+
+    def _surplus(self, old: bool) -> bool:
+        return old or self._keys > KEPT_KEYS or self._bytes > KEPT_BYTES
+
+    def _forget(self, group: Group) -> None:
+        self._keys -= len(group.keys)
+        self._bytes -= group.bytes
+        for key in group.keys:
+            if self._latest.get(key) == group.version:
+                del self._latest[key]

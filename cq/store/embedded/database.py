@@ -1,0 +1,229 @@
+"""Databases: one file, opened. The methods are the binding's, and `close`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cq.errors import StoreError
+
+from . import file
+from .committer import Committer
+from .error import FDBError
+from .future import FutureVoid
+from .keys import KeySelector, KeyValue
+from .lockfile import LockFile
+from .operations import AtomicOperations
+from .options import DatabaseOptions, Settings
+from .ranges import WANT_ALL
+from .snapshots import Pool, Snapshot, leak
+from .transaction import Transaction
+from .watches import Watches
+
+T = TypeVar("T")
+
+_open: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+class Database(AtomicOperations):
+    """A store in one file, made if it is not there yet. Any number of threads and processes may use it.
+
+    With `power_safe`, a commit that has returned survives a power failure; without, it survives only the end of the
+    process, however sudden, and commits are several times as fast.
+
+    Nothing of it survives a fork: a child process opens the file itself.
+
+    Raises:
+        NotAStore: the file is something else, damaged, or of a newer format; it is left as it is.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, power_safe: bool = True) -> None:
+        self.path = Path(path)
+        self.defaults: dict[str, Callable[[Settings], None]] = {}
+        self.snapshot_ryw = 1
+        self.bypass_unreadable = False
+        self.protect_commit = True
+        self._unusable: str | None = "the store could not be opened"
+        exists = file.check(self.path)
+        self._lock = LockFile(self.path)
+        try:
+            self._prepare(exists)
+            connect = functools.partial(file.connect, self.path, power_safe=power_safe)
+            self._connection = connect()
+            file.verify(self.path, self._connection)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._pool = Pool(connect)
+        self.committer = Committer(self._connection, self._lock)
+        self.watches = Watches(connect, self._lock.path)
+        self._unusable = None
+        _open.add(self)
+
+    def _prepare(self, exists: bool) -> None:
+        if exists:
+            return
+        with self._lock.held():
+            # Another process may have made it while this one waited for the lock.
+            if not file.check(self.path):
+                file.create(self.path)
+
+    # Transactions
+
+    @property
+    def options(self) -> DatabaseOptions:
+        """Defaults for the transactions created from now on."""
+        return DatabaseOptions(self)
+
+    def create_transaction(self) -> Transaction:
+        """A new transaction. It holds nothing of the file before its first read."""
+        self._check_usable()
+        return Transaction(self)
+
+    def transact(self, function: Callable[[Transaction], T]) -> T:
+        """Call `function(tr)` and commit, as often as needed; the result of the call that was committed."""
+        tr = self.create_transaction()
+        while True:
+            try:
+                result = function(tr)
+                tr.commit().wait()
+            except FDBError as error:
+                tr.on_error(error).wait()
+            else:
+                return result
+
+    def close(self) -> None:
+        """Let commits under way finish and close the file. Watches get 1101, everything else an error."""
+        if self._unusable is not None:
+            return
+        self._unusable = "the store is closed: open it again"
+        _open.discard(self)
+        self.watches.close()
+        self._pool.close()
+        self.committer.close()
+        self._lock.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    # One transaction each
+
+    def get(self, key: Any) -> bytes | None:
+        """The value of a key, or None."""
+        return self.transact(lambda tr: tr.get(key).value)
+
+    def get_key(self, key_selector: KeySelector) -> bytes:
+        """The key that a selector stands for."""
+        return self.transact(lambda tr: tr.get_key(key_selector).value)
+
+    def get_range(
+        self, begin: Any, end: Any, limit: int = 0, reverse: bool = False, streaming_mode: int = WANT_ALL
+    ) -> list[KeyValue]:
+        """The rows of a range, all at once."""
+        return self.transact(lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list())
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+        """The rows whose keys begin with `prefix`."""
+        return self.transact(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
+
+    def set(self, key: Any, value: Any) -> None:
+        """Set a key."""
+        self.transact(lambda tr: tr.set(key, value))
+
+    def clear(self, key: Any) -> None:
+        """Clear a key."""
+        self.transact(lambda tr: tr.clear(key))
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        """Clear the keys from `begin` to before `end`."""
+        self.transact(lambda tr: tr.clear_range(begin, end))
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        """Clear the keys that begin with `prefix`."""
+        self.transact(lambda tr: tr.clear_range_startswith(prefix))
+
+    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+        self.transact(lambda tr: tr._atomic_operation(opcode, key, param))
+
+    def get_and_watch(self, key: Any) -> tuple[bytes | None, FutureVoid]:
+        """The value of a key, and a future that is ready when it has another one."""
+        value, watch = self.transact(lambda tr: (tr.get(key), tr.watch(key)))
+        return value.value, watch
+
+    def set_and_watch(self, key: Any, value: Any) -> FutureVoid:
+        """Set a key; a future that is ready when it has another value."""
+
+        def run(tr: Transaction) -> FutureVoid:
+            tr.set(key, value)
+            return tr.watch(key)
+
+        return self.transact(run)
+
+    def clear_and_watch(self, key: Any) -> FutureVoid:
+        """Clear a key; a future that is ready when it has a value again."""
+
+        def run(tr: Transaction) -> FutureVoid:
+            tr.clear(key)
+            return tr.watch(key)
+
+        return self.transact(run)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
+        return self.get(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if isinstance(key, slice):
+            self.clear_range(key.start, key.stop)
+        else:
+            self.clear(key)
+
+    # For transactions
+
+    def snapshot(self) -> Snapshot:
+        """The latest version, for reading."""
+        self._check_usable()
+        return self._pool.snapshot()
+
+    def show_version(self, version: int) -> int:
+        """The read version to show for a snapshot: versions go on with time, also while nobody commits.
+
+        A commit after that gets a later one, so the order of versions says the truth.
+        """
+        shown = max(version, time.time_ns() // 1000)
+        self.committer.floor = max(self.committer.floor, shown)
+        return shown
+
+    def _check_usable(self) -> None:
+        if self._unusable is not None:
+            raise StoreError(self._unusable)
+
+    def _forget_after_fork(self) -> None:
+        self._unusable = "the store was opened before this process was forked: open it after forking"
+        # Closing a connection in the child would work on the parent's locks: let none of them be closed.
+        self._pool.leak()
+        leak(self._connection)
+        self._lock.close()
+
+
+def _after_fork() -> None:
+    for database in list(_open):
+        database._forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

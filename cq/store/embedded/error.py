@@ -1,0 +1,106 @@
+"""Errors: FoundationDB's numbers and texts, so that a retry loop written for a cluster works unchanged.
+
+The constants below are the codes that this store raises itself; `DESCRIPTIONS` also knows the others that an
+application may meet or pass to `on_error`.
+"""
+
+from __future__ import annotations
+
+TRANSACTION_TOO_OLD = 1007
+FUTURE_VERSION = 1009
+NOT_COMMITTED = 1020
+COMMIT_UNKNOWN_RESULT = 1021
+TRANSACTION_CANCELLED = 1025
+TRANSACTION_TIMED_OUT = 1031
+TOO_MANY_WATCHES = 1032
+WATCHES_DISABLED = 1034
+ACCESSED_UNREADABLE = 1036
+OPERATION_CANCELLED = 1101
+IO_ERROR = 1510
+CLIENT_INVALID_OPERATION = 2000
+KEY_OUTSIDE_LEGAL_RANGE = 2004
+INVERTED_RANGE = 2005
+INVALID_OPTION_VALUE = 2006
+READ_VERSION_ALREADY_SET = 2010
+VERSION_INVALID = 2011
+RANGE_LIMITS_INVALID = 2012
+USED_DURING_COMMIT = 2017
+TRANSACTION_INVALID_VERSION = 2020
+NO_COMMIT_VERSION = 2021
+TRANSACTION_TOO_LARGE = 2101
+KEY_TOO_LARGE = 2102
+VALUE_TOO_LARGE = 2103
+EXACT_MODE_WITHOUT_LIMITS = 2210
+
+RETRYABLE = frozenset(
+    {1007, 1009, 1020, 1021, 1037, 1038, 1039, 1042, 1051, 1078, 1079, 1213, 1223, 1235, 1242}
+)
+"""What `on_error` retries, as FoundationDB's client does."""
+
+DESCRIPTIONS = {
+    0: "Success",
+    1000: "Operation failed",
+    1004: "Operation timed out",
+    1007: "Transaction is too old to perform reads or be committed",
+    1009: "Request for future version",
+    1020: "Transaction not committed due to conflict with another transaction",
+    1021: "Transaction may or may not have committed",
+    1025: "Operation aborted because the transaction was cancelled",
+    1031: "Operation aborted because the transaction timed out",
+    1032: "Too many watches currently set",
+    1034: "Watches cannot be set if read your writes is disabled",
+    1036: "Read or wrote an unreadable key",
+    1037: "Storage process does not have recent mutations",
+    1038: "Database is locked",
+    1039: "The protocol version of the cluster has changed",
+    1042: "Commit proxy commit memory limit exceeded",
+    1051: "Batch GRV request rate limit exceeded",
+    1078: "GRV proxy memory limit exceeded",
+    1101: "Asynchronous operation cancelled",
+    1102: "Future has been released",
+    1213: "Transaction tag is being throttled",
+    1223: "Transaction tag is being throttled by a proxy",
+    1500: "Platform error",
+    1510: "Disk i/o operation failed",
+    2000: "Invalid API call",
+    2002: "Commit with incomplete read",
+    2003: "Invalid test specification",
+    2004: "Key outside legal range",
+    2005: "Range begin key larger than end key",
+    2006: "Option set with an invalid value",
+    2007: "Option not valid in this context",
+    2010: "Transaction already has a read version set",
+    2011: "Version not valid",
+    2012: "Range limits not valid",
+    2015: "Future not set to a value",
+    2016: "Future not set to an error",
+    2017: "Operation issued while a commit was outstanding",
+    2018: "Unrecognized atomic mutation type",
+    2020: "Transaction does not have a valid commit version",
+    2021: "Transaction is read-only and therefore does not have a commit version",
+    2101: "Transaction exceeds byte limit",
+    2102: "Key length exceeds limit",
+    2103: "Value length exceeds limit",
+    2108: "Operation is not supported",
+    2210: "Exact streaming mode requires limits, but none were given",
+    4000: "An unknown error occurred",
+    4100: "An internal error occurred",
+}
+
+
+class FDBError(Exception):
+    """An error with FoundationDB's number in `.code` and its text in `.description`."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+    @property
+    def description(self) -> str:
+        return DESCRIPTIONS.get(self.code, "UNKNOWN_ERROR")
+
+    def __str__(self) -> str:
+        return f"{self.description} ({self.code})"
+
+    def __repr__(self) -> str:
+        return f"FDBError({self.code})"

@@ -1,0 +1,143 @@
+"""The file: creating it, recognising it, and opening connections to it.
+
+A store is one SQLite database in write-ahead-log mode with two tables: `kv` holds the rows, `commits` what the
+latest commits wrote (see `conflicts`). Its header names it: `application_id` says that it is a store, `user_version`
+which format it has. Both are looked at in the plain bytes of the file before SQLite touches it, so a file that is
+something else, or comes from a newer version, stays exactly as it is.
+
+A new store is made complete under another name and then renamed, so nobody ever sees half of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+from cq.errors import NotAStore
+
+APPLICATION_ID = 0x6371_6B76  # "cqkv"
+FORMAT = 1
+
+PAGE_BYTES = 4096
+CACHE_KIB = 2048
+BUSY_SECONDS = 10.0
+
+_MAGIC = b"SQLite format 3\x00"
+_HEADER_BYTES = 100
+
+_SETTINGS = f"""
+PRAGMA page_size = {PAGE_BYTES};
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+"""
+_SCHEMA = """
+BEGIN;
+CREATE TABLE kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE commits (version INTEGER PRIMARY KEY, writes BLOB NOT NULL);
+INSERT INTO commits VALUES (1, x'');
+COMMIT;
+PRAGMA journal_mode = WAL;
+"""
+
+
+def connect(path: Path, *, power_safe: bool) -> sqlite3.Connection:
+    """A connection for any thread. Checkpoints are the committer's business, never a reader's."""
+    connection = sqlite3.connect(
+        path.absolute().as_uri() + "?mode=rw",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute(f"PRAGMA synchronous = {'FULL' if power_safe else 'NORMAL'}")
+    return connection
+
+
+def check(path: Path) -> bool:
+    """Whether there is a store at `path`; False when there is nothing yet. Writes nothing.
+
+    Raises:
+        NotAStore: there is something else.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        _check_directory(path)
+        return False
+    except IsADirectoryError:
+        raise NotAStore(f"{path} is a directory: name a file in it, such as {path / 'store.db'}") from None
+    except OSError as error:
+        raise NotAStore(f"{path} cannot be read ({error.strerror}): check its permissions") from None
+    if not header:
+        _check_directory(path)
+        return False
+    _check_header(path, header, size)
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        raise NotAStore(f"{path} or its directory cannot be written: check their permissions")
+    return True
+
+
+def create(path: Path) -> None:
+    """Make an empty store. The caller holds the lock, so nobody else does so at the same time."""
+    draft = path.with_name(f"{path.name}-new")
+    draft.unlink(missing_ok=True)
+    try:
+        with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+            connection.executescript(_SETTINGS + _SCHEMA)
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+        _sync_directory(path.parent)
+    except (OSError, sqlite3.Error) as error:
+        draft.unlink(missing_ok=True)
+        raise NotAStore(
+            f"no store can be made at {path} ({error}): check the directory and the disk"
+        ) from error
+
+
+def verify(path: Path, connection: sqlite3.Connection) -> None:
+    """Read a little of both tables, so that a damaged file is refused when it is opened and not later."""
+    try:
+        last = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
+        connection.execute("SELECT k FROM kv LIMIT 1").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise NotAStore(f"{path} is damaged ({error}): restore it from a backup") from error
+    if last is None:
+        raise NotAStore(f"{path} is damaged (it has lost its versions): restore it from a backup")
+
+
+def _check_directory(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise NotAStore(f"the directory of {path} does not exist: make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise NotAStore(f"the directory of {path} cannot be written: check its permissions")
+
+
+def _check_header(path: Path, header: bytes, size: int) -> None:
+    if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
+        raise NotAStore(f"{path} is not a cq store: name another file, it was left as it is")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise NotAStore(f"{path} is the database of another program: name another file, it was left as it is")
+    version = int.from_bytes(header[60:64], "big")
+    if version > FORMAT:
+        raise NotAStore(f"{path} has format {version}, written by a newer version of cq: upgrade cq")
+    pages, page_bytes = int.from_bytes(header[28:32], "big"), int.from_bytes(header[16:18], "big")
+    log = path.with_name(f"{path.name}-wal")
+    # With a log beside it the file itself may lag behind; without one it is all there is.
+    if size < pages * page_bytes and not (log.exists() and log.stat().st_size):
+        raise NotAStore(f"{path} is damaged (it has been cut short): restore it from a backup")
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename survive a power failure."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

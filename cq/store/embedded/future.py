@@ -1,0 +1,247 @@
+"""Futures with the binding's methods: errors come out when a future is waited for, not when it is made.
+
+Reads of a local file are answered at once, so their futures are ready when they are returned. Only commits that
+another thread carries out, watches, versionstamps and back-offs are waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from .error import OPERATION_CANCELLED, FDBError
+
+T = TypeVar("T")
+
+# Reentrant: the collector may drop a transaction, and so settle its futures, while this is held.
+_callbacks_lock = threading.RLock()
+_allocate = threading.Lock
+
+
+class Future(Generic[T]):
+    """A result of type T, or the error that came instead."""
+
+    __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_gate", "_result")
+
+    def __init__(self) -> None:
+        self._done = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Any], None]] = []
+        # Held until the future is ready; waiters pass through it one after the other.
+        self._gate = _allocate()
+        self._gate.acquire()
+
+    def is_ready(self) -> bool:
+        """Whether `wait()` would not block."""
+        return self._done
+
+    def block_until_ready(self) -> None:
+        while not self._done:
+            self._gate.acquire()
+            self._gate.release()
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback(future)` once it is ready: at once, or later in the thread that makes it ready."""
+        with _callbacks_lock:
+            if not self._done:
+                self._callbacks.append(callback)
+                return
+        self._call(callback)
+
+    def cancel(self) -> None:
+        """Give up waiting: a future that is not ready gets the error 1101."""
+        self.settle(error=FDBError(OPERATION_CANCELLED))
+
+    def get(self) -> T:
+        """Wait for the result."""
+        self.block_until_ready()
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def settle(self, result: T | None = None, error: BaseException | None = None) -> bool:
+        """Make it ready; False when it was ready before."""
+        with _callbacks_lock:
+            if self._done:
+                return False
+            self._result, self._error, self._done = result, error, True
+            callbacks, self._callbacks = self._callbacks, []
+        self._gate.release()
+        for callback in callbacks:
+            self._call(callback)
+        return True
+
+    def _call(self, callback: Callable[[Any], None]) -> None:
+        try:
+            callback(self)
+        except Exception:  # noqa: BLE001 - as the binding does
+            sys.stderr.write("Discarding uncaught exception from user FDB callback:\n")
+            traceback.print_exc(file=sys.stderr)
+
+    @staticmethod
+    def wait_for_any(*futures: Future[Any]) -> int:
+        """Wait until one of the futures is ready; its number."""
+        if not futures:
+            raise ValueError("wait_for_any requires at least one future")
+        first: list[int] = []
+        ready = threading.Event()
+
+        def note(number: int) -> Callable[[Any], None]:
+            def callback(_: Any) -> None:
+                first.append(number)
+                ready.set()
+
+            return callback
+
+        for number, future in enumerate(futures):
+            future.on_ready(note(number))
+        ready.wait()
+        return first[0]
+
+
+class FutureVoid(Future[None]):
+    """A future of an event."""
+
+    __slots__ = ()
+
+    def wait(self) -> None:
+        self.get()
+
+
+class FutureInt64(Future[int]):
+    """A future of a number."""
+
+    __slots__ = ()
+
+    def wait(self) -> int:
+        return self.get()
+
+
+class FutureKeyArray(Future[list[bytes]]):
+    """A future of some keys."""
+
+    __slots__ = ()
+
+    def wait(self) -> list[bytes]:
+        return self.get()
+
+
+class FutureString(Future[T]):
+    """A future that can be used as the bytes it stands for; doing so waits for it."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> T:
+        return self.get()
+
+    def wait(self) -> Any:
+        self.get()
+        return self
+
+    def as_foundationdb_key(self) -> T:
+        return self.get()
+
+    def as_foundationdb_value(self) -> T:
+        return self.get()
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._known())
+
+    def __str__(self) -> str:
+        return str(self.get())
+
+    def __repr__(self) -> str:
+        return repr(self.get())
+
+    def __bool__(self) -> bool:
+        return bool(self.get())
+
+    def __int__(self) -> int:
+        return int(self._known())
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+    def __hash__(self) -> int:
+        return hash(self.get())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._known()[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._known(), name)
+
+    def __add__(self, other: Any) -> bytes:
+        return bytes(self._known() + _plain(other))
+
+    def __radd__(self, other: Any) -> bytes:
+        return bytes(_plain(other) + self._known())
+
+    def __mul__(self, other: int) -> bytes:
+        return bytes(self._known() * other)
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.get() == _plain(other))
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self._known() < _plain(other))
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self._known() <= _plain(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self._known() > _plain(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self._known() >= _plain(other))
+
+    def _known(self) -> Any:
+        value = self.get()
+        if value is None:
+            raise TypeError("the key is absent: there is no value to use")
+        return value
+
+
+class Value(FutureString[bytes | None]):
+    """A future of a value: `.value` is None when the key is absent, and `.present()` says so."""
+
+    __slots__ = ()
+
+    def present(self) -> bool:
+        return self.get() is not None
+
+
+class Key(FutureString[bytes]):
+    """A future of a key or a versionstamp."""
+
+    __slots__ = ()
+
+
+F = TypeVar("F", bound=Future[Any])
+
+
+def ready(kind: type[F], result: Any) -> F:
+    """A future that is ready; it needs no gate."""
+    future = kind.__new__(kind)
+    future._done, future._result, future._error = True, result, None
+    return future
+
+
+def failed(kind: type[F], error: BaseException) -> F:
+    """A future that raises."""
+    future = kind.__new__(kind)
+    future._done, future._result, future._error = True, None, error
+    return future
+
+
+def _plain(other: Any) -> Any:
+    return other.get() if isinstance(other, FutureString) else other

@@ -1,0 +1,122 @@
+"""Keys, key selectors and rows, and what the limits of the key space are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+METADATA_VERSION = b"\xff/metadataVersion"
+"""The one system key that everybody may read, and set to the versionstamp of its transaction."""
+
+USER_END = b"\xff"
+"""User keys sort before it."""
+
+SYSTEM_END = b"\xff\xff"
+"""All keys sort before it; those from `USER_END` on need the system key options."""
+
+MAX_KEY_BYTES = 10_000
+MAX_SYSTEM_KEY_BYTES = 30_000
+MAX_VALUE_BYTES = 100_000
+MAX_TRANSACTION_BYTES = 10_000_000
+STAMP_BYTES = 10
+
+Range = tuple[bytes, bytes]
+"""A key range: its first key, and the first key after it."""
+
+
+def key_bytes(key: Any) -> bytes:
+    """A key argument as bytes: bytes, or an object with `as_foundationdb_key`."""
+    if type(key) is bytes:
+        return key
+    if hasattr(key, "as_foundationdb_key"):
+        key = key.as_foundationdb_key()
+    if not isinstance(key, bytes):
+        raise TypeError("Key must be of type bytes")
+    return key
+
+
+def value_bytes(value: Any) -> bytes:
+    """A value argument as bytes: bytes, or an object with `as_foundationdb_value`."""
+    if type(value) is bytes:
+        return value
+    if hasattr(value, "as_foundationdb_value"):
+        value = value.as_foundationdb_value()
+    if not isinstance(value, bytes):
+        raise TypeError("Value must be of type bytes")
+    return value
+
+
+def max_key_bytes(key: bytes) -> int:
+    return MAX_SYSTEM_KEY_BYTES if key.startswith(USER_END) else MAX_KEY_BYTES
+
+
+def clip(key: bytes) -> bytes:
+    """A range bound of legal length that separates the same legal keys: no stored key is longer than the limit."""
+    limit = max_key_bytes(key)
+    return key[: limit + 1] if len(key) > limit else key
+
+
+def after(key: bytes) -> bytes:
+    """The smallest key greater than `key`."""
+    return key + b"\x00"
+
+
+def strinc(prefix: bytes) -> bytes:
+    """The first key that does not begin with `prefix` and sorts after those that do."""
+    prefix = prefix.rstrip(b"\xff")
+    if not prefix:
+        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+class KeySelector:
+    """A key by its place: from the last key before `key` (or at it, if `or_equal`), `offset` keys further on."""
+
+    __slots__ = ("key", "offset", "or_equal")
+
+    def __init__(self, key: Any, or_equal: bool, offset: int) -> None:
+        self.key = key
+        self.or_equal = or_equal
+        self.offset = offset
+
+    def __add__(self, offset: int) -> KeySelector:
+        return KeySelector(self.key, self.or_equal, self.offset + offset)
+
+    def __sub__(self, offset: int) -> KeySelector:
+        return KeySelector(self.key, self.or_equal, self.offset - offset)
+
+    def __repr__(self) -> str:
+        return f"KeySelector({self.key!r}, {self.or_equal!r}, {self.offset!r})"
+
+    @classmethod
+    def last_less_than(cls, key: Any) -> KeySelector:
+        return cls(key, False, 0)
+
+    @classmethod
+    def last_less_or_equal(cls, key: Any) -> KeySelector:
+        return cls(key, True, 0)
+
+    @classmethod
+    def first_greater_than(cls, key: Any) -> KeySelector:
+        return cls(key, True, 1)
+
+    @classmethod
+    def first_greater_or_equal(cls, key: Any) -> KeySelector:
+        return cls(key, False, 1)
+
+
+class KeyValue:
+    """One row of a range: `.key` and `.value`, or `key, value = row`."""
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, key: bytes, value: bytes) -> None:
+        self.key = key
+        self.value = value
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.key
+        yield self.value
+
+    def __repr__(self) -> str:
+        return f"{self.key!r}: {self.value!r}"

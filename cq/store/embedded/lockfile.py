@@ -1,0 +1,106 @@
+"""The file beside the store that lets processes take turns and tell each other of commits.
+
+SQLite alone would do the first by polling; a lock of the operating system wakes the next one at once, and is gone
+with the process that held it, however that ended. For the second, every commit writes a byte here, which other
+processes may watch with `inotify`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from cq.errors import NotAStore
+
+_IN_MODIFY = 0x2
+_POLL_SECONDS = 0.005
+
+
+class LockFile:
+    """One process's handle of the lock file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.with_name(f"{path.name}-lock")
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise NotAStore(
+                f"{self.path} cannot be opened ({error.strerror}): check its permissions"
+            ) from None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep all other processes, and other handles of this one, from committing."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def acquire(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def notify(self) -> None:
+        """Wake whoever listens."""
+        os.pwrite(self._descriptor, b"\0", 0)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Listener:
+    """Waits for `LockFile.notify` of any process, or for `wake` of this one."""
+
+    def __init__(self, path: Path) -> None:
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._events = _watch_file(path)
+
+    def wait(self, seconds: float) -> None:
+        """Return after a commit, a `wake`, or the time given; without `inotify`, soon."""
+        descriptors = [self._wake_read]
+        if self._events is None:
+            seconds = min(seconds, _POLL_SECONDS)
+        else:
+            descriptors.append(self._events)
+        for descriptor in select.select(descriptors, [], [], seconds)[0]:
+            # One read takes all that came so far; commits that follow each other fast are handled as one.
+            with contextlib.suppress(BlockingIOError):
+                os.read(descriptor, 65536)
+
+    def wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"\0")
+
+    def close(self) -> None:
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        if self._events is not None:
+            os.close(self._events)
+
+
+def _watch_file(path: Path) -> int | None:
+    """A descriptor that becomes readable when the file is written; None where the system has no `inotify`."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, AttributeError):
+        return None
+    if descriptor < 0:
+        return None
+    if libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_MODIFY) < 0:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,79 @@
+"""The atomic operations as methods, for transactions and, one transaction each, for databases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import atomic
+
+
+class AtomicOperations:
+    """`key` and `param` are bytes; see `atomic` for what each does with an absent key and with other lengths.
+
+    As in the binding, every operation has a second name, with or without `bit_` before it.
+    """
+
+    __slots__ = ()
+
+    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+        raise NotImplementedError
+
+    def add(self, key: Any, param: Any) -> None:
+        """Add to a little-endian number; the result has the length of `param`."""
+        self._atomic_operation(atomic.ADD, key, param)
+
+    def bit_and(self, key: Any, param: Any) -> None:
+        """Bitwise and; an absent key gets `param`."""
+        self._atomic_operation(atomic.AND, key, param)
+
+    def bit_or(self, key: Any, param: Any) -> None:
+        """Bitwise or."""
+        self._atomic_operation(atomic.OR, key, param)
+
+    def bit_xor(self, key: Any, param: Any) -> None:
+        """Bitwise exclusive or."""
+        self._atomic_operation(atomic.XOR, key, param)
+
+    def append_if_fits(self, key: Any, param: Any) -> None:
+        """Append to a value, unless it became too long."""
+        self._atomic_operation(atomic.APPEND_IF_FITS, key, param)
+
+    def max(self, key: Any, param: Any) -> None:
+        """The greater one of two little-endian numbers."""
+        self._atomic_operation(atomic.MAX, key, param)
+
+    def min(self, key: Any, param: Any) -> None:
+        """The smaller one of two little-endian numbers; an absent key gets `param`."""
+        self._atomic_operation(atomic.MIN, key, param)
+
+    def byte_min(self, key: Any, param: Any) -> None:
+        """The one of two byte strings that sorts first; an absent key gets `param`."""
+        self._atomic_operation(atomic.BYTE_MIN, key, param)
+
+    def byte_max(self, key: Any, param: Any) -> None:
+        """The one of two byte strings that sorts last."""
+        self._atomic_operation(atomic.BYTE_MAX, key, param)
+
+    def compare_and_clear(self, key: Any, param: Any) -> None:
+        """Clear a key if it has this value."""
+        self._atomic_operation(atomic.COMPARE_AND_CLEAR, key, param)
+
+    def set_versionstamped_key(self, key: Any, param: Any) -> None:
+        """Set a key that contains the versionstamp of the commit, at the offset in its last four bytes."""
+        self._atomic_operation(atomic.SET_VERSIONSTAMPED_KEY, key, param)
+
+    def set_versionstamped_value(self, key: Any, param: Any) -> None:
+        """Set a value that contains the versionstamp of the commit, at the offset in its last four bytes."""
+        self._atomic_operation(atomic.SET_VERSIONSTAMPED_VALUE, key, param)
+
+    xor = bit_xor
+    bit_append_if_fits, bit_compare_and_clear = append_if_fits, compare_and_clear
+    bit_byte_min, bit_byte_max = byte_min, byte_max
+    bit_set_versionstamped_key = set_versionstamped_key
+    bit_set_versionstamped_value = set_versionstamped_value
+
+
+for _name in ("and", "or"):
+    setattr(AtomicOperations, _name, getattr(AtomicOperations, f"bit_{_name}"))
+for _name in ("add", "max", "min"):
+    setattr(AtomicOperations, f"bit_{_name}", getattr(AtomicOperations, _name))

@@ -1,0 +1,208 @@
+"""Options of transactions and databases, with the binding's names.
+
+Those that mean something on one file have a method here. The others that FoundationDB knows (priorities, tags,
+tracing ...) are accepted and do nothing; a name that FoundationDB does not know is an `AttributeError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .error import INVALID_OPTION_VALUE, FDBError
+from .keys import MAX_TRANSACTION_BYTES
+
+if TYPE_CHECKING:
+    from .core import Core
+    from .database import Database
+
+_TRANSACTION_NAMES = (
+    "causal_write_risky causal_read_risky causal_read_disable include_port_in_address read_ahead_disable "
+    "read_server_side_cache_enable read_server_side_cache_disable read_priority_normal read_priority_low "
+    "read_priority_high durability_datacenter durability_risky durability_dev_null_is_web_scale "
+    "priority_system_immediate priority_batch initialize_new_database raw_access bypass_storage_quota "
+    "debug_retry_logging transaction_logging_enable debug_transaction_identifier log_transaction "
+    "transaction_logging_max_field_length server_request_tracing automatic_idempotency lock_aware "
+    "read_lock_aware use_provisional_proxies report_conflicting_keys special_key_space_relaxed "
+    "special_key_space_enable_writes tag auto_throttle_tag span_parent expensive_clear_cost_estimation_enable "
+    "use_grv_cache max_grv_queue_delay authorization_token enable_replica_consistency_check "
+    "consistency_check_required_replicas"
+)
+_DATABASE_NAMES = (
+    "location_cache_size machine_id datacenter_id transaction_logging_max_field_length "
+    "transaction_causal_read_risky transaction_include_port_in_address transaction_automatic_idempotency "
+    "transaction_report_conflicting_keys test_causal_read_risky"
+)
+
+_MAX_INT = 2**31 - 1
+_MIN_SIZE_LIMIT = 32
+
+
+class Settings:
+    """The options of one transaction. `begin_try` forgets those that FoundationDB forgets when a try fails."""
+
+    __slots__ = (
+        "access_system",
+        "bypass_unreadable",
+        "max_retry_delay",
+        "next_write_no_conflict",
+        "protect_commit",
+        "read_system",
+        "retry_limit",
+        "ryw_disabled",
+        "size_limit",
+        "snapshot_ryw",
+        "timeout",
+    )
+
+    def __init__(self, database: Database) -> None:
+        self.timeout = 0
+        self.retry_limit = -1
+        self.max_retry_delay = 1000
+        self.size_limit = MAX_TRANSACTION_BYTES
+        self.begin_try(database)
+        for apply in database.defaults.values():
+            apply(self)
+
+    def begin_try(self, database: Database) -> None:
+        self.snapshot_ryw = database.snapshot_ryw
+        self.bypass_unreadable = database.bypass_unreadable
+        self.protect_commit = database.protect_commit
+        self.ryw_disabled = False
+        self.next_write_no_conflict = False
+        self.read_system = False
+        self.access_system = False
+
+
+def in_range(value: int, low: int, high: int = _MAX_INT) -> int:
+    """The value of an option, or the error 2006."""
+    if not low <= value <= high:
+        raise FDBError(INVALID_OPTION_VALUE)
+    return value
+
+
+def _ignored(names: str, method: str) -> Callable[..., None]:
+    prefix, _, name = method.partition("_")
+    if prefix != "set" or name not in names.split():
+        raise AttributeError(f"FoundationDB has no option {method!r}")
+    return _nothing
+
+
+def _nothing(_: Any = None) -> None:
+    """An option without meaning on one file."""
+
+
+class TransactionOptions:
+    """`tr.options`. A bad value raises when the transaction is used next, as in the binding."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return _ignored(_TRANSACTION_NAMES, name)
+
+    def set_timeout(self, milliseconds: int) -> None:
+        """Fail with 1031 this long after the transaction began, retries included; 0 means never."""
+        self._set("timeout", milliseconds, 0)
+        self._core.defer(self._core.restart_timeout)
+
+    def set_retry_limit(self, retries: int) -> None:
+        """How often `on_error` may say "retry"; -1 means always."""
+        self._set("retry_limit", retries, -1)
+
+    def set_max_retry_delay(self, milliseconds: int) -> None:
+        """The longest back-off; 1000 without this."""
+        self._set("max_retry_delay", milliseconds, 0)
+
+    def set_size_limit(self, size: int) -> None:
+        """The size in bytes from which a commit fails with 2101; 10,000,000 without this."""
+        self._set("size_limit", size, _MIN_SIZE_LIMIT, MAX_TRANSACTION_BYTES)
+
+    def set_snapshot_ryw_enable(self) -> None:
+        """Snapshot reads see own writes (the default); counts against `set_snapshot_ryw_disable`."""
+        self._core.settings.snapshot_ryw += 1
+
+    def set_snapshot_ryw_disable(self) -> None:
+        """Snapshot reads do not see own writes."""
+        self._core.settings.snapshot_ryw -= 1
+
+    def set_read_your_writes_disable(self) -> None:
+        """Reads do not see own writes; only before the first read or write (else 2000)."""
+        self._core.defer(self._core.disable_read_your_writes)
+
+    def set_next_write_no_write_conflict_range(self) -> None:
+        """The next write does not make reads of others conflict."""
+        self._core.settings.next_write_no_conflict = True
+
+    def set_access_system_keys(self) -> None:
+        """Allow reads and writes of keys that begin with \\xff."""
+        self._core.settings.read_system = self._core.settings.access_system = True
+
+    def set_read_system_keys(self) -> None:
+        """Allow reads of keys that begin with \\xff."""
+        self._core.settings.read_system = True
+
+    def set_bypass_unreadable(self) -> None:
+        """Let `get` read keys with versionstamped values; it sees what was written, without the stamp."""
+        self._core.settings.bypass_unreadable = True
+
+    def set_used_during_commit_protection_disable(self) -> None:
+        """Calls after `commit` fail, but do not disturb the commit."""
+        self._core.settings.protect_commit = False
+
+    def _set(self, name: str, value: int, low: int, high: int = _MAX_INT) -> None:
+        settings = self._core.settings
+        self._core.defer(lambda: setattr(settings, name, in_range(value, low, high)))
+
+
+class DatabaseOptions:
+    """`db.options`: defaults for transactions created from now on."""
+
+    __slots__ = ("_database",)
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return _ignored(_DATABASE_NAMES, name)
+
+    def set_transaction_timeout(self, milliseconds: int) -> None:
+        """See `TransactionOptions.set_timeout`."""
+        self._default("timeout", in_range(milliseconds, 0))
+
+    def set_transaction_retry_limit(self, retries: int) -> None:
+        """See `TransactionOptions.set_retry_limit`."""
+        self._default("retry_limit", in_range(retries, -1))
+
+    def set_transaction_max_retry_delay(self, milliseconds: int) -> None:
+        """See `TransactionOptions.set_max_retry_delay`."""
+        self._default("max_retry_delay", in_range(milliseconds, 0))
+
+    def set_transaction_size_limit(self, size: int) -> None:
+        """See `TransactionOptions.set_size_limit`."""
+        self._default("size_limit", in_range(size, _MIN_SIZE_LIMIT, MAX_TRANSACTION_BYTES))
+
+    def set_snapshot_ryw_enable(self) -> None:
+        """See `TransactionOptions.set_snapshot_ryw_enable`."""
+        self._database.snapshot_ryw += 1
+
+    def set_snapshot_ryw_disable(self) -> None:
+        """See `TransactionOptions.set_snapshot_ryw_disable`."""
+        self._database.snapshot_ryw -= 1
+
+    def set_transaction_bypass_unreadable(self) -> None:
+        """See `TransactionOptions.set_bypass_unreadable`."""
+        self._database.bypass_unreadable = True
+
+    def set_transaction_used_during_commit_protection_disable(self) -> None:
+        """See `TransactionOptions.set_used_during_commit_protection_disable`."""
+        self._database.protect_commit = False
+
+    def set_max_watches(self, number: int) -> None:
+        """How many watches may be outstanding; more get 1032. 10,000 without this."""
+        self._database.watches.limit = in_range(number, 0)
+
+    def _default(self, name: str, value: int) -> None:
+        self._database.defaults[name] = lambda settings: setattr(settings, name, value)

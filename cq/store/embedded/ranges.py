@@ -1,0 +1,94 @@
+"""Range results: fetched in pieces, so that a range larger than memory can be iterated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from .error import FDBError
+from .keys import KeyValue, after
+from .readset import Place
+from .writes import Row
+
+WANT_ALL = -2
+ITERATOR = -1
+EXACT = 0
+SMALL = 1
+MEDIUM = 2
+LARGE = 3
+SERIAL = 4
+
+_MODE_BYTES = {WANT_ALL: 80_000, SMALL: 256, MEDIUM: 1_000, LARGE: 4_096, SERIAL: 80_000}
+_GROWTH = 1.5
+_LARGEST = 120_000
+_UNLIMITED = 1 << 40
+
+Read = Callable[[Place, Place, int, int], tuple[list[Row], bool]]
+"""Reads one piece: from, to, at most so many rows (0: any number), about so many bytes; and whether there is more."""
+
+
+def piece_bytes(mode: int, iteration: int) -> int:
+    """About how much to read at once. An iterator begins small, as it may be left early, and then reads more."""
+    if mode == EXACT:
+        return _UNLIMITED
+    if mode == ITERATOR:
+        return min(int(_MODE_BYTES[LARGE] * _GROWTH ** (iteration - 1)), _LARGEST)
+    return _MODE_BYTES[mode]
+
+
+class FDBRange:
+    """Iterates over `KeyValue`s. Errors, also of the first part, are raised by iterating."""
+
+    __slots__ = ("_begin", "_end", "_error", "_first", "_limit", "_mode", "_read", "_reverse")
+
+    def __init__(
+        self,
+        read: Callable[..., tuple[list[Row], bool]],
+        begin: Place,
+        end: Place,
+        limit: int,
+        reverse: bool,
+        mode: int,
+    ) -> None:
+        self._read = read
+        self._begin, self._end = begin, end
+        self._limit = limit
+        self._reverse = reverse
+        self._mode = mode
+        self._first: tuple[list[Row], bool] = ([], False)
+        self._error: FDBError | None = None
+        try:
+            self._first = self._piece(begin, end, limit, mode, 1)
+        except FDBError as error:
+            self._error = error
+
+    def to_list(self) -> list[KeyValue]:
+        """All rows."""
+        if self._mode == ITERATOR:
+            return list(self._iterate(EXACT if self._limit > 0 else WANT_ALL))
+        return list(self._iterate(self._mode))
+
+    def __iter__(self) -> Iterator[KeyValue]:
+        return self._iterate(self._mode)
+
+    def _iterate(self, mode: int) -> Iterator[KeyValue]:
+        if self._error is not None:
+            raise self._error
+        begin, end, limit = self._begin, self._end, self._limit
+        (rows, more), iteration = self._first, 1
+        while rows:
+            for key, value in rows:
+                yield KeyValue(key, value)
+            if not more or limit == len(rows):
+                return
+            limit -= len(rows) if limit else 0
+            if self._reverse:
+                end = Place(rows[-1][0], 1)
+            else:
+                begin = Place(after(rows[-1][0]), 1)
+            iteration += 1
+            rows, more = self._piece(begin, end, limit, mode, iteration)
+
+    def _piece(
+        self, begin: Place, end: Place, limit: int, mode: int, iteration: int
+    ) -> tuple[list[Row], bool]:
+        return self._read(begin, end, limit=limit, mode=mode, max_bytes=piece_bytes(mode, iteration))

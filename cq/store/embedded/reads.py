@@ -1,0 +1,129 @@
+"""Reads: the rows of a snapshot as a transaction sees them through its own writes.
+
+A read walks the key space from where it begins until it has what it wants. When the walk comes to a key that is
+unreadable, because a versionstamped key may come to lie there, it fails (1036); if it is satisfied before that, it
+does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from .error import ACCESSED_UNREADABLE, FDBError
+from .keys import after
+from .snapshots import Snapshot
+from .writes import Row, Writes
+
+_PIECE_BYTES = 120_000
+_PIECE_ROWS = 1_000
+
+
+class View:
+    """What reads see: a snapshot, taken when it is first needed, and the writes on top of it, if any."""
+
+    __slots__ = ("_end", "_snapshot", "_writes")
+
+    def __init__(self, snapshot: Callable[[], Snapshot], writes: Writes | None, end: bytes) -> None:
+        self._snapshot = snapshot
+        self._writes = writes or None
+        self._end = end
+
+    def get(self, key: bytes, *, bypass_unreadable: bool = False) -> bytes | None:
+        """The value of a key."""
+        writes = self._writes
+        if writes is None:
+            return self._snapshot().get(key)
+        if key in writes.values:
+            return writes.values[key]
+        if writes.unreadable(key) and not bypass_unreadable:
+            raise FDBError(ACCESSED_UNREADABLE)
+        waiting = writes.pending.get(key)
+        if waiting is None:
+            return None if writes.cleared(key) else self._snapshot().get(key)
+        return waiting.value(self._snapshot().get(key) if waiting.dependent else None)
+
+    def resolve(self, key: bytes, offset: int) -> bytes:
+        """The key of a selector: `offset` counts from the last key before `key`, which is 0.
+
+        Before the first key it is b"", after the last one the end of the key space.
+        """
+        if offset > 0:
+            found = self._nth(key, self._end, offset - 1, reverse=False)
+            return self._end if found is None else found
+        found = self._nth(b"", key, -offset, reverse=True)
+        return b"" if found is None else found
+
+    def rows(
+        self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
+    ) -> tuple[list[Row], bool]:
+        """Rows of [begin, end) from one side, up to a number or about a size; and whether there may be more."""
+        rows: list[Row] = []
+        size = 0
+        for stored, start, stop in self._pieces(begin, end, limit, max_bytes, reverse):
+            piece = self._overlay(stored, start, stop, reverse)
+            rows += piece
+            if len(rows) >= limit:
+                return rows[:limit], True
+            size += sum(len(key) + len(value) for key, value in piece)
+            if size >= max_bytes:
+                return rows, True
+        return rows, False
+
+    def _nth(self, begin: bytes, end: bytes, index: int, *, reverse: bool) -> bytes | None:
+        if begin >= end:
+            return None
+        writes = self._writes
+        if writes is None:
+            return self._snapshot().nth_key(begin, end, index, reverse)
+        for rows, start, stop in self._pieces(begin, end, index + 1, _PIECE_BYTES, reverse):
+            entries = writes.entries(rows, start, stop)
+            if index >= len(entries):
+                index -= len(entries)
+                continue
+            for key, there in reversed(entries) if reverse else entries:
+                if index > 0:
+                    index -= 1
+                elif there:
+                    return key
+        return None
+
+    def _pieces(
+        self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
+    ) -> Iterator[tuple[list[Row], bytes, bytes]]:
+        """The stored rows of [begin, end) piece by piece, with the range of each; fails at something unreadable."""
+        if begin >= end:
+            return
+        barrier = None
+        if self._writes is not None:
+            if reverse:
+                barrier = self._writes.last_unreadable(begin, end)
+                begin = begin if barrier is None else barrier
+            else:
+                barrier = self._writes.first_unreadable(begin, end)
+                end = end if barrier is None else barrier
+        parts = self._writes.live(begin, end) if self._writes else [(begin, end, True)]
+        for start, stop, live in reversed(parts) if reverse else parts:
+            yield from self._part(start, stop, live, min(limit, _PIECE_ROWS), max_bytes, reverse)
+        if barrier is not None:
+            raise FDBError(ACCESSED_UNREADABLE)
+
+    def _part(
+        self, begin: bytes, end: bytes, live: bool, limit: int, max_bytes: int, reverse: bool
+    ) -> Iterator[tuple[list[Row], bytes, bytes]]:
+        while begin < end:
+            rows, done = self._snapshot().rows(begin, end, limit, max_bytes, reverse) if live else ([], True)
+            if reverse:
+                start, stop = (begin if done else rows[-1][0]), end
+                end = start
+            else:
+                start, stop = begin, (end if done else after(rows[-1][0]))
+                begin = stop
+            yield rows, start, stop
+            if done:
+                return
+
+    def _overlay(self, rows: list[Row], begin: bytes, end: bytes, reverse: bool) -> list[Row]:
+        if self._writes is None or not self._writes.keys(begin, end):
+            return rows
+        merged = self._writes.overlay(rows, begin, end)
+        return merged[::-1] if reverse else merged

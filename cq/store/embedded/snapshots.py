@@ -1,0 +1,235 @@
+"""Read snapshots: what a transaction sees, from its first read until it ends or gets too old.
+
+A snapshot is a read transaction of SQLite on a connection of its own; connections are used again. SQLite cannot
+shorten its log while an old snapshot is open, so a thread gives back those of transactions that are older than
+FoundationDB's five seconds, also when their owner never calls again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from cq.errors import StoreError
+
+from .error import IO_ERROR, TRANSACTION_TOO_OLD, FDBError
+from .writes import Row
+
+LIFETIME_SECONDS = 5.0
+_CHECK_SECONDS = 0.5
+_IDLE_CONNECTIONS = 16
+_OPEN_SNAPSHOTS = 250
+_LINGER_CHECKS = 20
+
+_GET = "SELECT v FROM kv WHERE k = ?"
+_FORWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
+_BACKWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
+_FORWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT 1 OFFSET ?"
+_BACKWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT 1 OFFSET ?"
+_FETCH_ROWS = 32
+
+
+class Snapshot:
+    """The store as of one version. Its methods raise 1007 once the snapshot is too old."""
+
+    __slots__ = ("_connection", "_lock", "_pool", "started", "version")
+
+    def __init__(self, pool: Pool, connection: sqlite3.Connection, version: int) -> None:
+        self._pool = pool
+        self._connection: sqlite3.Connection | None = connection
+        self._lock = threading.Lock()
+        self.started = time.monotonic()
+        self.version = version
+
+    @property
+    def expired(self) -> bool:
+        return time.monotonic() - self.started > LIFETIME_SECONDS
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        with self._lock:
+            row = self._use().execute(_GET, (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def rows(
+        self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
+    ) -> tuple[list[Row], bool]:
+        """Rows of [begin, end) from one side, up to a number or about a size; and whether these are all."""
+        rows: list[Row] = []
+        size = 0
+        with self._lock:
+            cursor = self._use().execute(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
+            while more := cursor.fetchmany(_FETCH_ROWS):
+                rows += more
+                size += sum(len(key) + len(value) for key, value in more)
+                if size >= max_bytes:
+                    break
+            cursor.close()
+        return rows, not more and len(rows) < limit
+
+    def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
+        """The key at a place of [begin, end), counted from one side."""
+        with self._lock:
+            row = (
+                self._use()
+                .execute(_BACKWARD_KEY if reverse else _FORWARD_KEY, (begin, end, index))
+                .fetchone()
+            )
+        return None if row is None else row[0]
+
+    def query(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
+        """Any other query."""
+        with self._lock:
+            return self._use().execute(statement, parameters).fetchall()
+
+    def close(self) -> None:
+        """Give the connection back; safe to call twice, and from any thread."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.give_back(self, connection)
+
+    def abandon(self) -> None:
+        """Have somebody else close it soon. Takes no lock and runs no statement, so it suits `__del__`."""
+        self._pool.abandoned.append(self)
+
+    def leak(self) -> None:
+        """In a forked child: never close the connection, which belongs to the parent."""
+        if self._connection is not None:
+            leak(self._connection)
+
+    def _use(self) -> sqlite3.Connection:
+        if self._connection is None or self.expired:
+            raise FDBError(TRANSACTION_TOO_OLD)
+        return self._connection
+
+
+class Pool:
+    """The snapshots of one database, and the connections for them."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self.abandoned: deque[Snapshot] = deque()
+        self._connect = connect
+        self._idle: list[sqlite3.Connection] = []
+        self._open: dict[int, Snapshot] = {}
+        self._changed = threading.Condition()
+        self._count = 0
+        self._keeper: threading.Thread | None = None
+        self._closed = False
+
+    def snapshot(self) -> Snapshot:
+        """A snapshot of the latest version. With very many open it waits, at most until the oldest expire."""
+        connection = self._take()
+        try:
+            connection.execute("BEGIN")
+            version = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
+        except sqlite3.Error as error:
+            self._discard(connection)
+            raise FDBError(IO_ERROR) from error
+        snapshot = Snapshot(self, connection, version)
+        self._open[id(snapshot)] = snapshot
+        if self._keeper is None:
+            self._start_keeper()
+        return snapshot
+
+    def give_back(self, snapshot: Snapshot, connection: sqlite3.Connection) -> None:
+        """Take the connection of a snapshot that has ended."""
+        self._open.pop(id(snapshot), None)
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            self._discard(connection)
+            return
+        with self._changed:
+            if not self._closed and len(self._idle) < _IDLE_CONNECTIONS:
+                self._idle.append(connection)
+                self._changed.notify()
+                return
+        self._discard(connection)
+
+    def leak(self) -> None:
+        """In a forked child: keep all connections open for ever."""
+        for snapshot in self._open.values():
+            snapshot.leak()
+        for connection in self._idle:
+            leak(connection)
+
+    def close(self) -> None:
+        """Close all connections; snapshots that are still open get 1007."""
+        with self._changed:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._changed.notify_all()
+        for snapshot in list(self._open.values()):
+            snapshot.close()
+        for connection in idle:
+            connection.close()
+
+    def _take(self) -> sqlite3.Connection:
+        if self.abandoned:
+            self._reclaim()
+        with self._changed:
+            while not self._closed and not self._idle and self._count >= _OPEN_SNAPSHOTS:
+                self._changed.wait(_CHECK_SECONDS)
+                self._reclaim()
+            if self._closed:
+                raise StoreError("the store is closed: open it again")
+            if self._idle:
+                return self._idle.pop()
+            self._count += 1
+        try:
+            return self._connect()
+        except sqlite3.Error as error:
+            with self._changed:
+                self._count -= 1
+            raise FDBError(IO_ERROR) from error
+
+    def _reclaim(self) -> None:
+        while self.abandoned:
+            with contextlib.suppress(IndexError):
+                self.abandoned.popleft().close()
+
+    def _discard(self, connection: sqlite3.Connection) -> None:
+        connection.close()
+        with self._changed:
+            self._count -= 1
+            self._changed.notify()
+
+    # Expiry
+
+    def _start_keeper(self) -> None:
+        with self._changed:
+            if self._keeper is None and not self._closed:
+                self._keeper = threading.Thread(target=self._keep, name="cq-snapshots", daemon=True)
+                self._keeper.start()
+
+    def _keep(self) -> None:
+        idle_checks = 0
+        while idle_checks < _LINGER_CHECKS:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closed, _CHECK_SECONDS):
+                    return
+            self._reclaim()
+            self._expire()
+            idle_checks = 0 if self._open else idle_checks + 1
+        with self._changed:
+            self._keeper = None
+        # One that was opened while this thread still counted as running has nobody else to close it.
+        if self._open:
+            self._start_keeper()
+
+    def _expire(self) -> None:
+        for snapshot in list(self._open.values()):
+            if snapshot.expired:
+                snapshot.close()
+
+
+def leak(connection: sqlite3.Connection) -> None:
+    """Give a connection a reference that nobody takes back."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

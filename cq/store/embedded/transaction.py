@@ -1,0 +1,215 @@
+"""Transactions: the methods of the binding. What they do is in `core`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .core import Core
+from .error import INVERTED_RANGE, FDBError
+from .future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value
+from .keys import USER_END, KeySelector, after, key_bytes, strinc, value_bytes
+from .operations import AtomicOperations
+from .options import TransactionOptions
+from .ranges import ITERATOR, FDBRange
+from .readset import Place
+
+if TYPE_CHECKING:
+    from .database import Database
+
+
+class TransactionRead:
+    """Reads. Those of `tr.snapshot` add no read conflicts; a transaction's own do."""
+
+    __slots__ = ("_core", "_snapshot")
+
+    def __init__(self, core: Core, snapshot: bool) -> None:
+        self._core = core
+        self._snapshot = snapshot
+
+    @property
+    def db(self) -> Database:
+        """The database it belongs to."""
+        return self._core.database
+
+    def get(self, key: Any) -> Value:
+        """The value of a key."""
+        return self._core.read_value(key_bytes(key), self._snapshot)
+
+    def get_key(self, key_selector: KeySelector) -> Key:
+        """The key that a selector stands for; b"" before the first key, the end of the key space after the last."""
+        return self._core.read_key(_place(key_selector), self._snapshot)
+
+    def get_range(
+        self, begin: Any, end: Any, limit: int = 0, reverse: bool = False, streaming_mode: int = ITERATOR
+    ) -> FDBRange:
+        """The rows from `begin` to before `end`: keys or selectors, or None for an end of the key space.
+
+        The first part is read now, the rest while iterating, as of the same version. `limit` 0 means all rows;
+        `streaming_mode` is one of the binding's numbers.
+        """
+        first = _place(b"" if begin is None else begin)
+        last = _place(USER_END if end is None else end)
+        read = partial(self._core.read_range, reverse=bool(reverse), snapshot=self._snapshot)
+        return FDBRange(read, first, last, limit, bool(reverse), streaming_mode)
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
+        """The rows whose keys begin with `prefix`."""
+        prefix = key_bytes(prefix)
+        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
+
+    def get_read_version(self) -> FutureInt64:
+        """The version that reads see: not before any commit that had returned when it was taken."""
+        return self._core.read_version()
+
+    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
+        """The bytes of keys and values in [begin_key, end_key); committed ones only."""
+        return self._core.range_size(key_bytes(begin_key), key_bytes(end_key))
+
+    def get_range_split_points(
+        self, begin_key: Any, end_key: Any, chunk_size: int, limit: int = -1
+    ) -> FutureKeyArray:
+        """Keys that cut [begin_key, end_key) into parts of about `chunk_size` bytes, both ends included."""
+        if chunk_size <= 0:
+            raise ValueError("Invalid begin key, end key or chunk size")
+        return self._core.split_points(key_bytes(begin_key), key_bytes(end_key), chunk_size, limit)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
+        return self.get(key)
+
+
+class Transaction(TransactionRead, AtomicOperations):
+    """A transaction: reads of one version of the store, own writes included, and writes for its commit."""
+
+    __slots__ = ("options", "snapshot")
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(Core(database), False)
+        self.options = TransactionOptions(self._core)
+        self.snapshot = TransactionRead(self._core, True)
+
+    # Writes: errors are deferred to the next call with a result.
+
+    def set(self, key: Any, value: Any) -> None:
+        """Set a key."""
+        self._core.defer(partial(self._core.set, key_bytes(key), value_bytes(value)))
+
+    def clear(self, key: Any) -> None:
+        """Clear a key."""
+        if isinstance(key, KeySelector):
+            key = self.get_key(key)
+        self._core.defer(partial(self._core.clear, key_bytes(key)))
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        """Clear the keys from `begin` to before `end`; None for an end of the key space."""
+        first = self._bound(b"" if begin is None else begin)
+        last = self._bound(USER_END if end is None else end)
+        self._core.defer(partial(self._core.clear_range, first, last))
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        """Clear the keys that begin with `prefix`."""
+        prefix = key_bytes(prefix)
+        self.clear_range(prefix, strinc(prefix))
+
+    def _bound(self, key: Any) -> bytes:
+        return key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
+
+    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+        self._core.defer(partial(self._core.mutate, opcode, key_bytes(key), value_bytes(param)))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if isinstance(key, slice):
+            self.clear_range(key.start, key.stop)
+        else:
+            self.clear(key)
+
+    # Conflict ranges
+
+    def add_read_conflict_range(self, begin: Any, end: Any) -> None:
+        """Conflict with writes of others in [begin, end); an inverted range raises 2005 at once."""
+        first, last = _ordered(begin, end)
+        self._core.defer(partial(self._core.add_read_conflict, first, last))
+
+    def add_read_conflict_key(self, key: Any) -> None:
+        """Conflict with writes of others to a key."""
+        key = key_bytes(key)
+        self.add_read_conflict_range(key, after(key))
+
+    def add_write_conflict_range(self, begin: Any, end: Any) -> None:
+        """Conflict with reads of others in [begin, end); an inverted range raises 2005 at once."""
+        first, last = _ordered(begin, end)
+        self._core.defer(partial(self._core.add_write_conflict, first, last))
+
+    def add_write_conflict_key(self, key: Any) -> None:
+        """Conflict with reads of others of a key."""
+        key = key_bytes(key)
+        self.add_write_conflict_range(key, after(key))
+
+    # From begin to end
+
+    def watch(self, key: Any) -> FutureVoid:
+        """A future that is ready when the key has another value than this transaction sees, once it has committed."""
+        return self._core.watch(key_bytes(key))
+
+    def set_read_version(self, version: int) -> None:
+        """Read as of a version; on one file only the latest can be read, an older one raises 1007."""
+        self._core.defer(partial(self._core.set_read_version, version))
+
+    def commit(self) -> FutureVoid:
+        """Commit. When `wait()` returns, the writes are on disk (see `power_safe`) and every later read sees them.
+
+        Fails with 1020 when another commit has written what this transaction read, with 1007 when it is older than
+        five seconds, with 2101 when it is too large, and with what any read of it failed with.
+        """
+        return self._core.commit()
+
+    def on_error(self, error: Any) -> FutureVoid:
+        """After an error: when `wait()` returns, the transaction is as new and should be tried again.
+
+        Otherwise it raises: the error itself, when trying again does not help.
+        """
+        if isinstance(error, FDBError):
+            error = error.code
+        if not isinstance(error, int):
+            raise error
+        return self._core.on_error(error)
+
+    def get_committed_version(self) -> int:
+        """The version of the commit; -1 before, and when there was nothing to commit."""
+        return self._core.committed_version()
+
+    def get_versionstamp(self) -> Key:
+        """The versionstamp of the commit: to be asked for before `commit`, and waited for after."""
+        return self._core.versionstamp()
+
+    def get_approximate_size(self) -> FutureInt64:
+        """The bytes that count for the size limit so far."""
+        return self._core.approximate_size()
+
+    def reset(self) -> None:
+        """Make it as new, options too."""
+        self._core.reset()
+
+    def cancel(self) -> None:
+        """End it: every call until `reset` raises 1025."""
+        self._core.cancel()
+
+
+def _place(selector: Any) -> Place:
+    """A key or a selector as a place; `or_equal` means to start just after the key."""
+    if not isinstance(selector, KeySelector):
+        return Place(key_bytes(selector), 1)
+    key = key_bytes(selector.key)
+    return Place(after(key) if selector.or_equal else key, selector.offset)
+
+
+def _ordered(begin: Any, end: Any) -> tuple[bytes, bytes]:
+    first, last = key_bytes(begin), key_bytes(end)
+    if first > last:
+        raise FDBError(INVERTED_RANGE)
+    return first, last

@@ -1,0 +1,387 @@
+"""The writes of one transaction: what its own reads see of them, and what its commit sends.
+
+The rules are those of FoundationDB's read-your-writes client:
+
+- the latest write of a key wins; atomic operations that do not yet know the stored value wait in a list;
+- a key range is cleared, is a write conflict range, or is unreadable (a versionstamped key may come to lie in it), or
+  several of these: see `segments`;
+- a versionstamped value makes its key unreadable, a versionstamped key the range of all keys it may become.
+
+Writes of plain values, by far the most, are an entry in a dict and nothing else; sorted views are built when a range
+read or a clear needs them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from .atomic import (
+    SET,
+    SET_VERSIONSTAMPED_KEY,
+    SET_VERSIONSTAMPED_VALUE,
+    Operation,
+    apply,
+    merge,
+)
+from .keys import SYSTEM_END, Range, after
+from .segments import CLEARED, UNREADABLE, Segments
+
+CLEAR_RANGE = 1
+
+Row = tuple[bytes, bytes]
+"""A key and its value."""
+
+Mutation = tuple[int, bytes, bytes | None]
+"""A code, a key, and the operand; for `CLEAR_RANGE` the end of the range."""
+
+_STAMPED = frozenset({SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE})
+_INDEPENDENT = _STAMPED | {SET}
+_FEW = 16
+
+
+class Pending:
+    """The writes of one key that are more than one plain value."""
+
+    __slots__ = ("operations", "unreadable")
+
+    def __init__(self, operations: list[Operation], unreadable: bool) -> None:
+        self.operations = operations
+        self.unreadable = unreadable
+
+    @property
+    def dependent(self) -> bool:
+        """Whether the result depends on the stored value."""
+        return self.operations[0][0] not in _INDEPENDENT
+
+    def value(self, stored: bytes | None) -> bytes | None:
+        for operation, operand in self.operations:
+            # Only a reader that bypasses unreadability meets a stamped operand; it sees it as it was given.
+            stored = operand if operation in _STAMPED else apply(operation, stored, operand)
+        return stored
+
+
+class Changes:
+    """What a commit applies, in order: `early`, `clears`, then each key's own writes; and its write conflicts."""
+
+    __slots__ = ("clears", "early", "pending", "values", "write_keys", "write_ranges")
+
+    def __init__(self) -> None:
+        self.early: list[Mutation] = []
+        self.clears: list[Range] = []
+        self.values: dict[bytes, bytes | None] = {}
+        self.pending: dict[bytes, Pending] = {}
+        self.write_keys: set[bytes] = set()
+        self.write_ranges: list[Range] = []
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to apply and nothing for others to conflict with: a read-only transaction."""
+        return not (
+            self.values or self.pending or self.clears or self.early or self.write_keys or self.write_ranges
+        )
+
+    def mutations(self) -> Iterator[Mutation]:
+        """All mutations, one after the other."""
+        yield from self.early
+        for begin, end in self.clears:
+            yield CLEAR_RANGE, begin, end
+        for key, value in self.values.items():
+            yield SET, key, value
+        for key, pending in self.pending.items():
+            for operation, operand in pending.operations:
+                yield operation, key, operand
+
+
+class Writes:
+    """A transaction's own writes."""
+
+    __slots__ = ("_changes", "_counts", "_ghosts", "_quiet", "_sorted", "pending", "segments", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes | None] = {}  # plain writes; None: cleared
+        self.pending: dict[bytes, Pending] = {}  # all other writes of single keys
+        self.segments: Segments | None = None
+        self._changes = Changes()
+        self._quiet: set[bytes] = set()  # keys of `values` that others may have read
+        self._ghosts: set[bytes] = set()  # keys of `values` that an operation has cleared
+        self._sorted: list[bytes] | None = None
+        self._counts = (0, 0)
+
+    def __bool__(self) -> bool:
+        """Whether reads have to look here."""
+        return bool(self.values or self.pending or self.segments)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was written and no write conflict range added."""
+        return not (self or self._changes.write_keys or self._changes.write_ranges)
+
+    # Writing
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """Set a key, as a write that conflicts."""
+        if self.pending or self.segments or self._quiet:
+            self.mutate(key, SET, value, True)
+        else:
+            self.values[key] = value
+
+    def mutate(self, key: bytes, operation: int, operand: bytes, conflict: bool) -> None:
+        """Set a key or apply an atomic operation to it."""
+        waiting = self.pending.get(key)
+        if waiting is None and key not in self.values:
+            self._first(key, operation, operand, conflict)
+            return
+        if conflict:
+            self._make_conflict(key)
+        if waiting is None:
+            self._overwrite(key, operation, operand)
+        else:
+            self._extend(key, waiting, operation, operand)
+
+    def _first(self, key: bytes, operation: int, operand: bytes | None, conflict: bool) -> None:
+        flags = self._flags(key)
+        if flags & CLEARED and operation not in _INDEPENDENT:
+            operation, operand = SET, apply(operation, None, operand)
+        if operation == SET and not flags & UNREADABLE:
+            self._put(key, operand)
+            if not conflict:
+                self._quiet.add(key)
+        else:
+            unreadable = bool(flags & UNREADABLE) or operation in _STAMPED
+            self.pending[key] = Pending([(operation, operand)], unreadable)
+            if conflict:
+                self._changes.write_keys.add(key)
+
+    def _overwrite(self, key: bytes, operation: int, operand: bytes) -> None:
+        if operation in _STAMPED:
+            self._forget(key)
+            self.pending[key] = Pending([(operation, operand)], True)
+        else:
+            self._put(key, apply(operation, self.values[key], operand))
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        self.values[key] = value
+        if value is None:
+            self._ghosts.add(key)
+
+    def _extend(self, key: bytes, waiting: Pending, operation: int, operand: bytes) -> None:
+        if waiting.unreadable:
+            waiting.operations.append((operation, operand))
+        elif operation == SET_VERSIONSTAMPED_VALUE:
+            waiting.operations, waiting.unreadable = [(operation, operand)], True
+        elif operation != SET:
+            merge(waiting.operations, operation, operand)
+        else:
+            self._forget(key)
+            self.values[key] = operand
+            self._quiet.add(key)
+
+    def clear(self, key: bytes, conflict: bool) -> None:
+        """Clear one key."""
+        if key not in self.values:
+            self._forget(key)
+            self._quiet.add(key)
+        if conflict:
+            self._quiet.discard(key)
+        self._ghosts.discard(key)
+        self.values[key] = None
+
+    def clear_range(self, begin: bytes, end: bytes, conflict: bool) -> None:
+        """Clear [begin, end). Without a conflict of its own, the range keeps those that it has already."""
+        self._drop(begin, end)
+        self._ranges().change(begin, end, CLEARED, UNREADABLE)
+        if conflict:
+            self._changes.write_ranges.append((begin, end))
+
+    def add_conflict_range(self, begin: bytes, end: bytes) -> None:
+        """Make others' reads of [begin, end) conflict with this transaction."""
+        if end == after(begin):
+            self._changes.write_keys.add(begin)
+        else:
+            self._changes.write_ranges.append((begin, end))
+
+    def set_versionstamped_key(self, span: Range, key: bytes, param: bytes) -> None:
+        """Write a key that gets its stamp at commit, somewhere in `span`; `key` is where it lies until then.
+
+        The writes so far in the span are settled: what is written there from now on comes after them.
+        """
+        self._settle(*span)
+        self._ranges().change(*span, UNREADABLE, CLEARED)
+        self.mutate(key, SET_VERSIONSTAMPED_KEY, param, False)
+
+    def _settle(self, begin: bytes, end: bytes) -> None:
+        early = self._changes.early
+        early += [(CLEAR_RANGE, b, e) for b, e in self._ranges().runs(begin, end, CLEARED)]
+        for key in self.keys(begin, end):
+            operations = self.pending[key].operations if key in self.pending else [(SET, self.values[key])]
+            early += [(operation, key, operand) for operation, operand in operations]
+        self._drop(begin, end)
+
+    # Reading
+
+    def unreadable(self, key: bytes) -> bool:
+        waiting = self.pending.get(key)
+        if waiting is not None:
+            return waiting.unreadable
+        return key not in self.values and bool(self._flags(key) & UNREADABLE)
+
+    def cleared(self, key: bytes) -> bool:
+        """Whether a key without writes of its own lies in a cleared range."""
+        return bool(self._flags(key) & CLEARED)
+
+    def keys(self, begin: bytes, end: bytes) -> list[bytes]:
+        """The keys in [begin, end) with writes of their own, sorted."""
+        if len(self.values) + len(self.pending) <= _FEW:
+            return sorted(key for key in chain(self.values, self.pending) if begin <= key < end)
+        index = self._index()
+        return index[bisect_left(index, begin) : bisect_left(index, end)]
+
+    def overlay(self, rows: list[Row], begin: bytes, end: bytes) -> list[Row]:
+        """The stored rows of [begin, end), none of them cleared by range, as this transaction sees them."""
+        merged: dict[bytes, bytes] = dict(rows)
+        for key in self.keys(begin, end):
+            value = self._merged(key, merged)
+            if value is None:
+                merged.pop(key, None)
+            else:
+                merged[key] = value
+        return sorted(merged.items())
+
+    def entries(self, rows: list[Row], begin: bytes, end: bytes) -> list[tuple[bytes, bool]]:
+        """The keys that count when a selector counts on, and whether each is really there.
+
+        In FoundationDB a key that an atomic operation of the same transaction has cleared still counts, though it
+        is never found.
+        """
+        stored: dict[bytes, bytes] = dict(rows)
+        entries = dict.fromkeys(stored, True)
+        for key in self.keys(begin, end):
+            value = self._merged(key, stored)
+            if value is not None or key in self.pending or key in self._ghosts:
+                entries[key] = value is not None
+            else:
+                entries.pop(key, None)
+        return sorted(entries.items())
+
+    def _merged(self, key: bytes, stored: dict[bytes, bytes]) -> bytes | None:
+        waiting = self.pending.get(key)
+        return waiting.value(stored.get(key)) if waiting else self.values[key]
+
+    def first_unreadable(self, begin: bytes, end: bytes) -> bytes | None:
+        """The first unreadable key of [begin, end), or None."""
+        found = next((b for b, _ in self._unreadable_ranges(begin, end)), None)
+        points = (
+            key for key in self.keys(begin, end) if key in self.pending and self.pending[key].unreadable
+        )
+        point = next(points, None) if self.pending else None
+        return min((key for key in (found, point) if key is not None), default=None)
+
+    def last_unreadable(self, begin: bytes, end: bytes) -> bytes | None:
+        """Where the last unreadable part of [begin, end) ends, or None."""
+        found = max((e for _, e in self._unreadable_ranges(begin, end)), default=None)
+        points = [k for k in self.keys(begin, end) if k in self.pending and self.pending[k].unreadable]
+        return max(
+            (key for key in (found, after(points[-1]) if points else None) if key is not None), default=None
+        )
+
+    def _unreadable_ranges(self, begin: bytes, end: bytes) -> list[Range]:
+        """The unreadable parts, without the keys in them that have been written (and so are known) since."""
+        if not self.segments:
+            return []
+        runs = self.segments.runs(begin, end, UNREADABLE)
+        return [part for run in runs for part in _without(*run, self.keys(*run))]
+
+    def live(self, begin: bytes, end: bytes) -> list[tuple[bytes, bytes, bool]]:
+        """[begin, end) in parts: True where the stored rows show through, False where they are cleared."""
+        if not self.segments:
+            return [(begin, end, True)]
+        parts = []
+        for start, stop in self.segments.runs(begin, end, CLEARED):
+            if begin < start:
+                parts.append((begin, start, True))
+            parts.append((start, stop, False))
+            begin = stop
+        if begin < end:
+            parts.append((begin, end, True))
+        return parts
+
+    def seen_through(self, begin: bytes, end: bytes) -> list[Range]:
+        """The parts of [begin, end) whose content depends on what is stored: a read conflicts only there."""
+        parts: list[Range] = []
+        for start, stop, live in self.live(begin, end):
+            if live:
+                parts += _without(
+                    start, stop, [key for key in self.keys(start, stop) if not self.depends(key)]
+                )
+        return parts
+
+    def depends(self, key: bytes) -> bool:
+        """Whether the value of a key, as this transaction sees it, depends on what is stored."""
+        waiting = self.pending.get(key)
+        if waiting is not None:
+            return waiting.dependent
+        return key not in self.values and not self.cleared(key)
+
+    # Committing
+
+    def changes(self) -> Changes:
+        """All that a commit applies. The writes must not be used any more."""
+        changes = self._changes
+        changes.values, changes.pending = self.values, self.pending
+        changes.write_keys.update(self.values.keys() - self._quiet if self._quiet else self.values)
+        if self.segments:
+            changes.clears = self.segments.runs(b"", SYSTEM_END, CLEARED)
+        return changes
+
+    # Inside
+
+    def _ranges(self) -> Segments:
+        if self.segments is None:
+            self.segments = Segments()
+        return self.segments
+
+    def _flags(self, key: bytes) -> int:
+        return self.segments.at(key) if self.segments else 0
+
+    def _make_conflict(self, key: bytes) -> None:
+        if key in self._quiet:
+            self._quiet.remove(key)
+        elif key in self.pending:
+            self._changes.write_keys.add(key)
+
+    def _forget(self, key: bytes) -> None:
+        """Drop the writes of a key, but not that they conflict with reads of others."""
+        if key in self.values:
+            del self.values[key]
+            if key in self._quiet:
+                self._quiet.remove(key)
+            else:
+                self._changes.write_keys.add(key)
+            self._sorted = None
+        elif self.pending.pop(key, None):
+            self._sorted = None
+
+    def _drop(self, begin: bytes, end: bytes) -> None:
+        for key in self.keys(begin, end):
+            self._forget(key)
+
+    def _index(self) -> list[bytes]:
+        """All written keys, sorted. Without removals, only the keys added since the last time are new."""
+        counts = len(self.values), len(self.pending)
+        if self._sorted is None:
+            self._sorted = sorted(chain(self.values, self.pending))
+        elif counts != self._counts:
+            self._sorted += islice(self.values, self._counts[0], None)
+            self._sorted += islice(self.pending, self._counts[1], None)
+            self._sorted.sort()
+        self._counts = counts
+        return self._sorted
+
+
+def _without(begin: bytes, end: bytes, keys: list[bytes]) -> list[Range]:
+    """What is left of [begin, end) between the keys."""
+    starts = [begin, *map(after, keys)]
+    stops = [*keys, end]
+    return [(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
