@@ -25,10 +25,11 @@ from cq.errors import StoreError
 
 from .apply import Applier
 from .conflicts import ConflictLog, Group, encode, overlaps
-from .error import COMMIT_UNKNOWN_RESULT, IO_ERROR, NOT_COMMITTED, FDBError
+from .error import COMMIT_UNKNOWN_RESULT, DATABASE_LOCKED, IO_ERROR, NOT_COMMITTED, FDBError
 from .future import FutureVoid
 from .keys import Range
 from .lockfile import LockFile
+from .readset import ReadSet
 from .wal import WalKeeper
 from .writes import Changes
 
@@ -36,6 +37,10 @@ GROUP_TRANSACTIONS = 500
 GROUP_BYTES = 16_000_000
 _ROUNDS = 3
 _TRIM_SECONDS = 0.5
+
+
+_NO_CHANGES = Changes()
+_NO_READS = ReadSet()
 
 
 class Request(FutureVoid):
@@ -47,22 +52,22 @@ class Request(FutureVoid):
         "done",
         "leads",
         "order",
-        "read_keys",
-        "read_ranges",
         "read_version",
+        "reads",
         "size",
         "version",
         "waits",
     )
 
-    def __init__(self, changes: Changes, size: int, done: Callable[[Request, int], None]) -> None:
+    def __init__(
+        self, changes: Changes, reads: ReadSet, size: int, done: Callable[[Request, int], None]
+    ) -> None:
         super().__init__()
         self.changes = changes
         self.size = size
         self.done = done  # called with the error, or 0, before the future is ready
+        self.reads = reads
         self.read_version: int | None = None  # None: it has read nothing
-        self.read_keys: set[bytes] = set()
-        self.read_ranges: list[Range] = []
         self.version = -1
         self.order = 0
         self.committer: Committer | None = None
@@ -98,8 +103,13 @@ class Request(FutureVoid):
 
     def finish(self, code: int) -> None:
         """It is committed (0), or failed."""
-        self.done(self, code)
-        self.settle(error=FDBError(code) if code else None)
+        done = self.done
+        # Whoever keeps the future must not keep the transaction and all that it wrote.
+        self.changes, self.reads, self.done = _NO_CHANGES, _NO_READS, _nothing
+        try:
+            done(self, code)
+        finally:
+            self.settle(error=FDBError(code) if code else None)
 
 
 class Committer:
@@ -201,8 +211,9 @@ class Committer:
             with self._lock.held():
                 codes = self._commit_group(group)
                 self._lock.notify()
-        except sqlite3.Error:
-            codes = [IO_ERROR] * len(group)
+        except sqlite3.Error as error:
+            busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            codes = [DATABASE_LOCKED if busy else IO_ERROR] * len(group)
             self._roll_back()
         except BaseException:
             self._roll_back()
@@ -246,6 +257,10 @@ class Committer:
             self._connection.execute("ROLLBACK")
 
 
+def _nothing(_: Request, __: int) -> None:
+    """What is left to do when a commit has its result."""
+
+
 class _Work:
     """One group on its way: what its transactions have written so far, and the checks of the next one."""
 
@@ -277,14 +292,14 @@ class _Work:
 
     def _check(self, request: Request) -> int:
         # Without a read version it has seen nothing that a commit before it could have changed.
-        if request.read_version is None or not (request.read_keys or request.read_ranges):
+        if request.read_version is None or not request.reads:
             return 0
-        code = self._log.check(request.read_version, request.read_keys, request.read_ranges)
+        code = self._log.check(request.read_version, request.reads)
         return code or (NOT_COMMITTED if self._conflicts(request) else 0)
 
     def _conflicts(self, request: Request) -> bool:
         """Whether it has read what one before it in the group writes."""
-        if not request.read_keys.isdisjoint(self.keys):
+        reads = request.reads
+        if not reads.keys.isdisjoint(self.keys):
             return True
-        keys = sorted(self.keys) if request.read_ranges else []
-        return overlaps(request.read_keys, request.read_ranges, keys, self.ranges)
+        return overlaps(reads, sorted(self.keys) if reads.ranges else [], self.ranges)

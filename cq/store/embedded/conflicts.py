@@ -20,6 +20,7 @@ from itertools import accumulate, pairwise
 
 from .error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from .keys import Range
+from .readset import ReadSet
 
 KEPT_VERSIONS = 5_500_000
 """Rows younger than this are kept: five seconds, and some time for a commit to be checked."""
@@ -51,15 +52,17 @@ def decode(row: bytes) -> tuple[list[bytes], list[Range]]:
     return parts[:points], list(zip(parts[points::2], parts[points + 1 :: 2], strict=True))
 
 
-def overlaps(read_keys: set[bytes], read_ranges: list[Range], keys: list[bytes], ranges: list[Range]) -> bool:
-    """Whether reads meet writes; `keys` are sorted."""
-    for begin, end in read_ranges:
-        i = bisect_left(keys, begin)
-        if i < len(keys) and keys[i] < end:
+def overlaps(reads: ReadSet, keys: list[bytes], ranges: list[Range]) -> bool:
+    """Whether reads meet writes, other than the same single keys; `keys` are sorted if there are read ranges."""
+    for begin, end in reads.ranges:
+        if _any_in(keys, begin, end) or any(b < end and begin < e for b, e in ranges):
             return True
-        if any(b < end and begin < e for b, e in ranges):
-            return True
-    return any(b <= key < e for b, e in ranges for key in read_keys)
+    return bool(ranges and reads.keys) and any(_any_in(reads.sorted_keys(), b, e) for b, e in ranges)
+
+
+def _any_in(keys: list[bytes], begin: bytes, end: bytes) -> bool:
+    i = bisect_left(keys, begin)
+    return i < len(keys) and keys[i] < end
 
 
 class Group:
@@ -114,20 +117,19 @@ class ConflictLog:
         self._keys += len(group.keys)
         self._bytes += group.bytes
 
-    def check(self, read_version: int, read_keys: set[bytes], read_ranges: list[Range]) -> int:
+    def check(self, read_version: int, reads: ReadSet) -> int:
         """The error of a transaction that has read these at a version; 0 when it may commit."""
         if read_version >= self.last:
             return 0
         if read_version < self._groups[0].version:
             return TRANSACTION_TOO_OLD
         latest = self._latest
-        if any(latest.get(key, 0) > read_version for key in read_keys):
+        if any(latest.get(key, 0) > read_version for key in reads.keys):
             return NOT_COMMITTED
         for group in reversed(self._groups):
             if group.version <= read_version:
                 break
-            keys = group.sorted_keys() if read_ranges else group.keys
-            if (read_ranges or group.ranges) and overlaps(read_keys, read_ranges, keys, group.ranges):
+            if (reads.ranges or group.ranges) and overlaps(reads, group.sorted_keys(), group.ranges):
                 return NOT_COMMITTED
         return 0
 

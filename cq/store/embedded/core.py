@@ -146,8 +146,8 @@ class Core:
         self.check_ended()
 
     def check_ended(self) -> None:
-        if self._ended is None and self._deadline is not None and time.monotonic() >= self._deadline:
-            self._ended = TRANSACTION_TIMED_OUT
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._end(TRANSACTION_TIMED_OUT)
         if self._ended is not None:
             raise FDBError(self._ended)
 
@@ -160,9 +160,17 @@ class Core:
                 self._deferred = error.code
 
     def _protect_commit(self) -> None:
-        if self._ended is None and self.settings.protect_commit:
-            self._ended = USED_DURING_COMMIT
+        if self.settings.protect_commit:
+            self._end(USED_DURING_COMMIT)
         raise FDBError(USED_DURING_COMMIT)
+
+    def _end(self, code: int) -> None:
+        """Let every later call fail. Nobody must wait for a versionstamp that will not come."""
+        if self._ended is None:
+            self._ended = code
+            stamp, self._stamp = self._stamp, None
+            if stamp is not None:
+                stamp.settle(error=FDBError(code))
 
     def _poison(self, error: FDBError) -> FDBError:
         """A read has failed: the commit will, too."""
@@ -215,16 +223,22 @@ class Core:
     def _take_snapshot(self) -> Snapshot:
         if self._snapshot is None:
             snapshot = self.database.snapshot()
-            self._snapshot = snapshot
             shown = self.database.show_version(snapshot.version)
-            if self._version is None:
-                self._version = shown
-            elif self._version < snapshot.version:
-                # A file has no snapshots of the past; the version may still serve to detect conflicts.
-                raise FDBError(TRANSACTION_TOO_OLD)
-            elif self._version > shown + _FUTURE_VERSIONS:
-                raise FDBError(FUTURE_VERSION)
+            code = self._check_version(snapshot.version, shown)
+            if code:
+                snapshot.close()
+                raise FDBError(code)
+            self._version = self._version or shown
+            self._snapshot = snapshot
         return self._snapshot
+
+    def _check_version(self, version: int, shown: int) -> int:
+        """The error if a version was set that a snapshot taken now does not have."""
+        if self._version is None:
+            return 0
+        if self._version < version:
+            return TRANSACTION_TOO_OLD  # a file has no snapshots of the past
+        return FUTURE_VERSION if self._version > shown + _FUTURE_VERSIONS else 0
 
     def _release(self) -> None:
         if self._snapshot is not None:
@@ -510,6 +524,7 @@ class Core:
             return ready(FutureVoid, None)
         request = self._request = self._make_request(changes)
         self._release()
+        self.database.check_usable()
         self.database.committer.submit(request)
         return request
 
@@ -525,8 +540,7 @@ class Core:
             raise FDBError(TRANSACTION_TOO_OLD)
 
     def _make_request(self, changes: Changes) -> Request:
-        request = Request(changes, self._total_size, self._finish)
-        request.read_keys, request.read_ranges = self._reads.keys, self._reads.ranges
+        request = Request(changes, self._reads, self._total_size, self._finish)
         # What a snapshot really is counts, not what is shown of it: see `Database.show_version`.
         request.read_version = self._version if self._snapshot is None else self._snapshot.version
         return request
@@ -603,7 +617,7 @@ class Core:
         exhausted = 0 <= self.settings.retry_limit <= self._retries
         self._retries += 1
         if exhausted or code not in RETRYABLE:
-            self._ended = TRANSACTION_CANCELLED
+            self._end(TRANSACTION_CANCELLED)
             return failed(FutureVoid, FDBError(code or CLIENT_INVALID_OPERATION))
         delay = self._backoffs.next(code, self.settings.max_retry_delay / 1000)
         deadline = self._deadline
@@ -621,8 +635,7 @@ class Core:
         self._begin_try()
 
     def cancel(self) -> None:
-        if self._ended is None:
-            self._ended = TRANSACTION_CANCELLED
+        self._end(TRANSACTION_CANCELLED)
 
 
 def _check_lengths(key: bytes, value: bytes) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sqlite3
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -28,6 +30,7 @@ from .watches import Watches
 T = TypeVar("T")
 
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
+_opening = threading.Lock()
 
 
 class Database(AtomicOperations):
@@ -43,19 +46,26 @@ class Database(AtomicOperations):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, power_safe: bool = True) -> None:
-        self.path = Path(path)
+        self._unusable: str | None = "the store could not be opened"
+        self.path = Path(path).absolute()
+        self.file_id = (0, 0)
         self.defaults: dict[str, Callable[[Settings], None]] = {}
         self.snapshot_ryw = 1
         self.bypass_unreadable = False
         self.protect_commit = True
-        self._unusable: str | None = "the store could not be opened"
-        exists = file.check(self.path)
+        with _opening:
+            self._open(functools.partial(file.connect, self.path, power_safe=power_safe))
+            _open.add(self)
+
+    def _open(self, connect: Callable[..., sqlite3.Connection]) -> None:
+        in_use = {database.file_id for database in _open}
+        exists = file.check(self.path, in_use)
         self._lock = LockFile(self.path)
         try:
-            self._prepare(exists)
-            connect = functools.partial(file.connect, self.path, power_safe=power_safe)
-            self._connection = connect()
-            file.verify(self.path, self._connection)
+            if not exists:
+                self._create()
+            self.file_id = file.identify(self.path)
+            self._connection = file.connect_first(self.path, connect)
         except BaseException:
             self._lock.close()
             raise
@@ -63,11 +73,8 @@ class Database(AtomicOperations):
         self.committer = Committer(self._connection, self._lock)
         self.watches = Watches(connect, self._lock.path)
         self._unusable = None
-        _open.add(self)
 
-    def _prepare(self, exists: bool) -> None:
-        if exists:
-            return
+    def _create(self) -> None:
         with self._lock.held():
             # Another process may have made it while this one waited for the lock.
             if not file.check(self.path):
@@ -82,7 +89,7 @@ class Database(AtomicOperations):
 
     def create_transaction(self) -> Transaction:
         """A new transaction. It holds nothing of the file before its first read."""
-        self._check_usable()
+        self.check_usable()
         return Transaction(self)
 
     def transact(self, function: Callable[[Transaction], T]) -> T:
@@ -102,11 +109,11 @@ class Database(AtomicOperations):
         if self._unusable is not None:
             return
         self._unusable = "the store is closed: open it again"
-        _open.discard(self)
         self.watches.close()
         self._pool.close()
         self.committer.close()
         self._lock.close()
+        _open.discard(self)
 
     def __enter__(self) -> Database:
         return self
@@ -197,7 +204,7 @@ class Database(AtomicOperations):
 
     def snapshot(self) -> Snapshot:
         """The latest version, for reading."""
-        self._check_usable()
+        self.check_usable()
         return self._pool.snapshot()
 
     def show_version(self, version: int) -> int:
@@ -209,9 +216,12 @@ class Database(AtomicOperations):
         self.committer.floor = max(self.committer.floor, shown)
         return shown
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise if the store is closed, or was opened by the parent process."""
         if self._unusable is not None:
             raise StoreError(self._unusable)
+
+    # Forks
 
     def _forget_after_fork(self) -> None:
         self._unusable = "the store was opened before this process was forked: open it after forking"

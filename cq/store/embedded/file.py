@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Callable, Container
 from pathlib import Path
 
 from cq.errors import NotAStore
@@ -21,7 +22,8 @@ APPLICATION_ID = 0x6371_6B76  # "cqkv"
 FORMAT = 1
 
 PAGE_BYTES = 4096
-CACHE_KIB = 2048
+READER_CACHE_KIB = 1024
+WRITER_CACHE_KIB = 8192
 BUSY_SECONDS = 10.0
 
 _MAGIC = b"SQLite format 3\x00"
@@ -42,28 +44,39 @@ PRAGMA journal_mode = WAL;
 """
 
 
-def connect(path: Path, *, power_safe: bool) -> sqlite3.Connection:
+def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
     """A connection for any thread. Checkpoints are the committer's business, never a reader's."""
     connection = sqlite3.connect(
-        path.absolute().as_uri() + "?mode=rw",
+        path.as_uri() + "?mode=rw",
         uri=True,
         timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,
     )
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute(f"PRAGMA cache_size = -{cache_kib}")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA synchronous = {'FULL' if power_safe else 'NORMAL'}")
     return connection
 
 
-def check(path: Path) -> bool:
+def identify(path: Path) -> tuple[int, int]:
+    """What makes a file the same file, whatever its name."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def check(path: Path, in_use: Container[tuple[int, int]] = ()) -> bool:
     """Whether there is a store at `path`; False when there is nothing yet. Writes nothing.
+
+    A file that this process has in use is known to be a store, and must not be opened here: closing it again would
+    drop all locks that SQLite holds on it for this process, as POSIX has it.
 
     Raises:
         NotAStore: there is something else.
     """
     try:
+        if identify(path) in in_use:
+            return True
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
@@ -101,15 +114,19 @@ def create(path: Path) -> None:
         ) from error
 
 
-def verify(path: Path, connection: sqlite3.Connection) -> None:
-    """Read a little of both tables, so that a damaged file is refused when it is opened and not later."""
+def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sqlite3.Connection:
+    """The connection for commits. Reads a little of both tables: a damaged file is refused now and not later."""
+    connection = None
     try:
-        last = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
+        connection = connect(cache_kib=WRITER_CACHE_KIB)
+        if connection.execute("SELECT max(version) FROM commits").fetchone()[0] is None:
+            raise sqlite3.DatabaseError("it has lost its versions")
         connection.execute("SELECT k FROM kv LIMIT 1").fetchone()
-    except sqlite3.DatabaseError as error:
+    except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
         raise NotAStore(f"{path} is damaged ({error}): restore it from a backup") from error
-    if last is None:
-        raise NotAStore(f"{path} is damaged (it has lost its versions): restore it from a backup")
+    return connection
 
 
 def _check_directory(path: Path) -> None:

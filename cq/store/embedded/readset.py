@@ -41,12 +41,19 @@ class RangeRead(NamedTuple):
 class ReadSet:
     """The read conflict keys and ranges of one transaction."""
 
-    __slots__ = ("keys", "ranges", "size")
+    __slots__ = ("_sorted", "keys", "ranges", "size")
 
     def __init__(self) -> None:
         self.keys: set[bytes] = set()
         self.ranges: list[Range] = []
         self.size = 0
+        self._sorted: list[bytes] = []
+
+    def sorted_keys(self) -> list[bytes]:
+        """The keys in order; nothing is added any more once this has been asked for."""
+        if len(self._sorted) != len(self.keys):
+            self._sorted = sorted(self.keys)
+        return self._sorted
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.ranges)

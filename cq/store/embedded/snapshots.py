@@ -101,8 +101,9 @@ class Snapshot:
 
     def leak(self) -> None:
         """In a forked child: never close the connection, which belongs to the parent."""
-        if self._connection is not None:
-            leak(self._connection)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            leak(connection)
 
     def _use(self) -> sqlite3.Connection:
         if self._connection is None or self.expired:

@@ -39,10 +39,10 @@ class WalKeeper:
         if self._pages < CHECKPOINT_PAGES:
             return
         self._pages = 0
-        length, done = self._checkpoint("PASSIVE")
+        length = self._checkpoint("PASSIVE")
         if length < LIMIT_PAGES:
             self._limit, self._wait_ms = LIMIT_PAGES, _FIRST_WAIT_MS
-        elif length >= self._limit and done <= length:
+        elif length >= self._limit:
             self._start_anew()
 
     def _start_anew(self) -> None:
@@ -50,18 +50,18 @@ class WalKeeper:
         with self._lock.held():
             self._connection.execute(f"PRAGMA busy_timeout = {self._wait_ms}")
             try:
-                length, _ = self._checkpoint("TRUNCATE")
+                length = self._checkpoint("TRUNCATE")
             finally:
                 self._connection.execute("PRAGMA busy_timeout = 10000")
         if length > 0:
             self._limit += _STEP_PAGES
             self._wait_ms = min(self._wait_ms * 3, _LAST_WAIT_MS)
 
-    def _checkpoint(self, mode: str) -> tuple[int, int]:
-        """How many pages the log has, and how many of them are in the file now."""
+    def _checkpoint(self, mode: str) -> int:
+        """How many pages the log still has."""
         try:
-            _, length, done = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            length: int = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()[1]
         except sqlite3.OperationalError:
             # Another process makes one at this moment, or the disk is full: the next commits try again.
-            return 0, 0
-        return length, done
+            return 0
+        return length

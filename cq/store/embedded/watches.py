@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .conflicts import decode
-from .error import OPERATION_CANCELLED, FDBError
+from .error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
 from .future import FutureVoid
 from .lockfile import Listener
 
@@ -30,14 +30,13 @@ _PAUSE_SECONDS = 0.001
 class Watch(FutureVoid):
     """Ready when the key has got another value. Dropping it ends the watch, unless it has a callback."""
 
-    __slots__ = ("active", "key", "value", "watches")
+    __slots__ = ("key", "value", "watches")
 
     def __init__(self, watches: Watches, key: bytes, value: bytes | None) -> None:
         super().__init__()
         self.watches = watches
         self.key = key
         self.value = value
-        self.active = False
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         self.watches.pinned.add(self)
@@ -45,8 +44,7 @@ class Watch(FutureVoid):
 
     def settle(self, result: None = None, error: BaseException | None = None) -> bool:
         settled = super().settle(result, error)
-        if settled:
-            self.watches.pinned.discard(self)
+        self.watches.pinned.discard(self)
         return settled
 
     def compare(self, value: bytes | None) -> None:
@@ -55,8 +53,11 @@ class Watch(FutureVoid):
             self.settle()
 
 
+_Reference = weakref.ref[Watch]
+
+
 class Watches:
-    """The watches of one database."""
+    """The watches of one database. Only the thread uses `_by_key`."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], path: Path) -> None:
         self.pinned: set[Watch] = set()
@@ -64,25 +65,32 @@ class Watches:
         self._connect = connect
         self._path = path
         self._lock = threading.Lock()
-        self._new: list[weakref.ref[Watch]] = []
-        self._by_key: dict[bytes, list[weakref.ref[Watch]]] = {}
+        self._new: list[_Reference] = []
+        self._by_key: dict[bytes, list[_Reference]] = {}
+        self._number = 0
         self._listener: Listener | None = None
+        self._thread: threading.Thread | None = None
         self._closed = False
         self._seen = 0
+        self._next_sweep = 0.0
 
     def full(self) -> bool:
-        return len(self._by_key) + len(self._new) >= self.limit
+        """Whether no more watches are allowed."""
+        return self._number + len(self._new) >= self.limit
 
     def add(self, watches: Iterable[Watch]) -> None:
         """Begin to watch; a key that has changed already since its value was read fires as well."""
+        watches = list(watches)
         with self._lock:
-            if self._closed:
-                return
-            self._new += map(weakref.ref, watches)
-            if self._listener is None:
-                self._listener = Listener(self._path)
-                threading.Thread(target=self._serve, name="cq-watches", daemon=True).start()
-            self._listener.wake()
+            try:
+                if self._listener is None and not self._closed:
+                    self._start()
+            except OSError:
+                # Out of file descriptors or threads. The commit these watches hang on stands.
+                _fail(watches, PLATFORM_ERROR)
+            if self._listener is not None:
+                self._new += map(weakref.ref, watches)
+                self._listener.wake()
 
     def close(self) -> None:
         """End all watches with the error 1101."""
@@ -90,27 +98,41 @@ class Watches:
             self._closed = True
             if self._listener is not None:
                 self._listener.wake()
-        for watch in self._live():
-            watch.settle(error=FDBError(OPERATION_CANCELLED))
+            new, self._new = self._new, []
+            thread = self._thread
+        _fail(_live(new), OPERATION_CANCELLED)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
-    def _live(self) -> list[Watch]:
-        references = [*self._new, *(ref for refs in list(self._by_key.values()) for ref in refs)]
-        return [watch for ref in references if (watch := ref()) is not None]
+    def _start(self) -> None:
+        listener = Listener(self._path)
+        thread = threading.Thread(target=self._serve, args=(listener,), name="cq-watches", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            listener.close()
+            raise OSError(str(error)) from error
+        self._listener, self._thread = listener, thread
 
     # The thread
 
-    def _serve(self) -> None:
-        listener = self._listener
-        assert listener is not None  # noqa: S101 - set before the thread starts
+    def _serve(self, listener: Listener) -> None:
+        code = IO_ERROR
         try:
             with contextlib.closing(self._connect()) as connection:
                 while self._look(connection, listener):
                     time.sleep(_PAUSE_SECONDS)
+            code = OPERATION_CANCELLED
+        except sqlite3.Error:
+            with self._lock:
+                self._listener = None
         finally:
+            references, self._by_key, self._number = list(self._references()), {}, 0
+            _fail(_live(references), code)
             listener.close()
 
     def _look(self, connection: sqlite3.Connection, listener: Listener) -> bool:
-        """One round; False when the thread is not needed any more."""
+        """One round, longer while there is nothing to watch; False when the thread is not needed any more."""
         for _ in range(_LINGER_CHECKS):
             listener.wait(_CHECK_SECONDS)
             if self._closed:
@@ -127,13 +149,11 @@ class Watches:
     def _check(self, connection: sqlite3.Connection) -> None:
         with self._lock:
             new, self._new = self._new, []
+            self._number += len(new)
         connection.execute("BEGIN")
         try:
             oldest, last = connection.execute("SELECT min(version), max(version) FROM commits").fetchone()
-            for ref in new:
-                if (watch := ref()) is not None:
-                    self._by_key.setdefault(watch.key, []).append(ref)
-            keys = {watch.key for ref in new if (watch := ref()) is not None}
+            keys = self._enter(new)
             if last != self._seen:
                 keys |= self._written(connection) if oldest <= self._seen else self._by_key.keys()
             for key in keys:
@@ -143,29 +163,54 @@ class Watches:
             connection.execute("COMMIT")
         self._sweep()
 
+    def _enter(self, new: list[_Reference]) -> set[bytes]:
+        """Take on new watches; their keys."""
+        keys = set()
+        for reference in new:
+            watch = reference()
+            if watch is not None:
+                self._by_key.setdefault(watch.key, []).append(reference)
+                keys.add(watch.key)
+        return keys
+
     def _written(self, connection: sqlite3.Connection) -> set[bytes]:
         """The watched keys that have been written since the last look."""
         written: set[bytes] = set()
         watched = self._by_key.keys()
-        rows = connection.execute("SELECT writes FROM commits WHERE version > ?", (self._seen,))
-        for (row,) in rows:
+        for (row,) in connection.execute("SELECT writes FROM commits WHERE version > ?", (self._seen,)):
             keys, ranges = decode(row)
-            written.update(watched & keys if len(keys) < len(watched) else watched & set(keys))
+            written.update(watched & keys)
             for begin, end in ranges:
                 written.update(key for key in watched if begin <= key < end)
         return written
 
     def _compare(self, connection: sqlite3.Connection, key: bytes) -> None:
         row = connection.execute("SELECT v FROM kv WHERE k = ?", (key,)).fetchone()
-        for ref in self._by_key.get(key, ()):
-            if (watch := ref()) is not None:
-                watch.compare(row[0] if row else None)
+        for watch in _live(self._by_key.get(key, ())):
+            watch.compare(row[0] if row else None)
+        self._tidy(key)
 
     def _sweep(self) -> None:
-        """Forget watches that have fired or that nobody holds any more."""
-        for key, refs in list(self._by_key.items()):
-            left = [ref for ref in refs if (watch := ref()) is not None and not watch.is_ready()]
-            if left:
-                self._by_key[key] = left
-            else:
-                del self._by_key[key]
+        """From time to time, forget the watches that nobody holds any more."""
+        if time.monotonic() >= self._next_sweep:
+            self._next_sweep = time.monotonic() + _CHECK_SECONDS
+            for key in list(self._by_key):
+                self._tidy(key)
+            self._number = sum(1 for _ in self._references())
+
+    def _tidy(self, key: bytes) -> None:
+        self._by_key[key] = [ref for ref in self._by_key[key] if (watch := ref()) and not watch.is_ready()]
+        if not self._by_key[key]:
+            del self._by_key[key]
+
+    def _references(self) -> Iterable[_Reference]:
+        return (reference for references in self._by_key.values() for reference in references)
+
+
+def _live(references: Iterable[_Reference]) -> list[Watch]:
+    return [watch for reference in references if (watch := reference()) is not None]
+
+
+def _fail(watches: Iterable[Watch], code: int) -> None:
+    for watch in watches:
+        watch.settle(error=FDBError(code))
