@@ -1,0 +1,172 @@
+"""What must stay small stays small: SQLite's log, the log of commits, and the memory of both."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cq.store.embedded import Database, FDBError, conflicts, wal
+from cq.store.embedded.conflicts import ConflictLog, Group, decode, encode
+from cq.store.embedded.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
+from cq.store.embedded.readset import ReadSet
+
+
+def log_bytes(path: Path) -> int:
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+def test_the_write_ahead_log_starts_anew(db: Database, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 50)
+    for number in range(200):
+        db[b"%d" % (number % 10)] = bytes(20_000)
+    assert log_bytes(path) < 200 * 20_000 / 4
+
+
+def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is always a reader open, each on a newer snapshot; without a pause the log would never start anew."""
+    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 50)
+    monkeypatch.setattr(wal, "LIMIT_PAGES", 500)
+    db.committer._wal._limit = 500
+    stop = threading.Event()
+
+    def read() -> None:
+        older = db.create_transaction()
+        older.get(b"a").wait()
+        while not stop.is_set():
+            newer = db.create_transaction()
+            newer.get(b"a").wait()
+            stop.wait(0.01)
+            older = newer
+        older.cancel()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        largest = 0
+        for number in range(800):
+            db[b"%d" % (number % 10)] = bytes(20_000)
+            largest = max(largest, log_bytes(path))
+    finally:
+        stop.set()
+        reader.join()
+
+    assert largest < 6_000_000 < 800 * 20_000
+
+
+def stored_rows(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        rows: int = connection.execute("SELECT count(*) FROM commits").fetchone()[0]
+    return rows
+
+
+def test_the_log_of_commits_is_trimmed_by_age(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conflicts, "KEPT_VERSIONS", 20_000)
+    monkeypatch.setattr("cq.store.embedded.committer._TRIM_SECONDS", 0)
+    old = db.create_transaction()
+    old.get(b"a").wait()
+    for _ in range(50):
+        db[b"b"] = b"1"
+    time.sleep(0.03)
+    db[b"b"] = b"1"
+    db[b"b"] = b"1"
+
+    assert stored_rows(path) < 10
+    old[b"c"] = b"1"
+    with pytest.raises(FDBError, match="1007"):
+        old.commit().wait()
+
+
+def test_an_idle_store_still_knows_its_last_version(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conflicts, "KEPT_VERSIONS", 1_000)
+    monkeypatch.setattr("cq.store.embedded.committer._TRIM_SECONDS", 0)
+    db[b"a"] = b"1"
+    time.sleep(0.01)
+    tr = db.create_transaction()
+    tr.get(b"a").wait()
+    db[b"b"] = b"1"
+    tr[b"c"] = b"1"
+    tr.commit().wait()
+
+
+def test_the_log_of_commits_is_trimmed_by_size(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conflicts, "KEPT_KEYS", 100)
+    monkeypatch.setattr("cq.store.embedded.committer._TRIM_SECONDS", 0)
+    for number in range(500):
+        db[b"%d" % number] = b"1"
+    assert stored_rows(path) <= 102
+    assert len(db.committer._log._latest) <= 102
+
+
+def reads(*keys: bytes, ranges: tuple[tuple[bytes, bytes], ...] = ()) -> ReadSet:
+    made = ReadSet()
+    for key in keys:
+        made.add_key(key, None)
+    for begin, end in ranges:
+        made.add_range(begin, end, None)
+    return made
+
+
+def test_a_row_of_the_log_says_what_was_written() -> None:
+    keys, ranges = [b"", b"a", b"\x00\xff" * 50], [(b"a", b"b"), (b"", b"\xff")]
+    assert decode(encode(keys, ranges)) == (keys, ranges)
+    assert decode(encode([], [])) == ([], [])
+    assert decode(b"") == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("read", "conflict"),
+    [
+        (reads(b"k"), True),
+        (reads(b"l"), False),
+        (reads(b"ra"), True),
+        (reads(b"rz"), False),
+        (reads(ranges=((b"j", b"k\x00"),)), True),
+        (reads(ranges=((b"j", b"k"),)), False),
+        (reads(ranges=((b"q", b"ra"),)), False),
+        (reads(ranges=((b"q", b"rb"),)), True),
+        (reads(ranges=((b"rz", b"s"),)), False),
+    ],
+)
+def test_reads_conflict_with_later_writes_of_the_same_keys(read: ReadSet, conflict: bool) -> None:
+    log = ConflictLog()
+    log.append(Group(10, [b"l"], [], 1))
+    log.append(Group(20, [b"k"], [(b"ra", b"rz")], 1))
+
+    assert log.check(10, read) == (NOT_COMMITTED if conflict else 0)
+    assert log.check(20, read) == 0
+    assert log.check(9, read) == TRANSACTION_TOO_OLD
+
+
+def test_a_gap_in_the_log_makes_older_transactions_too_old(db: Database, path: Path) -> None:
+    """Another process may trim rows that this one has not seen."""
+    tr = db.create_transaction()
+    tr.get(b"a").wait()
+    tr[b"c"] = b"1"
+    with Database(path, power_safe=False) as other:
+        other[b"a"] = b"1"
+        for _ in range(10):
+            other[b"b"] = b"1"
+        other._connection.execute("DELETE FROM commits WHERE version < (SELECT max(version) FROM commits)")
+    with pytest.raises(FDBError, match="1007"):
+        tr.commit().wait()
+
+
+def test_idle_connections_are_bounded(db: Database) -> None:
+    transactions = [db.create_transaction() for _ in range(60)]
+    for tr in transactions:
+        tr.get(b"a").wait()
+    transactions.clear()
+    del tr
+    db[b"a"]
+    assert db._pool._count <= 17

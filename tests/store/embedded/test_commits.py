@@ -1,0 +1,332 @@
+"""Commits: groups, versions, conflicts between threads and processes, and what survives a kill."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cq.errors import StoreError
+from cq.store.embedded import Database, FDBError, Transaction, committer
+from cq.store.embedded.committer import Request
+from cq.store.embedded.future import FutureVoid
+
+ONE = (1).to_bytes(8, "little")
+
+
+def number(value: bytes | None) -> int:
+    return int.from_bytes(value or b"", "little")
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Run in threads, and raise what any of them raises."""
+    errors: list[BaseException] = []
+
+    def guarded(thread: int) -> None:
+        try:
+            work(thread)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(thread,)) for thread in range(count)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    if errors:
+        raise errors[0]
+
+
+class Held:
+    """Keeps the leader from committing, so that a group gathers behind it."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.entered, self.go = threading.Event(), threading.Event()
+        self._commit = db.committer._commit
+
+    def __enter__(self) -> Held:
+        self.db.committer._commit = self._wait  # type: ignore[method-assign]
+        self.thread = threading.Thread(target=lambda: self.db.add(b"held", ONE))
+        self.thread.start()
+        assert self.entered.wait(5)
+        return self
+
+    def _wait(self, group: list[Request]) -> None:
+        self.db.committer._commit = self._commit  # type: ignore[method-assign]
+        self.entered.set()
+        assert self.go.wait(5)
+        self._commit(group)
+
+    def __exit__(self, *_: object) -> None:
+        self.go.set()
+        self.thread.join()
+
+
+def stamped(db: Database, key: bytes) -> tuple[Transaction, Any]:
+    tr = db.create_transaction()
+    tr.set_versionstamped_value(key, bytes(14))
+    return tr, tr.get_versionstamp()
+
+
+# Groups
+
+
+def test_a_group_shares_its_version_and_not_its_stamps(db: Database) -> None:
+    transactions = [stamped(db, b"%d" % i) for i in range(5)]
+    with Held(db):
+        commits = [tr.commit() for tr, _ in transactions]
+        assert not any(commit.is_ready() for commit in commits)
+    for commit in commits:
+        commit.wait()
+
+    stamps = [stamp.value for _, stamp in transactions]
+    assert len({stamp[:8] for stamp in stamps}) == 1
+    assert [stamp[8:] for stamp in stamps] == [bytes([0, i]) for i in range(5)]
+    assert {tr.get_committed_version() for tr, _ in transactions} == {number(stamps[0][:8][::-1])}
+    assert [db[b"%d" % i] for i in range(5)] == stamps
+
+
+def test_commits_that_nobody_waits_for_are_made(db: Database) -> None:
+    with Held(db):
+        tr = db.create_transaction()
+        tr[b"a"] = b"1"
+        done = threading.Event()
+        tr.commit().on_ready(lambda _: done.set())
+
+    assert done.wait(5)
+    assert db[b"a"] == b"1"
+
+
+def test_a_group_sees_its_own_conflicts(db: Database) -> None:
+    first, second, third = (db.create_transaction() for _ in range(3))
+    assert first.get(b"a").value is second.get(b"a").value is None
+    assert list(third.get_range(b"a", b"c")) == []
+    for number_, tr in enumerate([first, second, third]):
+        tr[b"a"] = b"%d" % number_
+    with Held(db):
+        commits = [tr.commit() for tr in (first, second, third)]
+    commits[0].wait()
+    for commit in commits[1:]:
+        with pytest.raises(FDBError, match="1020"):
+            commit.wait()
+    assert db[b"a"] == b"0"
+
+
+def test_later_writes_of_a_group_come_after_earlier_ones(db: Database) -> None:
+    transactions = [db.create_transaction() for _ in range(4)]
+    transactions[0][b"a"] = b"old"
+    transactions[1].clear_range(b"", b"z")
+    transactions[2].add(b"a", ONE)
+    transactions[3].append_if_fits(b"a", b"!")
+    with Held(db):
+        commits = [tr.commit() for tr in transactions]
+    for commit in commits:
+        commit.wait()
+    assert db[b"a"] == ONE + b"!"
+
+
+def test_one_leader_does_not_work_for_all_others(db: Database) -> None:
+    """It passes on as soon as its own commit is made and others wait."""
+    leaders: list[str] = []
+    inner = db.committer._commit_group
+
+    def note(group: list[Request]) -> list[int]:
+        leaders.append(threading.current_thread().name)
+        return inner(group)
+
+    db.committer._commit_group = note  # type: ignore[method-assign]
+
+    def work(thread: int) -> None:
+        for _ in range(50):
+            db.add(b"%d" % thread, ONE)
+
+    in_threads(6, work)
+
+    assert len(set(leaders)) > 1
+    assert all(number(db[b"%d" % thread]) == 50 for thread in range(6))
+
+
+def test_an_interrupted_waiter_does_not_take_the_leadership_with_it(db: Database) -> None:
+    request: Any = None
+    with Held(db):
+        tr = db.create_transaction()
+        tr[b"a"] = b"1"
+        request = tr.commit()
+        request.leads = True
+        db.committer.excuse(request)
+        assert not request.leads
+    FutureVoid.block_until_ready(request)
+    db[b"b"] = b"1"
+
+
+def test_a_failing_disk_fails_the_commit_and_nothing_else(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("cq.store.embedded.apply.Applier.flush", fail)
+    tr = db.create_transaction()
+    tr[b"a"] = b"1"
+    stamp = tr.get_versionstamp()
+    with pytest.raises(FDBError, match="1510"):
+        tr.commit().wait()
+    with pytest.raises(FDBError, match="2020"):
+        stamp.wait()
+    monkeypatch.undo()
+    assert db[b"a"] is None
+    db[b"a"] = b"2"
+    assert db[b"a"] == b"2"
+
+
+def test_commits_under_way_finish_before_the_store_closes(path: Path) -> None:
+    db = Database(path)
+    with Held(db) as held:
+        closing = threading.Thread(target=db.close)
+        closing.start()
+        held.go.set()
+        closing.join(5)
+        assert not closing.is_alive()
+    with Database(path) as again:
+        assert number(again[b"held"]) == 1
+    with pytest.raises(StoreError):
+        db[b"a"] = b"1"
+
+
+# Serializability
+
+
+def transfer(db: Database, accounts: int, seed: int, rounds: int) -> None:
+    """Move money about: the total never changes, and no account falls below 0."""
+    rng = random.Random(seed)
+    for _ in range(rounds):
+        source, target = rng.sample(range(accounts), 2)
+
+        def run(tr: Transaction, source: int = source, target: int = target) -> None:
+            have = number(tr.get(b"account%d" % source).value)
+            amount = rng.randint(0, have)
+            tr.set(b"account%d" % source, (have - amount).to_bytes(8, "little"))
+            tr.add(b"account%d" % target, amount.to_bytes(8, "little"))
+            total = sum(number(row.value) for row in tr.get_range(b"account", b"account\xff"))
+            assert total == 100 * accounts
+
+        db.transact(run)
+
+
+def test_transfers_of_many_threads_keep_the_total(db: Database) -> None:
+    for account in range(6):
+        db[b"account%d" % account] = (100).to_bytes(8, "little")
+    in_threads(6, lambda thread: transfer(db, 6, thread, 60))
+
+    assert sum(number(row.value) for row in db.get_range(b"account", b"account\xff")) == 600
+
+
+TRANSFERS = """
+import sys
+from cq.store.embedded import Database
+from tests.store.embedded.test_commits import transfer
+with Database(sys.argv[1], power_safe=False) as db:
+    transfer(db, 6, int(sys.argv[2]), 150)
+"""
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=Path(__file__).parents[3],
+        stdout=subprocess.PIPE,
+    )
+
+
+def finish(process: subprocess.Popen[bytes]) -> bytes:
+    output, _ = process.communicate(timeout=60)
+    return output
+
+
+def test_transfers_of_several_processes_keep_the_total(db: Database, path: Path) -> None:
+    for account in range(6):
+        db[b"account%d" % account] = (100).to_bytes(8, "little")
+    processes = [start(TRANSFERS, path, seed) for seed in range(3)]
+    in_threads(2, lambda thread: transfer(db, 6, 100 + thread, 100))
+    for process in processes:
+        finish(process)
+        assert process.returncode == 0
+
+    assert sum(number(row.value) for row in db.get_range(b"account", b"account\xff")) == 600
+
+
+# Durability
+
+
+WRITER = """
+import sys
+from cq.store.embedded import Database
+db = Database(sys.argv[1])
+number = 0
+while True:
+    number += 1
+    def run(tr):
+        tr.set(b"last", b"%d" % number)
+        tr.add(b"count", (1).to_bytes(8, "little"))
+        tr.set_versionstamped_key(b"log/" + bytes(14)[:10] + (4).to_bytes(4, "little"), b"%d" % number)
+    db.transact(run)
+    sys.stdout.write("%d\\n" % number)
+    sys.stdout.flush()
+"""
+
+
+def test_what_was_committed_is_there_after_a_kill(path: Path) -> None:
+    rng = random.Random(5)
+    acknowledged = committed = 0
+    for _ in range(4):
+        process = start(WRITER, path)
+        assert process.stdout is not None
+        for _ in range(rng.randint(5, 200)):
+            acknowledged = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        rest = finish(process).decode().split("\n")[:-1]
+        acknowledged = int(rest[-1]) if rest else acknowledged
+        with Database(path) as db:
+            last = int(db[b"last"] or b"0")
+            # The one under way may have been committed without having been told.
+            assert acknowledged <= last <= acknowledged + 1
+            committed += last
+            assert number(db[b"count"]) == committed
+            assert len(db.get_range(b"log/", b"log0")) == committed
+
+
+def test_a_killed_leader_leaves_no_lock(db: Database, path: Path) -> None:
+    code = (
+        "import sys, time; from cq.store.embedded import Database\n"
+        "db = Database(sys.argv[1]); db._lock.acquire(); db._connection.execute('BEGIN IMMEDIATE')\n"
+        "print('held', flush=True); time.sleep(60)"
+    )
+    process = start(code, path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    killer = threading.Timer(0.1, process.kill)
+    killer.start()
+    db[b"a"] = b"1"
+    finish(process)
+    assert db[b"a"] == b"1"
+
+
+def test_a_stopped_group_limit_still_commits_all(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "GROUP_TRANSACTIONS", 2)
+    with Held(db):
+        transactions = [db.create_transaction() for _ in range(9)]
+        for i, tr in enumerate(transactions):
+            tr[b"%d" % i] = b"1"
+        commits = [tr.commit() for tr in transactions]
+    for commit in commits:
+        commit.wait()
+    assert len({tr.get_committed_version() for tr in transactions}) == 5

@@ -1,0 +1,217 @@
+"""Opening: what is not a store is refused with one line and left as it was."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from cq.errors import NotAStore, StoreError
+from cq.store.embedded import Database, Transaction, file
+
+
+def assert_refused(path: Path, words: str) -> None:
+    """Opening fails with one line that has these words, and the file stays as it is, alone in its directory."""
+    before = contents(path)
+
+    with pytest.raises(NotAStore, match=words) as caught:
+        Database(path)
+
+    assert "\n" not in str(caught.value)
+    assert contents(path) == before
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    # SQLite leaves its (empty) helpers behind when it finds the damage itself.
+    helpers = {path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")}
+    return {
+        entry: entry.read_bytes()
+        for entry in path.parent.iterdir()
+        if entry.is_file() and entry not in helpers
+    }
+
+
+def make_store(path: Path) -> None:
+    def fill(tr: Transaction) -> None:
+        for number in range(5000):
+            tr.set(b"key%05d" % number, bytes(100))
+
+    with Database(path) as db:
+        db.transact(fill)
+
+
+def patch(path: Path, offset: int, data: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(data)] = data
+    path.write_bytes(content)
+
+
+def test_a_new_store_is_made_and_found_again(path: Path) -> None:
+    with Database(path) as db:
+        db[b"a"] = b"1"
+    with Database(str(path)) as db:
+        assert db[b"a"] == b"1"
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    with Database(path) as db:
+        db[b"a"] = b"1"
+        assert db[b"a"] == b"1"
+
+
+def test_odd_characters_in_the_name_are_fine(tmp_path: Path) -> None:
+    with Database(tmp_path / "a?b#c%20 d.db") as db:
+        db[b"a"] = b"1"
+    assert (tmp_path / "a?b#c%20 d.db").exists()
+
+
+def test_a_relative_path_stays_what_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    with Database(path.name) as db:
+        monkeypatch.chdir("/")
+        db[b"a"] = b"1"
+        assert db[b"a"] == b"1"
+
+
+def test_text_is_refused(path: Path) -> None:
+    path.write_text("hello, this is not a database at all\n" * 10)
+    assert_refused(path, "not a cq store")
+
+
+def test_a_short_file_is_refused(path: Path) -> None:
+    path.write_bytes(b"SQLite format 3\x00")
+    assert_refused(path, "not a cq store")
+
+
+def test_the_database_of_another_program_is_refused(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t (x)")
+    connection.commit()
+    connection.close()
+    assert_refused(path, "another program")
+
+
+def test_a_newer_format_is_refused(path: Path) -> None:
+    make_store(path)
+    patch(path, 60, (file.FORMAT + 1).to_bytes(4, "big"))
+    assert_refused(path, "newer version of cq: upgrade")
+
+
+def test_a_file_cut_short_is_refused(path: Path) -> None:
+    make_store(path)
+    os.truncate(path, 8 * 4096)
+    assert_refused(path, "damaged")
+
+
+def test_a_file_of_garbage_with_our_header_is_refused(path: Path) -> None:
+    make_store(path)
+    patch(path, 100, b"\xa5" * 20_000)
+    assert_refused(path, "damaged")
+
+
+def test_a_directory_is_refused(path: Path) -> None:
+    path.mkdir()
+    assert_refused(path, "is a directory")
+
+
+def test_a_missing_directory_is_named(path: Path) -> None:
+    with pytest.raises(NotAStore, match=r"directory of .* does not exist"):
+        Database(path / "deeper" / "store.db")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_cannot_be_written_is_refused(path: Path) -> None:
+    make_store(path)
+    path.chmod(0o400)
+    assert_refused(path, "cannot be written")
+
+
+def test_many_threads_may_create_one_store(path: Path) -> None:
+    databases: list[Database] = []
+    threads = [threading.Thread(target=lambda: databases.append(Database(path))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    databases[0][b"a"] = b"1"
+
+    assert [db[b"a"] for db in databases] == [b"1"] * 8
+    for db in databases:
+        db.close()
+
+
+def test_many_processes_may_create_one_store(path: Path) -> None:
+    code = (
+        "import sys; from cq.store.embedded import Database\n"
+        "with Database(sys.argv[1]) as db: db.add(b'n', (1).to_bytes(8, 'little'))"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(4)]
+    assert [process.wait(30) for process in processes] == [0] * 4
+    with Database(path) as db:
+        assert db[b"n"] == (4).to_bytes(8, "little")
+
+
+def test_opening_a_store_twice_keeps_the_locks_of_the_first(path: Path) -> None:
+    """A second handle in the process must not open and close the file by itself: see `file.check`."""
+    with Database(path) as db:
+        db[b"a"] = b"1"
+        with Database(path) as other:
+            assert other[b"a"] == b"1"
+        code = (
+            "import sys; from cq.store.embedded import Database\n"
+            "with Database(sys.argv[1]) as db: db[b'b'] = b'2'"
+        )
+        # The process is the last to leave only if it cannot see this one's locks; then it would remove the log.
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=30)
+        assert path.with_name("store.db-wal").exists()
+        assert db[b"b"] == b"2"
+
+
+def test_a_closed_store_says_so(path: Path) -> None:
+    db = Database(path)
+    transaction = db.create_transaction()
+    transaction[b"a"] = b"1"
+    db.close()
+    db.close()
+
+    with pytest.raises(StoreError, match="closed"):
+        db.create_transaction()
+    with pytest.raises(StoreError, match="closed"):
+        transaction.commit()
+    assert not path.with_name("store.db-wal").exists()
+
+
+def test_a_dropped_store_closes_itself(path: Path) -> None:
+    db = Database(path)
+    db[b"a"] = b"1"
+    del db
+    assert not path.with_name("store.db-wal").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_told_to_open_the_store_itself(path: Path) -> None:
+    with Database(path) as db:
+        transaction = db.create_transaction()
+        assert transaction.get(b"a").value is None
+        child = os.fork()
+        if child == 0:
+            os._exit(_try_in_child(db))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        transaction[b"a"] = b"1"
+        transaction.commit().wait()
+        assert db[b"a"] == b"1"
+
+
+def _try_in_child(db: Database) -> int:
+    try:
+        db.create_transaction()
+    except StoreError as error:
+        db.close()
+        return 0 if "after forking" in str(error) else 1
+    return 2

@@ -1,0 +1,154 @@
+"""Range reads: in pieces, both ways, by selectors, through own writes."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from cq.store.embedded import Database, FDBError, KeySelector, Transaction
+from cq.store.embedded.ranges import EXACT, ITERATOR, LARGE, MEDIUM, SERIAL, SMALL, WANT_ALL
+
+MODES = [WANT_ALL, ITERATOR, SMALL, MEDIUM, LARGE, SERIAL]
+
+
+def fill(db: Database, rows: int, size: int = 100) -> list[bytes]:
+    keys = [b"%06d" % number for number in range(rows)]
+
+    def run(tr: Transaction) -> None:
+        for key in keys:
+            tr[key] = bytes(size)
+
+    db.transact(run)
+    return keys
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_every_mode_reads_all_rows(db: Database, mode: int, reverse: bool) -> None:
+    keys = fill(db, 3000)
+    tr = db.create_transaction()
+    found = [row.key for row in tr.get_range(b"", b"\xff", reverse=reverse, streaming_mode=mode)]
+    assert found == (keys[::-1] if reverse else keys)
+
+
+@pytest.mark.parametrize("mode", [*MODES, EXACT])
+def test_a_limit_holds_over_pieces(db: Database, mode: int) -> None:
+    keys = fill(db, 3000)
+    tr = db.create_transaction()
+    assert [row.key for row in tr.get_range(b"", b"\xff", 2500, streaming_mode=mode)] == keys[:2500]
+    assert len(tr.get_range(b"", b"\xff", 2500, True, mode).to_list()) == 2500
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_own_writes_are_merged_over_pieces(db: Database, reverse: bool) -> None:
+    keys = fill(db, 2000)
+    tr = db.create_transaction()
+    tr.clear_range(keys[100], keys[700])
+    for key in keys[::3]:
+        tr.clear(key)
+    for key in keys[::5]:
+        tr.set(key, b"new")
+    tr.append_if_fits(keys[1999], b"!")
+    expected = {key: bytes(100) for key in keys[:100] + keys[700:]}
+    for key in keys[::3]:
+        expected.pop(key, None)
+    expected.update(dict.fromkeys(keys[::5], b"new"))
+    expected[keys[1999]] = bytes(100) + b"!"
+
+    rows = [(row.key, row.value) for row in tr.get_range(b"", b"\xff", reverse=reverse)]
+
+    assert rows == sorted(expected.items(), reverse=reverse)
+
+
+def test_iterating_sees_one_version(db: Database) -> None:
+    keys = fill(db, 3000)
+    tr = db.create_transaction()
+    rows = iter(tr.get_range(b"", b"\xff"))
+    next(rows)
+    db.clear_range(b"", b"\xff")
+    assert [row.key for row in rows] == keys[1:]
+
+
+def test_only_what_was_read_conflicts(db: Database) -> None:
+    keys = fill(db, 3000)
+    for changed, commits in [(keys[2900], True), (keys[1], False)]:
+        tr = db.create_transaction()
+        rows = iter(tr.get_range(b"", b"\xff"))
+        for _ in range(5):
+            next(rows)
+        db[changed] = b"changed"
+        tr[b"other"] = b"1"
+        if commits:
+            tr.commit().wait()
+        else:
+            with pytest.raises(FDBError, match="1020"):
+                tr.commit().wait()
+
+
+def test_a_large_range_does_not_fill_the_memory(db: Database) -> None:
+    for part in range(8):
+        db.transact(lambda tr, part=part: [tr.set(b"%d/%04d" % (part, i), bytes(9000)) for i in range(500)])  # type: ignore[misc]
+    tr = db.create_transaction()
+    tracemalloc.start()
+    try:
+        total = sum(len(row.value) for row in tr.get_range(b"", b"\xff"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert total == 8 * 500 * 9000
+    assert peak < 3_000_000
+
+
+def test_selectors_count_through_own_writes(db: Database) -> None:
+    fill(db, 10)
+    tr = db.create_transaction()
+    tr.clear(b"000003")
+    tr[b"000005x"] = b"1"
+    select = KeySelector.first_greater_or_equal
+
+    assert tr.get_key(select(b"000002") + 1).value == b"000004"
+    assert tr.get_key(select(b"000002") + 3).value == b"000005x"
+    assert tr.get_key(KeySelector.last_less_than(b"000006") - 2).value == b"000004"
+    assert tr.get_key(KeySelector.last_less_or_equal(b"000003")).value == b"000002"
+    assert tr.get_key(select(b"000000") - 1).value == b""
+    assert tr.get_key(select(b"000009") + 1).value == b"\xff"
+
+
+def test_a_range_may_be_given_by_selectors(db: Database) -> None:
+    keys = fill(db, 20)
+    tr = db.create_transaction()
+    begin = KeySelector.first_greater_than(keys[3])
+    end = KeySelector.first_greater_or_equal(keys[3]) + 5
+
+    assert [row.key for row in tr.get_range(begin, end)] == keys[4:8]
+    assert [row.key for row in tr.get_range(KeySelector.last_less_than(keys[5]), keys[7])] == keys[4:7]
+    assert [row.key for row in tr[keys[2] : keys[5]]] == keys[2:5]
+    assert [row.key for row in tr[keys[2] : keys[5] : -1]] == keys[2:5][::-1]
+    assert list(tr.get_range(end, begin)) == []
+
+
+def test_rows_unpack_and_prefixes_work(db: Database) -> None:
+    db[b"a/1"], db[b"a/2"], db[b"b"] = b"x", b"y", b"z"
+    tr = db.create_transaction()
+    assert dict(tr.get_range_startswith(b"a/")) == {b"a/1": b"x", b"a/2": b"y"}  # type: ignore[arg-type]
+    assert [row.key for row in db.get_range_startswith(b"a/", limit=1)] == [b"a/1"]
+    assert repr(db.get_range(b"b", b"c")[0]) == "b'b': b'z'"
+    db.clear_range_startswith(b"a/")
+    assert [row.key for row in db[:]] == [b"b"]
+
+
+def test_sizes_are_exact_and_split_points_split(db: Database) -> None:
+    keys = fill(db, 1000)
+    tr = db.create_transaction()
+    points = tr.get_range_split_points(keys[0], b"\xff", 10_600).wait()
+
+    assert tr.get_estimated_range_size_bytes(keys[0], keys[500]).wait() == 500 * 106
+    assert points == [*keys[::100], b"\xff"]
+    assert tr.get_range_split_points(keys[0], b"\xff", 10_600, 2).wait() == [
+        keys[0],
+        keys[100],
+        keys[200],
+        b"\xff",
+    ]

@@ -1,0 +1,196 @@
+"""Watches fire on other values, from this process and others, and never on the same value."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cq.store.embedded import Database, FDBError, lockfile
+from cq.store.embedded.future import FutureVoid
+
+
+def fires(watch: FutureVoid, seconds: float = 5.0) -> bool:
+    """Whether the watch gets ready within a time."""
+    ready = threading.Event()
+    watch.on_ready(lambda _: ready.set())
+    return ready.wait(seconds)
+
+
+def settled(db: Database) -> None:
+    """Wait until all commits so far have been looked at: a watch of a new key has fired."""
+    _, watch = db.get_and_watch(b"settled")
+    db[b"settled"] = time.time_ns().to_bytes(8, "big")
+    assert fires(watch)
+
+
+def test_a_watch_fires_when_the_value_changes(db: Database) -> None:
+    value, watch = db.get_and_watch(b"a")
+    assert value is None
+    assert not watch.is_ready()
+    db[b"a"] = b"1"
+
+    assert fires(watch)
+    watch.wait()
+
+
+@pytest.mark.parametrize("write", ["clear", "clear_range", "add"])
+def test_a_watch_fires_on_every_kind_of_write(db: Database, write: str) -> None:
+    watch = db.set_and_watch(b"a", b"\x01")
+    if write == "clear":
+        db.clear(b"a")
+    elif write == "clear_range":
+        db.clear_range(b"", b"b")
+    else:
+        db.add(b"a", b"\x01")
+
+    assert fires(watch)
+
+
+def test_the_same_value_again_does_not_fire(db: Database) -> None:
+    watch = db.set_and_watch(b"a", b"1")
+    db[b"a"] = b"1"
+    settled(db)
+    assert not watch.is_ready()
+
+    db[b"a"] = b"2"
+    assert fires(watch)
+
+
+def test_a_change_between_the_read_and_the_commit_fires(db: Database) -> None:
+    tr = db.create_transaction()
+    watch = tr.watch(b"a")
+    db[b"a"] = b"1"
+    tr.commit().wait()
+
+    assert fires(watch)
+
+
+def test_many_watches_of_one_key_all_fire(db: Database) -> None:
+    watches = [db.get_and_watch(b"a")[1] for _ in range(50)]
+    db[b"a"] = b"1"
+
+    assert all(fires(watch) for watch in watches)
+
+
+def test_a_watch_fires_for_another_process(db: Database, path: Path) -> None:
+    _, watch = db.get_and_watch(b"a")
+    code = "import sys; from cq.store.embedded import Database\nwith Database(sys.argv[1]) as db: db[b'a'] = b'1'"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=30)
+
+    assert fires(watch)
+
+
+def test_a_watch_fires_for_another_handle_without_inotify(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lockfile, "_watch_file", lambda _: None)
+    _, watch = db.get_and_watch(b"a")
+    with Database(path) as other:
+        other[b"a"] = b"1"
+
+    assert fires(watch)
+
+
+def test_a_watch_is_quick(db: Database) -> None:
+    delays = []
+    for number in range(20):
+        _, watch = db.get_and_watch(b"a")
+        settled(db)
+        fired: list[float] = []
+        watch.on_ready(lambda _, fired=fired: fired.append(time.perf_counter()))  # type: ignore[misc]
+        db[b"a"] = b"%d" % number
+        committed = time.perf_counter()
+        watch.wait()
+        delays.append(fired[0] - committed)
+
+    assert sorted(delays)[10] < 0.02
+
+
+def test_a_cancelled_watch_raises_1101(db: Database) -> None:
+    _, watch = db.get_and_watch(b"a")
+    watch.cancel()
+    with pytest.raises(FDBError, match="1101"):
+        watch.wait()
+
+
+def test_closing_ends_watches(path: Path) -> None:
+    with Database(path) as db:
+        _, watch = db.get_and_watch(b"a")
+    with pytest.raises(FDBError, match="1101"):
+        watch.wait()
+
+
+def test_resetting_ends_watches_that_were_not_committed(db: Database) -> None:
+    tr = db.create_transaction()
+    watch = tr.watch(b"a")
+    tr.reset()
+    with pytest.raises(FDBError, match="1025"):
+        watch.wait()
+
+
+def test_a_conflict_ends_watches(db: Database) -> None:
+    tr = db.create_transaction()
+    watch = tr.watch(b"a")
+    tr[b"b"] = b"1"
+    db[b"a"] = b"1"
+    with pytest.raises(FDBError, match="1020"):
+        tr.commit().wait()
+    with pytest.raises(FDBError, match="1020"):
+        watch.wait()
+
+
+def test_too_many_watches_raise_1032(db: Database) -> None:
+    db.options.set_max_watches(2)
+    _first, _second = db.get_and_watch(b"a")[1], db.get_and_watch(b"b")[1]
+    with pytest.raises(FDBError, match="1032"):
+        db.create_transaction().watch(b"c").wait()
+
+
+def test_dropped_watches_are_forgotten(db: Database) -> None:
+    for number in range(100):
+        db.get_and_watch(b"%d" % number)
+    deadline = time.monotonic() + 5
+    while db.watches._number > 1 and time.monotonic() < deadline:
+        db.watches._next_sweep = 0
+        settled(db)
+
+    assert db.watches._number <= 1
+
+
+def test_the_thread_exists_only_with_watches(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cq.store.embedded.watches._CHECK_SECONDS", 0.01)
+    db[b"a"] = b"0"
+    assert db.watches._thread is None
+    settled(db)
+    thread = db.watches._thread
+    assert thread is not None
+    thread.join(5)
+    assert not thread.is_alive()
+
+    settled(db)
+
+
+def test_watches_fire_under_load(db: Database) -> None:
+    stop = threading.Event()
+
+    def load() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            db[b"load"] = b"%d" % number
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        for number in range(30):
+            _, watch = db.get_and_watch(b"a")
+            db[b"a"] = b"%d" % number
+            assert fires(watch)
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,266 @@
+"""FoundationDB's semantics as cq relies on them: the same tests on the embedded store and on a cluster."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from cq.store.api import METADATA_VERSION, WANT_ALL, error_code
+
+ONE = (1).to_bytes(8, "little")
+
+
+def code_of(call: Any) -> int | None:
+    """The store's error code that a call raises; None when it raises none."""
+    try:
+        call()
+    except Exception as error:
+        code = error_code(error)
+        if code is None:
+            raise
+        return code
+    return None
+
+
+def commit(tr: Any) -> int | None:
+    return code_of(lambda: tr.commit().wait())
+
+
+def stamped_key(prefix: bytes, tail: bytes = b"") -> bytes:
+    return prefix + bytes(10) + tail + len(prefix).to_bytes(4, "little")
+
+
+def rows(reader: Any, prefix: bytes, **options: Any) -> list[tuple[bytes, bytes]]:
+    return [
+        (row.key[len(prefix) :], row.value) for row in reader.get_range(prefix, prefix + b"\xff", **options)
+    ]
+
+
+def test_a_value_is_there_after_the_commit_and_not_before(db: Any, space: bytes) -> None:
+    writer, reader = db.create_transaction(), db.create_transaction()
+    writer[space] = b"1"
+    assert not reader.get(space).present()
+    assert commit(writer) is None
+    assert reader.get(space).value is None
+    assert db[space] == b"1"
+
+
+def test_own_writes_are_read(db: Any, space: bytes) -> None:
+    db[space + b"a"], db[space + b"b"] = b"1", b"2"
+    tr = db.create_transaction()
+    del tr[space + b"a"]
+    tr[space + b"c"] = b"3"
+    tr.add(space + b"b", b"\x01")
+
+    assert rows(tr, space) == [(b"b", b"3"), (b"c", b"3")]
+    assert rows(tr, space, reverse=True, limit=1) == [(b"c", b"3")]
+    assert rows(tr, space, streaming_mode=WANT_ALL) == rows(tr.snapshot, space)
+
+
+def test_a_read_conflicts_with_a_later_write(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.get(space + b"a").wait()
+    db[space + b"a"] = b"1"
+    tr[space + b"b"] = b"1"
+    assert commit(tr) == 1020
+
+
+def test_a_snapshot_read_does_not(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.snapshot.get(space + b"a").wait()
+    assert rows(tr.snapshot, space) == []
+    db[space + b"a"] = b"1"
+    tr[space + b"b"] = b"1"
+    assert commit(tr) is None
+
+
+def test_a_read_only_transaction_always_commits(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.get(space).wait()
+    db[space] = b"1"
+    assert commit(tr) is None
+    assert tr.get_committed_version() == -1
+
+
+def test_an_added_conflict_key_conflicts(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.get_read_version().wait()
+    tr.add_read_conflict_key(space)
+    other = db.create_transaction()
+    other.add_write_conflict_key(space)
+    assert commit(other) is None
+    tr[space + b"a"] = b"1"
+    assert commit(tr) == 1020
+
+
+def test_a_limited_range_conflicts_up_to_its_last_row(db: Any, space: bytes) -> None:
+    db[space + b"a"], db[space + b"c"] = b"1", b"1"
+    for changed, expected in [(b"a0", None), (b"0", 1020)]:
+        tr = db.create_transaction()
+        assert rows(tr, space, limit=1)[0][0] == b"a"
+        db[space + changed] = b"1"
+        tr[space + b"x"] = b"1"
+        assert commit(tr) == expected
+
+
+def test_blind_writes_never_conflict(db: Any, space: bytes) -> None:
+    def work() -> None:
+        for _ in range(20):
+            tr = db.create_transaction()
+            tr.add(space + b"n", ONE)
+            tr.set_versionstamped_key(stamped_key(space + b"u/", b"x"), b"")
+            assert commit(tr) is None
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert db[space + b"n"] == (80).to_bytes(8, "little")
+    assert len(db.get_range_startswith(space + b"u/")) == 80
+
+
+def test_a_stamp_is_the_same_in_keys_and_values_and_as_told(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.set_versionstamped_key(stamped_key(space + b"k/"), b"1")
+    tr.set_versionstamped_value(space + b"v", bytes(14))
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+
+    assert db[space + b"v"] == stamp.value == rows(db, space + b"k/")[0][0]
+    assert int.from_bytes(stamp.value[:8], "big") == tr.get_committed_version()
+
+
+def test_stamps_are_in_commit_order(db: Any, space: bytes) -> None:
+    for number in range(10):
+        tr = db.create_transaction()
+        tr.set_versionstamped_key(stamped_key(space), b"%d" % number)
+        tr.commit().wait()
+
+    assert [value for _, value in rows(db, space)] == [b"%d" % number for number in range(10)]
+
+
+def test_what_may_get_a_stamped_key_is_unreadable(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.set_versionstamped_key(stamped_key(space + b"u/"), b"")
+    assert code_of(lambda: rows(tr, space + b"u/")) == 1036
+    assert commit(tr) == 1036
+
+    tr = db.create_transaction()
+    tr.get_read_version().wait()
+    tr.set_versionstamped_key(stamped_key(space + b"u/"), b"")
+    assert tr.get(space + b"u/\x00").value is None
+    assert commit(tr) is None
+
+
+def test_a_clear_of_what_was_read_takes_no_concurrent_row(db: Any, space: bytes) -> None:
+    """How a queue is worked off: snapshot read, then a clear up to the last row read."""
+    for _ in range(3):
+        tr = db.create_transaction()
+        tr.set_versionstamped_key(stamped_key(space), b"")
+        tr.commit().wait()
+    worker = db.create_transaction()
+    first, *_, last = [row.key for row in worker.snapshot.get_range(space, space + b"\xff")]
+    adder = db.create_transaction()
+    adder.set_versionstamped_key(stamped_key(space), b"new")
+    assert commit(adder) is None
+    worker.clear_range(first, last + b"\x00")
+    assert commit(worker) is None
+
+    assert [value for _, value in rows(db, space)] == [b"new"]
+
+
+def test_compare_and_clear_clears_only_what_is_unchanged(db: Any, space: bytes) -> None:
+    db[space] = b"1"
+    db.compare_and_clear(space, b"2")
+    assert db[space] == b"1"
+    db.compare_and_clear(space, b"1")
+    assert db[space] is None
+
+
+def test_the_metadata_version_comes_with_the_read_version(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    before = tr.get(METADATA_VERSION).value
+    change = db.create_transaction()
+    change.set_versionstamped_value(METADATA_VERSION, bytes(14))
+    stamp = change.get_versionstamp()
+    assert commit(change) is None
+    tr[space] = b"1"
+
+    assert commit(tr) == 1020
+    after = db[METADATA_VERSION]
+    assert after == stamp.value != before
+
+
+def test_the_metadata_version_takes_nothing_else(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr[METADATA_VERSION] = b"1"
+    assert commit(tr) == 2000
+
+
+def test_a_watch_fires_on_another_value(db: Any, space: bytes) -> None:
+    value, watch = db.get_and_watch(space)
+    assert value is None
+    assert not watch.is_ready()
+    ready = threading.Event()
+    watch.on_ready(lambda _: ready.set())
+    db[space] = b"1"
+
+    assert ready.wait(10)
+    watch.wait()
+
+
+def test_versions_order_reads_and_commits(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    before = tr.get_read_version().wait()
+    tr[space] = b"1"
+    tr.commit().wait()
+    after = db.create_transaction().get_read_version().wait()
+
+    assert before < tr.get_committed_version() <= after
+
+
+def test_a_retry_after_a_conflict_begins_anew(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.get(space).wait()
+    db[space] = b"1"
+    tr[space + b"a"] = b"1"
+    assert commit(tr) == 1020
+    tr.on_error(1020).wait()
+
+    assert tr.get(space).value == b"1"
+    assert tr.get(space + b"a").value is None
+
+
+@pytest.mark.parametrize(("size", "expected"), [(100, 2101), (90, None)])
+def test_ten_megabytes_are_too_much(db: Any, space: bytes, size: int, expected: int | None) -> None:
+    tr = db.create_transaction()
+    for number in range(size):
+        tr[space + b"%03d" % number] = bytes(100_000)
+    assert commit(tr) == expected
+
+
+def test_the_approximate_size_grows_with_writes(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr[space] = bytes(1000)
+    assert 1000 < tr.get_approximate_size().wait() < 1400
+
+
+def test_estimated_sizes_are_about_right(db: Any, space: bytes) -> None:
+    assert db.create_transaction().get_estimated_range_size_bytes(space, space + b"\xff").wait() >= 0
+
+
+def test_a_cancelled_transaction_says_so(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.cancel()
+    assert code_of(lambda: tr.get(space).value) == 1025
+
+
+def test_a_call_after_the_commit_says_so(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr[space] = b"1"
+    assert commit(tr) is None
+    assert code_of(lambda: tr.get(space).value) == 2017
