@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
+import stat
 import sys
 from typing import Annotated, Any
 
 import typer
 
 import cq
-from cq.cli.options import NO_VALUE, Json, Queue, Store
+from cq.cli.options import NO_VALUE, WORDS, AppPath, Json, Queue, Store, load_app
 from cq.cli.output import print_json, progress
 from cq.config import QueueConfig, read_config
-from cq.errors import InvalidData
 from cq.jsonl import Position, add_jsonl
-from cq.jsonvalues import key_from_word, to_json, value_from_word
+from cq.jsonvalues import key_from_word, split_word, to_json, value_from_word
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,8 @@ def register(app: typer.Typer) -> None:
 def add(
     queue: Queue,
     updates: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=UPDATE ...", help="Split at the last '='.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=UPDATE", help="Split at the last '='. " + WORDS),
     ] = None,
     jsonl: Annotated[
         str | None,
@@ -45,7 +46,8 @@ def add(
 ) -> None:
     """Add updates to a queue, all in one transaction, or a file of them in batches.
 
-    A file can be broken off and added again: each line is added once, and lines appended later by the next run.
+    A file can be broken off and added again: each line is added once, and lines appended later by the next run. Of
+    standard input and of pipes nothing is remembered.
     """
     if bool(updates) == bool(jsonl) or (once and jsonl):
         raise typer.BadParameter("give either KEY=UPDATE ... (with or without --once) or --jsonl FILE")
@@ -65,21 +67,23 @@ def add(
 
 def get(
     queue: Queue,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY ...")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY", help=WORDS)],
     pending: Annotated[
         bool, typer.Option("--pending", help="With everything queued, not only what workers have combined.")
     ] = False,
+    app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Print the values of keys, a line each; exit status 3 when one has none.
 
-    With --json lines of `{"key": ..., "value": ...}`.
+    With --json lines of `{"key": ..., "value": ...}`. A queue with a combiner of your own needs --app for --pending.
     """
-    db, handle = cq.open(store), cq.CombineQueue(queue)
+    app, db = load_app(app_path), cq.open(store)
 
     def read(tr: Any) -> list[tuple[Any, Any]]:
         config = read_config(tr.snapshot, queue)
+        handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app and pending else None)
         wanted = [key_from_word(config.key, word) for word in keys]
         if pending:
             return [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
@@ -110,10 +114,12 @@ def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:
     with progress() as display:
         if path == "-":
             return _add_stream(db, handle, sys.stdin.buffer, None, display, None)
-        name = os.path.abspath(path)
         with open(path, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            return _add_stream(db, handle, stream, os.fsencode(name), display, size)
+            found = os.fstat(stream.fileno())
+            if not stat.S_ISREG(found.st_mode):  # a pipe cannot be read again
+                return _add_stream(db, handle, stream, None, display, None)
+            name = os.fsencode(os.path.abspath(path))
+            return _add_stream(db, handle, stream, name, display, found.st_size)
 
 
 def _add_stream(
@@ -128,9 +134,7 @@ def _add_stream(
 
 
 def _pair(config: QueueConfig, word: str) -> tuple[Any, Any]:
-    key, equals, update = word.rpartition("=")
-    if not equals:
-        raise InvalidData(f"expected KEY=UPDATE, got: {word!r}")
+    key, update = split_word(config.value, word)
     return key_from_word(config.key, key), value_from_word(config.value, update)
 
 
@@ -142,5 +146,8 @@ def _print_item(key: Any, value: Any, as_json: bool) -> None:
 
 
 def _word(value: Any) -> str:
+    """As people read it: text without quotes, unless it would break the line or steer the terminal."""
     plain = to_json(value)
-    return plain if isinstance(plain, str) else jsonlib.dumps(plain, ensure_ascii=False)
+    if isinstance(plain, str) and plain.isprintable():
+        return plain
+    return jsonlib.dumps(plain, ensure_ascii=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -20,7 +21,8 @@ app = typer.Typer(
     epilog="Exit status: 0 done, 1 an error that is said in one line, 2 wrong usage, 3 a key without a value, 130 ^C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    # Boxes and colours are for people; what is piped somewhere gets plain text in whole lines.
+    rich_markup_mode="markdown" if sys.stdout.isatty() else None,
 )
 
 
@@ -45,8 +47,11 @@ for module in (queues, data, worker, demo):
 
 def main() -> None:
     """Run the command line; what cq or the store refuses ends it with one line and exit status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an encoding that lacks a character ends nothing
     try:
-        app()
+        app(prog_name="cq")
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -31,6 +31,8 @@ AppPath = Annotated[
 ]
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
+WORDS: Final = "JSON, but strings, bytes (base64), decimals and datetimes without quotes."
+"""How keys and updates are written on a command line."""
 NO_VALUE: Final = 3
 """Exit status of `cq get` when a key has no value."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -25,8 +26,9 @@ stderr: Final = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    """One line of JSON, in ASCII where standard output is not Unicode."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    typer.echo(json.dumps(value, ensure_ascii=not encoding.startswith("utf")))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:

@@ -55,7 +55,7 @@ def configure(
 
 def show_status(
     queue: Annotated[
-        str | None, typer.Argument(metavar="[QUEUE]", help="The queue; all of them if left out.")
+        str | None, typer.Argument(metavar="QUEUE", help="The queue; all of them if left out.")
     ] = None,
     store: Store = None,
     json: Json = False,
@@ -80,14 +80,24 @@ def pause(
     queue: Queue,
     reason: Annotated[str, typer.Option(help="Shown by `cq status` and to workers.")] = "by hand",
     store: Store = None,
+    json: Json = False,
 ) -> None:
     """Keep workers from combining a queue; adds and reads go on."""
     cq.pause(cq.open(store), queue, reason)
+    _tell(queue, json, paused=True)
 
 
-def resume(queue: Queue, store: Store = None) -> None:
+def resume(queue: Queue, store: Store = None, json: Json = False) -> None:
     """Let workers combine a queue again."""
     cq.resume(cq.open(store), queue)
+    _tell(queue, json, paused=False)
+
+
+def _tell(queue: str, json: bool, *, paused: bool) -> None:
+    if json:
+        print_json({"queue": queue, "paused": paused})
+    else:
+        typer.echo(f"queue {queue!r} is {'paused' if paused else 'active'}")
 
 
 def _row(each: QueueStatus) -> list[object]:

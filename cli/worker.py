@@ -15,6 +15,7 @@ import typer
 import cq
 from cq.cli.options import AppPath, Json, Store, load_app
 from cq.cli.output import note, print_json
+from cq.config import read_config
 from cq.observers.worker import Worker
 
 
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE ...]", help="The queues; all of them if left out.")
+        list[str] | None, typer.Argument(metavar="QUEUE", help="The queues; all of them if left out.")
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="End when everything queued is combined.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Buckets in flight at once.")] = 4,
@@ -40,7 +41,9 @@ def worker(
     Code for combiners and observers comes from --app only. With --json a line of totals is printed at the end.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    runner = Worker(cq.open(store), load_app(app_path), queues or (), concurrency=concurrency)
+    db, app = cq.open(store), load_app(app_path)
+    runner = Worker(db, app, queues or (), concurrency=concurrency)
+    db.transact(lambda tr: [read_config(tr.snapshot, queue) for queue in runner.names])
     stop_on_signals(runner)
     if drain:
         runner.drain()

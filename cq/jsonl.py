@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from cq import codec
@@ -123,7 +124,8 @@ def _parsed(
 
 def _pair(config: QueueConfig, line: bytes) -> tuple[Any, Any]:
     try:
-        content = json.loads(line)
+        # A float in between would round a decimal.
+        content = json.loads(line, parse_float=Decimal if config.value.name == "decimal" else None)
     except (ValueError, RecursionError) as error:
         raise InvalidData(f"expected JSON, got: {line[:60]!r} ({error})") from None
     if not isinstance(content, dict) or content.keys() != {"key", "update"}:

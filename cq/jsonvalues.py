@@ -11,7 +11,8 @@ import base64
 import json
 from collections.abc import Callable
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from math import isfinite
 from typing import Any, Final
 
 from cq.codec import KeyType, ValueType
@@ -23,7 +24,7 @@ _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "decimal": lambda number: Decimal(str(number)),
     "datetime": datetime.fromisoformat,
     "set": lambda items: {tuple(item) if isinstance(item, list) else item for item in items},
-    "float": lambda number: float(number) if type(number) in (int, float) else number,
+    "float": lambda number: number if isinstance(number, bool) else float(number),
 }
 _WORDS: Final = ("str", "bytes", "decimal", "datetime")
 
@@ -45,17 +46,38 @@ def value_from_json(value_type: ValueType, given: Any) -> Any:
 def key_from_word(key_type: KeyType, word: str) -> Any:
     """The key that a word on a command line stands for; raises `InvalidData`."""
     if key_type.is_tuple:
-        return key_from_json(key_type, _parsed(word, key_type))
-    return key_from_json(key_type, word if key_type.parts[0] in _WORDS else _parsed(word, key_type))
+        return key_from_json(key_type, _parsed(word, f"a key of type {key_type}"))
+    plain = key_type.parts[0] in _WORDS
+    return key_from_json(key_type, word if plain else _parsed(word, f"a key of type {key_type}"))
 
 
 def value_from_word(value_type: ValueType, word: str) -> Any:
     """The update that a word on a command line stands for; raises `InvalidData`."""
-    return value_from_json(value_type, word if value_type.name in _WORDS else _parsed(word, value_type))
+    plain = value_type.name in _WORDS
+    return value_from_json(value_type, word if plain else _parsed(word, f"a value of type {value_type}"))
+
+
+def split_word(value_type: ValueType, word: str) -> tuple[str, str]:
+    """Key and update of KEY=UPDATE, split at the last '=' that is not padding of base64; raises `InvalidData`.
+
+    >>> split_word(ValueType("int"), "a=b=1")
+    ('a=b', '1')
+    >>> split_word(ValueType("bytes"), "a=YQ==")
+    ('a', 'YQ==')
+    """
+    end = len(word.rstrip("=")) if value_type.name == "bytes" else len(word)
+    place = word.rfind("=", 0, end)
+    if place < 0:
+        raise InvalidData(f"expected KEY=UPDATE, got: {word!r}")
+    return word[:place], word[place + 1 :]
 
 
 def to_json(value: Any) -> Any:
-    """What `json.dumps` takes for a key or a value; the inverse of the functions above."""
+    """What `json.dumps` takes for a key or a value; the inverse of the functions above.
+
+    Keys of dicts become strings, and so do values that JSON has nothing for: whatever else CBOR carries,
+    and floats that are no numbers.
+    """
     match value:
         case bytes():
             return base64.b64encode(value).decode()
@@ -72,8 +94,12 @@ def to_json(value: Any) -> Any:
                 item if isinstance(item, str) else str(to_json(item)): to_json(of)
                 for item, of in value.items()
             }
-        case _:
+        case float():
+            return value if isfinite(value) else str(value)
+        case None | int() | str():
             return value
+        case _:
+            return str(value)
 
 
 def _from_json(name: str, given: Any) -> Any:
@@ -82,12 +108,12 @@ def _from_json(name: str, given: Any) -> Any:
         return given
     try:
         return convert(given)
-    except (TypeError, ValueError, InvalidOperation) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise InvalidData(f"expected JSON of a {name}, got: {given!r} ({error})") from None
 
 
-def _parsed(word: str, wanted: object) -> Any:
+def _parsed(word: str, wanted: str) -> Any:
     try:
         return json.loads(word)
-    except ValueError:
-        raise InvalidData(f"expected a value of type {wanted}, got: {word!r}") from None
+    except (ValueError, RecursionError):
+        raise InvalidData(f"expected {wanted}, got: {word[:80]!r}") from None
