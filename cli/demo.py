@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import heapq
+import multiprocessing
 import os
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any, Final
+from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
 import cq
 from cq.cli.options import Json, Store
 from cq.cli.output import note, print_json, print_table, progress
+from cq.cli.worker import stop_on_signals
+from cq.config import read_flags
 from cq.documents import Documents
+from cq.errors import ConfigurationError, TooLarge
 from cq.observers.worker import Worker
 from cq.status import is_drained
 from cq.wordcount import count_words, files_below
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 QUEUE: Final = "words"
 demo = typer.Typer(help="Examples on real data.", no_args_is_help=True)
@@ -47,7 +55,7 @@ class _Loaded:
 
 
 def words(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH ...", help="Text files, or folders of them.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text files, or folders of them.")],
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
     loaders: Annotated[int, typer.Option(min=1, help="Loader threads.")] = 4,
     top: Annotated[int, typer.Option(min=0, help="How many of the most frequent words to show.")] = 20,
@@ -62,6 +70,7 @@ def words(
     """
     db = cq.open(store)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
+    _refuse_paused(db)
     with _worker_processes(workers, store) as processes:
         loaded = _load(db, paths, loaders)
         _drain(db, processes)
@@ -79,7 +88,7 @@ def _load(db: Any, paths: list[str], loaders: int) -> _Loaded:
     documents = Documents(cq.CombineQueue(QUEUE))
     loaded, seen = _Loaded(), set[bytes]()
     with progress() as display, ThreadPoolExecutor(loaders) as pool:
-        files = list(files_below(paths))
+        files = list(files_below(paths, _skip))
         task = display.add_task("files loaded", total=len(files))
         for path, updates in _in_threads(pool, loaders, lambda path: _store(db, documents, path), files):
             display.advance(task)
@@ -90,7 +99,8 @@ def _load(db: Any, paths: list[str], loaders: int) -> _Loaded:
         gone = [
             document for document in documents.ids(db) if document not in seen and _is_below(document, paths)
         ]
-        loaded.updates += sum(pool.map(lambda document: documents.remove(db, document), gone))
+        for _, updates in _in_threads(pool, loaders, lambda document: documents.remove(db, document), gone):
+            loaded.updates += updates
     return loaded
 
 
@@ -101,23 +111,30 @@ def _store(db: Any, documents: Documents, path: str) -> int | None:
     except UnicodeDecodeError:
         note(f"skipped, not UTF-8: {path}")
     except OSError as error:
-        note(f"skipped, {error.strerror}: {path}")
+        _skip(error, path)
     else:
-        return documents.put(db, os.fsencode(path), counts)
+        try:
+            return documents.put(db, os.fsencode(path), counts)
+        except TooLarge as error:
+            note(f"skipped, {error}: {path}")
     return None
 
 
+def _skip(error: OSError, path: str = "") -> None:
+    note(f"skipped, {error.strerror}: {error.filename or path}")
+
+
 def _in_threads(
-    pool: ThreadPoolExecutor, limit: int, work: Any, files: Iterable[str]
-) -> Iterator[tuple[str, Any]]:
-    """(path, result) of each file as they are done, with few files under way: results must not pile up."""
-    waiting = iter(files)
-    running: dict[Future[Any], str] = {pool.submit(work, path): path for path in islice(waiting, 2 * limit)}
+    pool: ThreadPoolExecutor, limit: int, work: Callable[[T], R], tasks: Iterable[T]
+) -> Iterator[tuple[T, R]]:
+    """(task, result) of each task as they are done, with few of them under way: results must not pile up."""
+    waiting = iter(tasks)
+    running = {pool.submit(work, task): task for task in islice(waiting, 2 * limit)}
     while running:
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
             yield running.pop(future), future.result()
-        running.update({pool.submit(work, path): path for path in islice(waiting, len(done))})
+        running.update({pool.submit(work, task): task for task in islice(waiting, len(done))})
 
 
 def _is_below(document: bytes, paths: list[str]) -> bool:
@@ -126,31 +143,54 @@ def _is_below(document: bytes, paths: list[str]) -> bool:
 
 
 @contextmanager
-def _worker_processes(number: int, store: str | None) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many `cq worker` processes, stopped in the end."""
-    command = [sys.executable, "-m", "cq.cli", "worker", QUEUE]
-    environment = os.environ | ({"CQ_STORE": store} if store else {})
-    processes = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
-        for _ in range(number)
-    ]
+def _worker_processes(number: int, store: str | None) -> Iterator[list[SpawnProcess]]:
+    """So many processes that combine, stopped in the end."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_combine, args=(store,)) for _ in range(number)]
+    for process in processes:
+        process.start()
     try:
         yield processes
     finally:
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait()
+            process.join()
 
 
-def _drain(db: Any, processes: list[subprocess.Popen[bytes]]) -> None:
+def _combine(store: str | None) -> None:
+    """In a process of its own: combine until told to stop, or until the process that has started this one is gone."""
+    runner = Worker(cq.open(store), queues=[QUEUE])
+    stop_on_signals(runner)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_stop_with, args=(parent, runner), daemon=True).start()
+    runner.run()
+
+
+def _stop_with(parent: BaseProcess, runner: Worker) -> None:
+    parent.join()
+    runner.stop()
+
+
+def _drain(db: Any, processes: list[SpawnProcess]) -> None:
     """Wait until everything queued is combined; if no worker is left to do it, do it here."""
     with progress(counted=False) as display:
         display.add_task("combining")
         while not is_drained(db, QUEUE, wait_seconds=0.5):
-            if all(process.poll() is not None for process in processes):
+            _refuse_paused(db)
+            if not any(process.is_alive() for process in processes):
                 note("no worker process is left: combining here")
                 Worker(db, queues=[QUEUE]).drain()
+
+
+def _refuse_paused(db: Any) -> None:
+    """Say why nothing would ever be combined, instead of waiting for it."""
+    flags = db.transact(lambda tr: read_flags(tr.snapshot, QUEUE))
+    if flags.paused:
+        raise ConfigurationError(
+            f"queue {QUEUE!r} is paused ({flags.reason}): run `cq resume {QUEUE}` and this again"
+        )
 
 
 def _top(items: Iterable[tuple[str, int]], number: int) -> tuple[int, list[tuple[str, int]]]:

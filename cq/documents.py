@@ -21,6 +21,7 @@ from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _PART_ITEMS: Final = 20_000
+_PART_BYTES: Final = 1_000_000
 _PIECE_ITEMS: Final = 2_000
 _PIECE_BYTES: Final = 80_000
 _PAGE: Final = 1_000
@@ -40,12 +41,14 @@ class Documents:
     def put(self, db: Database, document: bytes, counts: Mapping[Any, int]) -> int:
         """Store a document's counts in place of those it had; returns how many updates that took.
 
-        Costs a transaction for every 20,000 items. Items are keys of the queue's type; a count of 0 is none. Raises
-        `InvalidData` when the id is not of 1 to 8,000 bytes or a count is no int, and what `CombineQueue.add` raises.
+        Costs a transaction for every 20,000 items or 1 MB of them. Items are keys of the queue's type; a count of 0 is
+        none. Raises `InvalidData` when the id is not of 1 to 8,000 bytes or a count is no int, and what
+        `CombineQueue.add` raises.
         """
         self._check(document)
         wanted = {item: count for item, count in counts.items() if count != 0}
-        parts = max(1, -(-len(wanted) // _PART_ITEMS))
+        size = sum(len(codec.encode(item)) for item in wanted)
+        parts = max(1, -(-len(wanted) // _PART_ITEMS), -(-size // _PART_BYTES))
         split = _split(wanted, parts)
         updates = 0
         while True:

@@ -9,22 +9,27 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TextIO
 
 WORD: Final = re.compile(r"[^\W\d_]+")
 _CHUNK: Final = 1 << 20
+_ENDS: Final = ' \n\t0123456789,;()[]{}<>=+-*/\\|&%$#@!?~"'
+"""Before these a text can be cut: they are no letters, and lower-casing looks at no neighbour across them."""
 
 
-def files_below(paths: Iterable[str]) -> Iterator[str]:
+def files_below(
+    paths: Iterable[str], unreadable: Callable[[OSError], object] = lambda error: None
+) -> Iterator[str]:
     """The absolute paths of all files that the paths are or have below them, each once, in a stable order.
 
-    Links to folders are not followed. Raises `OSError` for a path that does not exist.
+    Links to folders are not followed; folders that cannot be read are told to `unreadable`. Raises `OSError` for a
+    path that does not exist.
     """
     seen: set[str] = set()
     for path in map(os.path.abspath, paths):
         if os.path.isdir(path):
-            found = _walk(path)
+            found = _walk(path, unreadable)
         else:
             os.stat(path)  # raises when there is nothing
             found = iter([path])
@@ -47,21 +52,19 @@ def count_words(path: str) -> Counter[str]:
 
 
 def _pieces(stream: TextIO) -> Iterator[str]:
-    """The text in pieces that end between words: before white space, where lower-casing looks at no neighbour."""
-    rest = ""
+    """The text in pieces that begin where no word and no lower-casing is cut apart."""
+    held: list[str] = []
     while chunk := stream.read(_CHUNK):
-        text = rest + chunk
-        end = max(text.rfind(" "), text.rfind("\n"))
-        if end < 0:
-            rest = text
-            continue
-        yield text[:end]
-        rest = text[end:]
-    yield rest
+        end = max(map(chunk.rfind, _ENDS))
+        if end >= 0:
+            yield "".join([*held, chunk[:end]])
+            held, chunk = [], chunk[end:]
+        held.append(chunk)
+    yield "".join(held)
 
 
-def _walk(folder: str) -> Iterator[str]:
-    for parent, folders, files in os.walk(folder):
+def _walk(folder: str, unreadable: Callable[[OSError], object]) -> Iterator[str]:
+    for parent, folders, files in os.walk(folder, onerror=unreadable):
         folders.sort()
         for file in sorted(files):
             path = os.path.join(parent, file)
