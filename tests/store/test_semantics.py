@@ -123,6 +123,18 @@ def test_blind_writes_never_conflict(db: Any, space: bytes) -> None:
     assert len(db.get_range_startswith(space + b"u/")) == 80
 
 
+def test_a_range_read_conflicts_with_a_stamped_key_in_it(db: Any, space: bytes) -> None:
+    for reader, expected in [(b"u/", 1020), (b"v/", None)]:
+        tr = db.create_transaction()
+        assert rows(tr, space + reader) == []
+        adder = db.create_transaction()
+        adder.set_versionstamped_key(stamped_key(space + b"u/"), b"")
+        assert commit(adder) is None
+        tr[space + b"x"] = b"1"
+        assert commit(tr) == expected
+        db.clear_range_startswith(space)
+
+
 def test_a_stamp_is_the_same_in_keys_and_values_and_as_told(db: Any, space: bytes) -> None:
     tr = db.create_transaction()
     tr.set_versionstamped_key(stamped_key(space + b"k/"), b"1")

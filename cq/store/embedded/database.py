@@ -25,6 +25,7 @@ from .options import DatabaseOptions, Settings
 from .ranges import WANT_ALL
 from .snapshots import Pool, Snapshot, leak
 from .transaction import Transaction
+from .wal import pressing
 from .watches import Watches
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Database(AtomicOperations):
         except BaseException:
             self._lock.close()
             raise
-        self._pool = Pool(connect)
+        self._pool = Pool(connect, functools.partial(pressing, self.path.with_name(f"{self.path.name}-wal")))
         self.committer = Committer(self._connection, self._lock)
         self.watches = Watches(connect, self._lock.path)
         self._unusable = None

@@ -22,6 +22,7 @@ from .error import IO_ERROR, TRANSACTION_TOO_OLD, FDBError
 from .writes import Row
 
 LIFETIME_SECONDS = 5.0
+_PRESSED_SECONDS = 1.0
 _CHECK_SECONDS = 0.5
 _IDLE_CONNECTIONS = 16
 _OPEN_SNAPSHOTS = 250
@@ -114,9 +115,10 @@ class Snapshot:
 class Pool:
     """The snapshots of one database, and the connections for them."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], pressed: Callable[[], bool]) -> None:
         self.abandoned: deque[Snapshot] = deque()
         self._connect = connect
+        self._pressed = pressed
         self._idle: list[sqlite3.Connection] = []
         self._open: dict[int, Snapshot] = {}
         self._changed = threading.Condition()
@@ -226,8 +228,9 @@ class Pool:
             self._start_keeper()
 
     def _expire(self) -> None:
+        born = time.monotonic() - (_PRESSED_SECONDS if self._pressed() else LIFETIME_SECONDS)
         for snapshot in list(self._open.values()):
-            if snapshot.expired:
+            if snapshot.started < born:
                 snapshot.close()
 
 

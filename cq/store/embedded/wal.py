@@ -1,13 +1,15 @@
 """Keeping SQLite's write-ahead log short.
 
 Commits append to the log; a checkpoint copies it into the file, and when no reader needs the log any more it starts
-anew. Where readers overlap without end, that moment never comes by itself. Then commits wait until the readers of
-the old log are gone, which takes no longer than a transaction lives.
+anew. Where readers overlap without end, that moment never comes by itself. Then commits wait for the readers of the
+old log: first for a moment, and if that is in vain, longer the next time. When the log has become so long that this
+must end, every process lets go of snapshots that are more than a second old, and their transactions get 1007.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 from .file import PAGE_BYTES
 from .lockfile import LockFile
@@ -15,9 +17,18 @@ from .snapshots import LIFETIME_SECONDS
 
 CHECKPOINT_PAGES = 2_000
 LIMIT_PAGES = 64_000_000 // PAGE_BYTES
-_STEP_PAGES = 16_000_000 // PAGE_BYTES
-_FIRST_WAIT_MS = 100
+_STEP_PAGES = 32_000_000 // PAGE_BYTES
+PRESSING_BYTES = 192_000_000
+_FIRST_WAIT_MS = 50
 _LAST_WAIT_MS = int((LIFETIME_SECONDS + 2) * 1000)
+
+
+def pressing(path: Path) -> bool:
+    """Whether the log at a path is so long that old snapshots must go."""
+    try:
+        return path.stat().st_size > PRESSING_BYTES
+    except OSError:
+        return False
 
 
 class WalKeeper:
@@ -46,7 +57,7 @@ class WalKeeper:
             self._start_anew()
 
     def _start_anew(self) -> None:
-        """Stop commits until old readers are gone: first for a moment, then longer, and at last until it is sure."""
+        """Stop commits until no reader needs the log, or for as long as this time allows."""
         with self._lock.held():
             self._connection.execute(f"PRAGMA busy_timeout = {self._wait_ms}")
             try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cq.store.embedded import Database, FDBError, conflicts, wal
+from cq.store.embedded import Database, FDBError, conflicts, snapshots, wal
 from cq.store.embedded.conflicts import ConflictLog, Group, decode, encode
 from cq.store.embedded.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.readset import ReadSet
@@ -58,6 +58,21 @@ def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
         reader.join()
 
     assert largest < 6_000_000 < 800 * 20_000
+
+
+def test_old_snapshots_go_when_the_log_is_too_long(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "PRESSING_BYTES", 0)
+    monkeypatch.setattr(snapshots, "_PRESSED_SECONDS", 0.02)
+    monkeypatch.setattr(snapshots, "_CHECK_SECONDS", 0.01)
+    db[b"a"] = b"1"
+    tr = db.create_transaction()
+    tr.get(b"a").wait()
+    deadline = time.monotonic() + 5
+    while db._pool._open and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+    with pytest.raises(FDBError, match="1007"):
+        tr.get(b"a").wait()
 
 
 def stored_rows(path: Path) -> int:
@@ -150,6 +165,7 @@ def test_reads_conflict_with_later_writes_of_the_same_keys(read: ReadSet, confli
 
 def test_a_gap_in_the_log_makes_older_transactions_too_old(db: Database, path: Path) -> None:
     """Another process may trim rows that this one has not seen."""
+    db[b"0"] = b"1"
     tr = db.create_transaction()
     tr.get(b"a").wait()
     tr[b"c"] = b"1"
