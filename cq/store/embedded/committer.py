@@ -25,7 +25,7 @@ from cq.errors import StoreError
 
 from .apply import Applier
 from .conflicts import ConflictLog, Group, encode, overlaps
-from .error import COMMIT_UNKNOWN_RESULT, DATABASE_LOCKED, IO_ERROR, NOT_COMMITTED, FDBError
+from .error import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, storage_error
 from .future import FutureVoid
 from .keys import Range
 from .lockfile import LockFile
@@ -212,8 +212,7 @@ class Committer:
                 codes = self._commit_group(group)
                 self._lock.notify()
         except sqlite3.Error as error:
-            busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-            codes = [DATABASE_LOCKED if busy else IO_ERROR] * len(group)
+            codes = [storage_error(error).code] * len(group)
             self._roll_back()
         except BaseException:
             self._roll_back()

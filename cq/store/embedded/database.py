@@ -48,7 +48,8 @@ class Database(AtomicOperations):
 
     def __init__(self, path: str | os.PathLike[str], *, power_safe: bool = True) -> None:
         self._unusable: str | None = "the store could not be opened"
-        self.path = Path(path).absolute()
+        # One name for one file: the lock beside it must be the same for everybody.
+        self.path = Path(path).resolve()
         self.file_id = (0, 0)
         self.defaults: dict[str, Callable[[Settings], None]] = {}
         self.snapshot_ryw = 1

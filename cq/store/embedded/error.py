@@ -6,6 +6,8 @@ application may meet or pass to `on_error`.
 
 from __future__ import annotations
 
+import sqlite3
+
 TRANSACTION_TOO_OLD = 1007
 FUTURE_VERSION = 1009
 NOT_COMMITTED = 1020
@@ -106,3 +108,9 @@ class FDBError(Exception):
 
     def __repr__(self) -> str:
         return f"FDBError({self.code})"
+
+
+def storage_error(error: sqlite3.Error) -> FDBError:
+    """SQLite's error as one of FoundationDB's: a busy file is worth a retry, a failing disk is not."""
+    busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+    return FDBError(DATABASE_LOCKED if busy else IO_ERROR)

@@ -18,7 +18,7 @@ from typing import Any
 
 from cq.errors import StoreError
 
-from .error import IO_ERROR, TRANSACTION_TOO_OLD, FDBError
+from .error import TRANSACTION_TOO_OLD, FDBError, storage_error
 from .writes import Row
 
 LIFETIME_SECONDS = 5.0
@@ -54,9 +54,8 @@ class Snapshot:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
-        with self._lock:
-            row = self._use().execute(_GET, (key,)).fetchone()
-        return None if row is None else row[0]
+        rows = self.query(_GET, (key,))
+        return rows[0][0] if rows else None
 
     def rows(
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
@@ -65,29 +64,32 @@ class Snapshot:
         rows: list[Row] = []
         size = 0
         with self._lock:
-            cursor = self._use().execute(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
-            while more := cursor.fetchmany(_FETCH_ROWS):
-                rows += more
-                size += sum(len(key) + len(value) for key, value in more)
-                if size >= max_bytes:
-                    break
-            cursor.close()
+            connection = self._use()
+            try:
+                cursor = connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
+                while more := cursor.fetchmany(_FETCH_ROWS):
+                    rows += more
+                    size += sum(len(key) + len(value) for key, value in more)
+                    if size >= max_bytes:
+                        break
+                cursor.close()
+            except sqlite3.Error as error:
+                raise storage_error(error) from error
         return rows, not more and len(rows) < limit
 
     def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
         """The key at a place of [begin, end), counted from one side."""
-        with self._lock:
-            row = (
-                self._use()
-                .execute(_BACKWARD_KEY if reverse else _FORWARD_KEY, (begin, end, index))
-                .fetchone()
-            )
-        return None if row is None else row[0]
+        rows = self.query(_BACKWARD_KEY if reverse else _FORWARD_KEY, (begin, end, index))
+        return rows[0][0] if rows else None
 
     def query(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
-        """Any other query."""
+        """All rows of any query."""
         with self._lock:
-            return self._use().execute(statement, parameters).fetchall()
+            connection = self._use()
+            try:
+                return connection.execute(statement, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise storage_error(error) from error
 
     def close(self) -> None:
         """Give the connection back; safe to call twice, and from any thread."""
@@ -122,6 +124,7 @@ class Pool:
         self._idle: list[sqlite3.Connection] = []
         self._open: dict[int, Snapshot] = {}
         self._changed = threading.Condition()
+        self._ending = threading.Event()
         self._count = 0
         self._keeper: threading.Thread | None = None
         self._closed = False
@@ -134,7 +137,7 @@ class Pool:
             version = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
         except sqlite3.Error as error:
             self._discard(connection)
-            raise FDBError(IO_ERROR) from error
+            raise storage_error(error) from error
         snapshot = Snapshot(self, connection, version)
         self._open[id(snapshot)] = snapshot
         if self._keeper is None:
@@ -169,6 +172,7 @@ class Pool:
             self._closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
+        self._ending.set()
         for snapshot in list(self._open.values()):
             snapshot.close()
         for connection in idle:
@@ -191,7 +195,7 @@ class Pool:
         except sqlite3.Error as error:
             with self._changed:
                 self._count -= 1
-            raise FDBError(IO_ERROR) from error
+            raise storage_error(error) from error
 
     def _reclaim(self) -> None:
         while self.abandoned:
@@ -215,9 +219,8 @@ class Pool:
     def _keep(self) -> None:
         idle_checks = 0
         while idle_checks < _LINGER_CHECKS:
-            with self._changed:
-                if self._changed.wait_for(lambda: self._closed, _CHECK_SECONDS):
-                    return
+            if self._ending.wait(_CHECK_SECONDS):
+                return
             self._reclaim()
             self._expire()
             idle_checks = 0 if self._open else idle_checks + 1

@@ -19,7 +19,8 @@ def number(value: bytes | None) -> int:
 
 
 def within(begin: bytes, end: bytes) -> list[bytes]:
-    return [key for key in KEYS if begin <= key < end]
+    """The keys of a range, and a point for each gap between them: ranges also meet where there is no key."""
+    return [point for point in sorted({*KEYS, *(key + b"\x00" for key in KEYS)}) if begin <= point < end]
 
 
 @dataclass

@@ -156,14 +156,14 @@ def test_one_leader_does_not_work_for_all_others(db: Database) -> None:
 
 
 def test_an_interrupted_waiter_does_not_take_the_leadership_with_it(db: Database) -> None:
-    request: Any = None
+    tr = db.create_transaction()
+    tr[b"a"] = b"1"
     with Held(db):
-        tr = db.create_transaction()
-        tr[b"a"] = b"1"
-        request = tr.commit()
-        request.leads = True
-        db.committer.excuse(request)
-        assert not request.leads
+        request: Any = tr.commit()
+        request.waits = True  # by a thread that is being interrupted just now
+    assert request.leads
+    assert not request.is_ready()
+    db.committer.excuse(request)
     FutureVoid.block_until_ready(request)
     db[b"b"] = b"1"
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cq.errors import NotAStore, StoreError
-from cq.store.embedded import Database, Transaction, file
+from cq.store import api
+from cq.store.embedded import Database, FDBError, Transaction, file
 
 
 def assert_refused(path: Path, words: str) -> None:
@@ -215,3 +216,46 @@ def _try_in_child(db: Database) -> int:
         db.close()
         return 0 if "after forking" in str(error) else 1
     return 2
+
+
+def test_links_lead_to_one_store(path: Path) -> None:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    with Database(path) as db, Database(link) as other:
+        db[b"a"] = b"1"
+        assert other[b"a"] == b"1"
+        assert other.path == db.path
+
+
+EXIT = """
+import sys, threading
+from cq.store.embedded import Database
+db = Database(sys.argv[1])
+value, watch = db.get_and_watch(b"a")
+watch.on_ready(print)
+tr = db.create_transaction()
+tr.get(b"a").wait()
+rows = iter(tr.get_range(b"", b"z"))
+threading.Thread(target=lambda: [db.set(b"b", b"1") for _ in iter(int, 1)], daemon=True).start()
+"""
+
+
+def test_a_process_with_everything_open_exits_quietly(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT, str(path)], capture_output=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_file_damaged_later_raises_the_stores_error(path: Path) -> None:
+    make_store(path)
+    patch(path, 60 * 4096, b"\xa5" * 40 * 4096)
+    with Database(path) as db:
+        tr = db.create_transaction()
+        with pytest.raises(FDBError, match="1510"):
+            tr.get_range(b"", b"\xff").to_list()
+
+
+def check_protocol(db: Database, transaction: Transaction) -> tuple[api.Database, api.Transaction]:
+    """What the rest of cq relies on; for the type checker."""
+    return db, transaction
