@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import cq
-from cq.cli.options import NO_VALUE, WORDS, AppPath, Json, Queue, Store, load_app
+from cq.cli.options import NO_VALUE, WORDS, AppPath, Json, Queue, Store, load_app, open_store
 from cq.cli.output import print_json, progress
 from cq.config import QueueConfig, read_config
 from cq.jsonl import Position, add_jsonl
@@ -51,7 +51,7 @@ def add(
     """
     if bool(updates) == bool(jsonl) or (once and jsonl):
         raise typer.BadParameter("give either KEY=UPDATE ... (with or without --once) or --jsonl FILE")
-    db, handle = cq.open(store), cq.CombineQueue(queue)
+    db, handle = open_store(store), cq.CombineQueue(queue)
     if jsonl:
         added = _add_file(db, handle, jsonl)
     else:
@@ -79,7 +79,7 @@ def get(
 
     With --json lines of `{"key": ..., "value": ...}`. A queue with a combiner of your own needs --app for --pending.
     """
-    app, db = load_app(app_path), cq.open(store)
+    app, db = load_app(app_path), open_store(store)
 
     def read(tr: Any) -> list[tuple[Any, Any]]:
         config = read_config(tr.snapshot, queue)
@@ -103,7 +103,7 @@ def items(
     json: Json = False,
 ) -> None:
     """Print all keys and their values, in no order that means anything. With --json `{"key": ..., "value": ...}`."""
-    db = cq.open(store)
+    db = open_store(store)
     for number, (key, value) in enumerate(cq.CombineQueue(queue).scan(db)):
         if number == limit:
             return

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 import cq
-from cq.cli.options import Json, Store
+from cq.cli.options import Json, Store, open_store
 from cq.cli.output import note, print_json, print_table, progress
 from cq.cli.worker import stop_on_signals
 from cq.config import read_flags
@@ -68,7 +68,7 @@ def words(
     the queue `words`. So running it again after files have changed or vanished, or after it was killed, gives the
     exact counts. Files that are not UTF-8 are named and skipped.
     """
-    db = cq.open(store)
+    db = open_store(store)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
     _refuse_paused(db)
     with _worker_processes(workers, store) as processes:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from cq.cli import data, demo, queues, worker
+from cq.cli.options import opened
 from cq.cli.output import note
 from cq.errors import CqError
 from cq.store.api import error_code
@@ -51,7 +52,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an encoding that lacks a character ends nothing
     try:
-        app(prog_name="cq")
+        with opened:
+            app(prog_name="cq")
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import ExitStack
 from typing import Annotated, Final
 
 import typer
 
+import cq
 from cq.app import App
 from cq.errors import InvalidConfiguration
+from cq.store import OpenDatabase
 
 Store = Annotated[
     str | None,
@@ -35,6 +38,17 @@ WORDS: Final = "JSON, but strings, bytes (base64), decimals and datetimes withou
 """How keys and updates are written on a command line."""
 NO_VALUE: Final = 3
 """Exit status of `cq get` when a key has no value."""
+
+opened: Final = ExitStack()
+"""Closes the stores that the command has opened."""
+
+
+def open_store(url: str | None) -> OpenDatabase:
+    """`cq.open`, and closed in good order when the command ends."""
+    db = cq.open(url)
+    if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
+        opened.callback(db.close)
+    return db
 
 
 def load_app(path: str | None) -> App | None:

@@ -9,7 +9,7 @@ import typer
 
 import cq
 from cq.app import App
-from cq.cli.options import AppPath, Json, Queue, Store, load_app
+from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store
 from cq.cli.output import print_json, print_table
 from cq.config import DEFAULT_BUCKETS
 from cq.status import QueueStatus, status
@@ -46,7 +46,7 @@ def configure(
     settings = {"key": key, "value": value, "buckets": buckets}
     if combiner is not None:
         settings["combiner"] = combiner
-    config = app.configure(cq.open(store), queue, **settings)
+    config = app.configure(open_store(store), queue, **settings)
     if json:
         print_json({"queue": queue, **config.settings()})
     else:
@@ -64,7 +64,7 @@ def show_status(
 
     With --json a line for each queue.
     """
-    found = status(cq.open(store), queue)
+    found = status(open_store(store), queue)
     if json:
         for each in found:
             print_json(asdict(each))
@@ -83,13 +83,13 @@ def pause(
     json: Json = False,
 ) -> None:
     """Keep workers from combining a queue; adds and reads go on."""
-    cq.pause(cq.open(store), queue, reason)
+    cq.pause(open_store(store), queue, reason)
     _tell(queue, json, paused=True)
 
 
 def resume(queue: Queue, store: Store = None, json: Json = False) -> None:
     """Let workers combine a queue again."""
-    cq.resume(cq.open(store), queue)
+    cq.resume(open_store(store), queue)
     _tell(queue, json, paused=False)
 
 

@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-import cq
-from cq.cli.options import AppPath, Json, Store, load_app
+from cq.cli.options import AppPath, Json, Store, load_app, open_store
 from cq.cli.output import note, print_json
 from cq.config import read_config
 from cq.observers.worker import Worker
@@ -41,7 +40,7 @@ def worker(
     Code for combiners and observers comes from --app only. With --json a line of totals is printed at the end.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    db, app = cq.open(store), load_app(app_path)
+    db, app = open_store(store), load_app(app_path)
     runner = Worker(db, app, queues or (), concurrency=concurrency)
     db.transact(lambda tr: [read_config(tr.snapshot, queue) for queue in runner.names])
     stop_on_signals(runner)

@@ -1,0 +1,108 @@
+"""Running the real command, in processes of its own or in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import cq
+from cq.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 50
+"""After which a process hangs: far more than any of these takes."""
+
+
+class Outcome(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+    def rows(self) -> list[Any]:
+        """Its output as lines of JSON."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Cli:
+    """The command `cq` on a store of its own, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"embedded:{folder / 'cli.db'}"
+        self.environment = {
+            **os.environ,
+            "CQ_STORE": self.url,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *args: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:
+        """The command in a process that goes on; it is killed when the test ends."""
+        settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.environment, **settings}
+        command: Sequence[str | bytes] = [sys.executable, "-m", "cq.cli", *args]
+        process = subprocess.Popen(command, cwd=self.folder, **settings)
+        self.started.append(process)
+        return process
+
+    def run(self, *args: str | bytes, stdin: bytes = b"", **settings: Any) -> Outcome:
+        """The command in a process, to its end."""
+        process = self.start(*args, stdin=subprocess.PIPE, **settings)
+        out, err = process.communicate(stdin, timeout=SECONDS)
+        return Outcome(process.returncode, (out or b"").decode(), (err or b"").decode())
+
+    def kill_all(self) -> None:
+        """End what is left."""
+        for process in self.started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    """The command in processes."""
+    found = Cli(tmp_path)
+    yield found
+    found.kill_all()
+
+
+class Here:
+    """The command in this process: many times faster."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
+
+    def __call__(self, *args: str) -> Outcome:
+        self._monkeypatch.setattr(sys, "argv", ["cq", *args])
+        self._capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        status = ended.value.code
+        assert isinstance(status, int)
+        return Outcome(status, *self._capfd.readouterr())
+
+
+@pytest.fixture
+def here(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Here:
+    """The command in this process, on the store of `cli`."""
+    monkeypatch.chdir(cli.folder)
+    monkeypatch.setenv("CQ_STORE", cli.url)
+    return Here(monkeypatch, capfd)
+
+
+@pytest.fixture
+def db(cli: Cli) -> Iterator[Any]:
+    """The store of `cli`, opened by the test itself."""
+    database: Any = cq.open(cli.url)
+    yield database
+    database.close()

@@ -1,0 +1,221 @@
+"""Help, wrong usage and bad input: a line that says what to do, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from cq.cli.main import app
+from tests.cli.conftest import Cli, Here
+
+MODULES = {
+    "broken.py": "import nothing_of_this_name",
+    "fine.py": "import cq\napp = cq.App()\nfunction = print",
+}
+
+
+def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands, those of groups included, with their words on the command line."""
+    command = command or typer.main.get_command(app)
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name, each in command.commands.items():
+        yield from commands(each, (*path, name))
+
+
+COMMANDS = dict(commands())
+
+
+def test_the_commands_are_these() -> None:
+    """A new one is to be tested here and described in README.md."""
+    assert {" ".join(path) for path in COMMANDS} == {
+        "add",
+        "configure",
+        "demo words",
+        "get",
+        "items",
+        "pause",
+        "resume",
+        "status",
+        "worker",
+    }
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(here: Here, path: tuple[str, ...]) -> None:
+    shown = here(*path, "--help")
+
+    words = " ".join(path)
+    assert (shown.status, shown.err) == (0, "")
+    assert f"Usage: cq {words} " in shown.out
+    assert f" cq {words}" in " ".join(shown.out.split("Example", 1)[1].split())
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_option_and_argument_is_explained(path: tuple[str, ...]) -> None:
+    silent = [parameter.name for parameter in COMMANDS[path].params if not parameter.help]
+
+    assert silent == []
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_prints_json_and_takes_a_store(path: tuple[str, ...]) -> None:
+    options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
+
+    assert {"--json", "--store"} <= options
+
+
+def test_the_version_is_printed(here: Here) -> None:
+    shown = here("--version")
+
+    assert (shown.status, shown.out.split()[0]) == (0, "cq")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nothing"],
+        ["status", "--nothing"],
+        ["configure"],
+        ["configure", "words", "--buckets", "many"],
+        ["add", "words"],
+        ["add", "words", "a=1", "--jsonl", "-"],
+        ["add", "words", "--jsonl", "-", "--once", "x"],
+        ["get", "words"],
+        ["items", "words", "--limit", "-1"],
+        ["demo", "words"],
+        ["demo", "words", "x", "--workers", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[str]) -> None:
+    ended = here(*args)
+
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.startswith("Usage: cq")
+    assert ended.err.splitlines()[-1].startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["configure", "no/name"], "expected a queue name"),
+        (["configure", ""], "expected a queue name"),
+        (["configure", "q", "--key", "float"], "expected a key type"),
+        (["configure", "q", "--key", "(str,"], "expected a key type"),
+        (["configure", "q", "--value", "complex"], "expected a value type"),
+        (["configure", "q", "--combiner", "nothing"], "expected a combiner"),
+        (["configure", "q", "--value", "str"], "expected a value type"),
+        (["configure", "q", "--buckets", "0"], "expected buckets"),
+        (["configure", "words", "--buckets", "2"], "buckets 16 -> 2"),
+        (["configure", "q", "--app", "nothing_of_this_name:app"], "cannot be imported"),
+        (["add", "nothing", "a=1"], "'nothing' is not configured"),
+        (["add", "words", "a"], "expected KEY=UPDATE"),
+        (["add", "words", "a=b"], "expected a value of type int"),
+        (["add", "words", "a=1.5"], "expected a value of type int"),
+        (["add", "words", "a=" + "[" * 100_000], "expected a value of type int"),
+        (["add", "words", "a" * 9000 + "=1"], "exceeds the limit"),
+        (["add", "words", "a\udcff=1"], "expected a value that CBOR can carry"),
+        (["add", "words", "a=1", "--once", "x" * 1001], "expected an operation id"),
+        (["add", "words", "--jsonl", "nothing.jsonl"], "No such file"),
+        (["add", "words", "--jsonl", "."], "Is a directory"),
+        (["add", "tags", f'a=["{"x" * 90_000}"]'], "exceeds the limit"),
+        (["get", "nothing", "a"], "'nothing' is not configured"),
+        (["get", "pages", "a"], "expected a key of type (str, int)"),
+        (["get", "pages", '["a"]'], "expected a key of type (str, int)"),
+        (["get", "pages", '["a", 1, 2]'], "expected a key of type (str, int)"),
+        (["items", "nothing"], "'nothing' is not configured"),
+        (["items", "\udcff"], "expected a queue name"),
+        (["status", "nothing"], "'nothing' is not configured"),
+        (["pause", "nothing"], "'nothing' is not configured"),
+        (["resume", "nothing"], "'nothing' is not configured"),
+        (["worker", "nothing"], "'nothing' is not configured"),
+        (["worker", "nothing", "--drain"], "'nothing' is not configured"),
+        (["worker", "--app", "fine"], "expected --app to be MODULE:APP"),
+        (["worker", "--app", "fine:nothing"], "cannot be imported"),
+        (["worker", "--app", "fine:function"], "to be a cq.App"),
+        (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
+        (["worker", "--drain", "paused"], "is paused (for this test)"),
+        (["demo", "words", "nothing"], "No such file"),
+        (["status", "--store", "nothing"], "names no store"),
+        (["status", "--store", "embedded:"], "names no file"),
+        (["status", "--store", "embedded:."], "is a directory"),
+        (["status", "--store", "embedded:nothing/at.all"], "does not exist"),
+        (["status", "--store", "embedded:fine.py"], "is not a cq store"),
+        (["status", "--store", "fdb:nothing"], "cannot read the cluster file"),
+        (["status", "--store", "fdb:fine.py"], "is no cluster file"),
+    ],
+)
+def test_bad_input_ends_with_1_and_one_line(here: Here, cli: Cli, args: list[str], said: str) -> None:
+    for file, content in MODULES.items():
+        (cli.folder / file).write_text(content)
+    here("configure", "words")
+    here("configure", "tags", "--value", "set", "--combiner", "union")
+    here("configure", "pages", "--key", "(str, int)")
+    here("configure", "paused")
+    here("add", "paused", "a=1")
+    here("pause", "paused", "--reason", "for this test")
+
+    ended = here(*args)
+
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith("cq: ")
+    assert said in ended.err
+    assert ended.err.count("\n") == 1
+    assert len(ended.err) < 500
+
+
+def test_bytes_that_are_no_utf8_are_an_error_like_others(cli: Cli) -> None:
+    cli.run("configure", "words")
+
+    ended = cli.run(b"add", b"words", b"\xff=1")
+
+    assert ended.status == 1
+    assert ended.err.startswith("cq: expected a value that CBOR can carry")
+    assert ended.err.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(cli: Cli) -> None:
+    cli.run("configure", "words")
+    lines = b"".join(b'{"key": "word %d", "update": 1}\n' % number for number in range(20_000))
+    cli.run("add", "words", "--jsonl", "-", stdin=lines)
+    cli.run("worker", "--drain")
+
+    process = cli.start("items", "words")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"word ")
+    process.stdout.close()
+
+    assert process.wait() == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+
+
+def test_an_encoding_that_lacks_a_character_loses_nothing(cli: Cli) -> None:
+    cli.environment["PYTHONIOENCODING"] = "latin-1"
+    cli.run("configure", "words")
+    cli.run("add", "words", "λόγος=1")
+    cli.run("worker", "--drain")
+
+    assert cli.run("items", "words").out == "\\u03bb\\u03cc\\u03b3\\u03bf\\u03c2\t1\n"
+    assert cli.run("items", "words", "--json").rows() == [{"key": "λόγος", "value": 1}]
+    assert (
+        cli.run("add", "words", "λόγος=λόγος").err
+        == "cq: expected a value of type int, got: '\\u03bb\\u03cc\\u03b3\\u03bf\\u03c2'\n"
+    )
+
+
+def test_a_full_disk_is_said(cli: Cli) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with open("/dev/full", "wb") as full:
+        ended = cli.run("status", stdout=full, stderr=subprocess.PIPE)
+
+    assert (ended.status, ended.err.count("\n")) == (1, 1)
+    assert "No space left" in ended.err
