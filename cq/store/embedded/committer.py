@@ -101,6 +101,15 @@ class Request(FutureVoid):
         self.leads = True
         self._gate.release()
 
+    def excuse(self) -> bool:
+        """Nobody waits any more; whether somebody else must lead."""
+        self.waits = False
+        was_leader, self.leads = self.leads, False
+        if was_leader:
+            # Appointing has opened the gate, and whoever was to go through it may not have closed it again.
+            self._gate.acquire(blocking=False)
+        return was_leader
+
     def finish(self, code: int) -> None:
         """It is committed (0), or failed."""
         done = self.done
@@ -158,8 +167,7 @@ class Committer:
     def excuse(self, request: Request) -> None:
         """The thread waiting for it has been interrupted; another must lead if it was to."""
         with self._mutex:
-            request.waits = False
-            was_leader, request.leads = request.leads, False
+            was_leader = request.excuse()
         if was_leader:
             self._start_helper()
 

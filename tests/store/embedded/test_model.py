@@ -77,7 +77,8 @@ class Pair:
             self.real.clear(first)
         else:
             getattr(self.real, kind)(first, second)
-        self.twin.writes.append((kind, first, second))
+        if kind != "clear_range" or first < second:
+            self.twin.writes.append((kind, first, second))
 
 
 _names = (f"{number}.db" for number in itertools.count())
