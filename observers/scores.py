@@ -1,0 +1,93 @@
+"""Scores as bytes that sort as the numbers do: one exact order of int, Decimal and float.
+
+Every float and every int is a decimal fraction of finitely many digits, so decimal digits are what the three have in
+common. A number is written as 0.ddd... x 100^e with digits of base 100, the first of them not 0:
+
+    00                              minus infinity
+    01..7F                          a negative number: the bytes of its absolute value, inverted
+    80                              zero
+    83 e8 | C0+e | FD e8            e below -60, from -60 to 60, above 60; e8 is e in eight bytes
+        digit+1 ... 00              the digits, the last of them not 0, and an end that sorts before all digits
+    FF                              infinity
+
+So 0.1 (the float) stands just above Decimal("0.1"), as it is the larger number; 1, 1.0 and Decimal("1.00") are
+one score, and so are 0.0 and -0.0. No encoding begins with another, and each differs from its neighbours at the
+first byte where the numbers do: that is what ranks count by.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Final
+
+from cq.errors import InvalidData, TooLarge
+
+Score = int | Decimal | float
+
+SCORE_BYTES: Final = 400
+"""The longest encoding: it takes every float, and every number of up to 780 significant digits."""
+
+_SHORT: Final = 10**18
+_EXPONENT_MAX: Final = 60
+_EXPONENT_OFFSET: Final = 1 << 63
+_DESCENDING: Final = bytes(range(255, -1, -1))
+_ZERO: Final = b"\x80"
+_INFINITY: Final = b"\xff"
+
+
+def ascending(score: Score) -> bytes:
+    """The score's bytes, in which a higher score sorts later.
+
+    >>> ascending(1234).hex()
+    'c20d2300'
+    >>> ascending(-0.5).hex()
+    '3fccff'
+
+    Raises `InvalidData` for what is no int, Decimal or float, and for NaN, which has no place in any order; `TooLarge`
+    for more than 780 significant digits.
+    """
+    if type(score) is int and -_SHORT < score < _SHORT:
+        text = str(abs(score))
+        return _ZERO if score == 0 else _signed(score < 0, _magnitude(text.rstrip("0"), len(text)))
+    number = _exact(score)
+    if number.is_infinite():
+        return _signed(number < 0, _INFINITY)
+    if not number:
+        return _ZERO
+    digits = "".join(map(str, number.as_tuple().digits))
+    return _signed(number < 0, _magnitude(digits.rstrip("0"), number.adjusted() + 1))
+
+
+def descending(score: Score) -> bytes:
+    """The score's bytes, in which a higher score sorts earlier: its place. Raises as `ascending` does."""
+    return ascending(score).translate(_DESCENDING)
+
+
+def _exact(score: object) -> Decimal:
+    if type(score) is float or type(score) is int or isinstance(score, Decimal):
+        number = Decimal(score)
+        if not number.is_nan():
+            return number
+    raise InvalidData(f"expected a score to be an int, Decimal or float, and not NaN, got: {score!r:.80}")
+
+
+def _signed(negative: bool, data: bytes) -> bytes:
+    return data.translate(_DESCENDING) if negative else data
+
+
+def _magnitude(digits: str, point: int) -> bytes:
+    """The bytes of 0.DIGITS x 10^point, a positive number; the first and the last digit are not 0."""
+    if len(digits) > 2 * (SCORE_BYTES - 10):
+        raise TooLarge(f"a score of {len(digits):,} significant digits exceeds the limit of 780")
+    exponent = -(-point // 2)
+    digits = "0" * (point % 2) + digits
+    digits += "0" * (len(digits) % 2)
+    mantissa = bytes(int(digits[place : place + 2]) + 1 for place in range(0, len(digits), 2))
+    return _exponent(exponent) + mantissa + b"\x00"
+
+
+def _exponent(exponent: int) -> bytes:
+    if -_EXPONENT_MAX <= exponent <= _EXPONENT_MAX:
+        return bytes((0xC0 + exponent,))
+    head = b"\x83" if exponent < 0 else b"\xfd"
+    return head + (exponent + _EXPONENT_OFFSET).to_bytes(8, "big")
