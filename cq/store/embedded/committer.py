@@ -275,6 +275,7 @@ class _Work:
         self.version = version
         self.accepted = 0
         self.keys: set[bytes] = set()
+        self._sorted: list[bytes] = []
         self.ranges: list[Range] = []
         self._log = log
         self._applier = applier
@@ -309,4 +310,6 @@ class _Work:
         reads = request.reads
         if not reads.keys.isdisjoint(self.keys):
             return True
-        return overlaps(reads, sorted(self.keys) if reads.ranges else [], self.ranges)
+        if reads.ranges and len(self._sorted) != len(self.keys):
+            self._sorted = sorted(self.keys)
+        return overlaps(reads, self._sorted, self.ranges)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import sqlite3
-import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cq.errors import StoreError
 
-from . import file
+from . import file, handles
 from .committer import Committer
 from .error import FDBError
 from .future import FutureVoid
@@ -30,9 +28,6 @@ from .watches import Watches
 
 T = TypeVar("T")
 
-_open: weakref.WeakSet[Database] = weakref.WeakSet()
-_opening = threading.Lock()
-
 
 class Database(AtomicOperations):
     """A store in one file, made if it is not there yet. Any number of threads and processes may use it.
@@ -40,7 +35,7 @@ class Database(AtomicOperations):
     With `power_safe`, a commit that has returned survives a power failure; without, it survives only the end of the
     process, however sudden, and commits are several times as fast.
 
-    Nothing of it survives a fork: a child process opens the file itself.
+    Nothing of it survives a fork: start processes with spawn, or open the store after forking.
 
     Raises:
         NotAStore: the file is something else, damaged, or of a newer format; it is left as it is.
@@ -50,23 +45,20 @@ class Database(AtomicOperations):
         self._unusable: str | None = "the store could not be opened"
         # One name for one file: the lock beside it must be the same for everybody.
         self.path = Path(path).resolve()
-        self.file_id = (0, 0)
         self.defaults: dict[str, Callable[[Settings], None]] = {}
         self.snapshot_ryw = 1
         self.bypass_unreadable = False
         self.protect_commit = True
-        with _opening:
+        with handles.lock:
             self._open(functools.partial(file.connect, self.path, power_safe=power_safe))
-            _open.add(self)
 
     def _open(self, connect: Callable[..., sqlite3.Connection]) -> None:
-        in_use = {database.file_id for database in _open}
-        exists = file.check(self.path, in_use)
+        exists = file.check(self.path)
         self._lock = LockFile(self.path)
         try:
             if not exists:
                 self._create()
-            self.file_id = file.identify(self.path)
+            self._file_id = file.identify(self.path)
             self._connection = file.connect_first(self.path, connect)
         except BaseException:
             self._lock.close()
@@ -74,6 +66,7 @@ class Database(AtomicOperations):
         self._pool = Pool(connect, functools.partial(pressing, self.path.with_name(f"{self.path.name}-wal")))
         self.committer = Committer(self._connection, self._lock)
         self.watches = Watches(connect, self._lock.path)
+        handles.acquire(self._file_id, self)
         self._unusable = None
 
     def _create(self) -> None:
@@ -115,7 +108,7 @@ class Database(AtomicOperations):
         self._pool.close()
         self.committer.close()
         self._lock.close()
-        _open.discard(self)
+        handles.release(self._file_id)
 
     def __enter__(self) -> Database:
         return self
@@ -223,19 +216,9 @@ class Database(AtomicOperations):
         if self._unusable is not None:
             raise StoreError(self._unusable)
 
-    # Forks
-
-    def _forget_after_fork(self) -> None:
-        self._unusable = "the store was opened before this process was forked: open it after forking"
-        # Closing a connection in the child would work on the parent's locks: let none of them be closed.
+    def abandon(self) -> None:
+        """In a forked child: never touch the file again, not even to close it."""
+        self._unusable = handles.FORKED
         self._pool.leak()
         leak(self._connection)
         self._lock.close()
-
-
-def _after_fork() -> None:
-    for database in list(_open):
-        database._forget_after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -13,10 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from pathlib import Path
 
-from cq.errors import NotAStore
+from cq.errors import NotAStore, StoreError
+
+from . import handles
 
 APPLICATION_ID = 0x6371_6B76  # "cqkv"
 FORMAT = 1
@@ -59,23 +61,21 @@ def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) 
     return connection
 
 
-def identify(path: Path) -> tuple[int, int]:
-    """What makes a file the same file, whatever its name."""
+def identify(path: Path) -> handles.FileId:
+    """Which file it is."""
     status = path.stat()
     return status.st_dev, status.st_ino
 
 
-def check(path: Path, in_use: Container[tuple[int, int]] = ()) -> bool:
+def check(path: Path) -> bool:
     """Whether there is a store at `path`; False when there is nothing yet. Writes nothing.
-
-    A file that this process has in use is known to be a store, and must not be opened here: closing it again would
-    drop all locks that SQLite holds on it for this process, as POSIX has it.
 
     Raises:
         NotAStore: there is something else.
+        StoreError: this process must not open it.
     """
     try:
-        if identify(path) in in_use:
+        if _known(identify(path)):
             return True
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -127,6 +127,13 @@ def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sql
             connection.close()
         raise NotAStore(f"{path} is damaged ({error}): restore it from a backup") from error
     return connection
+
+
+def _known(file: handles.FileId) -> bool:
+    """Whether the file is in use here, and so a store; opening it to look would drop the locks on it."""
+    if handles.forbidden(file):
+        raise StoreError(handles.FORKED)
+    return handles.in_use(file)
 
 
 def _check_directory(path: Path) -> None:

@@ -17,14 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from .atomic import (
-    SET,
-    SET_VERSIONSTAMPED_KEY,
-    SET_VERSIONSTAMPED_VALUE,
-    Operation,
-    apply,
-    merge,
-)
+from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, Operation, apply, merge
 from .keys import SYSTEM_END, Range, after
 from .segments import CLEARED, UNREADABLE, Segments
 

@@ -1,0 +1,158 @@
+"""How a transaction reads: what it may read, through which writes, and what it then conflicts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .error import (
+    EXACT_MODE_WITHOUT_LIMITS,
+    INVERTED_RANGE,
+    KEY_OUTSIDE_LEGAL_RANGE,
+    RANGE_LIMITS_INVALID,
+    FDBError,
+)
+from .future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
+from .keys import METADATA_VERSION, max_key_bytes
+from .ranges import EXACT
+from .reads import View
+from .readset import Place, RangeRead, seen_range, seen_range_plain
+from .sizes import range_size, split_points
+from .snapshots import Snapshot
+from .state import State
+from .writes import Row, Writes
+
+if TYPE_CHECKING:
+    pass
+
+
+_UNLIMITED_ROWS = 1 << 40
+
+
+class Reading(State):
+    """The reads of a transaction. Errors of their arguments do not make the commit fail, all others do."""
+
+    __slots__ = ()
+
+    def read_value(self, key: bytes, snapshot: bool) -> Value:
+        try:
+            self.check()
+            if key >= self._read_end and key != METADATA_VERSION:
+                raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        except FDBError as error:
+            return failed(Value, error)
+        if len(key) > max_key_bytes(key):
+            return ready(Value, None)
+        try:
+            return ready(Value, self._value(key, snapshot))
+        except FDBError as error:
+            return failed(Value, self._poison(error))
+
+    def _value(self, key: bytes, snapshot: bool) -> bytes | None:
+        view, writes = self._view(snapshot)
+        value = view.get(key, bypass_unreadable=self.settings.bypass_unreadable)
+        if not snapshot:
+            self._reads.add_key(key, writes)
+        return value
+
+    def read_key(self, place: Place, snapshot: bool) -> Key:
+        try:
+            self.check()
+            if place.key > self._read_end:
+                raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        except FDBError as error:
+            return failed(Key, error)
+        try:
+            view, writes = self._view(snapshot)
+            found = view.resolve(*place)
+        except FDBError as error:
+            return failed(Key, self._poison(error))
+        if not snapshot:
+            self._reads.add_selector(*place, found, writes)
+        return ready(Key, found)
+
+    def read_range(
+        self,
+        begin: Place,
+        end: Place,
+        *,
+        limit: int,
+        mode: int,
+        max_bytes: int,
+        reverse: bool,
+        snapshot: bool,
+    ) -> tuple[list[Row], bool]:
+        """One piece of a range: rows, and whether there may be more."""
+        self.check()
+        if begin.key > self._read_end or end.key > self._read_end:
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        if limit < 0:
+            raise FDBError(RANGE_LIMITS_INVALID)
+        if mode == EXACT and not limit:
+            raise FDBError(EXACT_MODE_WITHOUT_LIMITS)
+        if begin.offset >= end.offset and begin.key >= end.key:
+            return [], False
+        try:
+            view, writes = self._view(snapshot)
+            low, high = self._bound(view, begin), self._bound(view, end)
+            rows, more = view.rows(low, high, limit or _UNLIMITED_ROWS, max_bytes, reverse)
+        except FDBError as error:
+            raise self._poison(error) from None
+        if not snapshot:
+            self._add_range_read(begin, end, low, high, rows, more, reverse, writes)
+        return rows, more
+
+    def _bound(self, view: View, place: Place) -> bytes:
+        return place.key if place.offset == 1 else view.resolve(*place)
+
+    def _add_range_read(
+        self,
+        begin: Place,
+        end: Place,
+        low: bytes,
+        high: bytes,
+        rows: list[Row],
+        more: bool,
+        reverse: bool,
+        writes: Writes | None,
+    ) -> None:
+        space_end = self._read_end
+        to_begin = (low == b"" and begin.offset < 1) or (high == b"" and end.offset < 1)
+        through_end = (low == space_end and begin.offset > 1) or (high == space_end and end.offset > 1)
+        if more and not self.settings.ryw_disabled:
+            to_begin, through_end = to_begin and not reverse, through_end and reverse
+        read = RangeRead(begin, end, rows, more, reverse, to_begin, through_end, space_end)
+        seen = seen_range_plain(read) if self.settings.ryw_disabled else seen_range(read)
+        self._reads.add_range(*seen, writes)
+
+    def _view(self, snapshot: bool) -> tuple[View, Writes | None]:
+        """What a read sees, and the writes among it."""
+        self._touched = True
+        settings = self.settings
+        visible = not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0))
+        writes = self._writes if visible else None
+        return View(self._take_snapshot, writes, self._read_end), writes
+
+    def range_size(self, begin: bytes, end: bytes) -> FutureInt64:
+        return self._measure(FutureInt64, begin, end, lambda snapshot: range_size(snapshot, begin, end))
+
+    def split_points(self, begin: bytes, end: bytes, chunk: int, limit: int) -> FutureKeyArray:
+        points = partial(split_points, begin=begin, end=end, chunk=chunk, limit=limit)
+        return self._measure(FutureKeyArray, begin, end, points)
+
+    def _measure(self, kind: type[F], begin: bytes, end: bytes, measure: Callable[[Snapshot], object]) -> F:
+        """Look at the stored rows only; no read of the transaction."""
+        try:
+            self.check()
+            if begin > end:
+                raise FDBError(INVERTED_RANGE)
+            if begin > self._read_end or end > self._read_end:
+                raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+            snapshot = self.database.snapshot()
+            try:
+                return ready(kind, measure(snapshot))
+            finally:
+                snapshot.close()
+        except FDBError as error:
+            return failed(kind, error)

@@ -1,0 +1,225 @@
+"""The state of a transaction, and when its calls fail.
+
+A transaction fails in four ways, which are kept apart as FoundationDB's client does:
+
+- a call without a result (`set`, `clear` ...) that is wrong has its error *deferred*: every later call raises it;
+- an error of a read, apart from being raised, makes the commit fail with the same error;
+- a transaction that is cancelled, timed out, or given up by `on_error` has *ended*: every later call raises that;
+- a call after `commit` raises 2017, and ends the transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .backoff import Backoffs
+from .committer import Request
+from .error import (
+    CLIENT_INVALID_OPERATION,
+    FUTURE_VERSION,
+    READ_VERSION_ALREADY_SET,
+    TRANSACTION_CANCELLED,
+    TRANSACTION_TIMED_OUT,
+    TRANSACTION_TOO_OLD,
+    USED_DURING_COMMIT,
+    VERSION_INVALID,
+    FDBError,
+)
+from .future import FutureInt64, Key, failed, ready
+from .keys import SYSTEM_END, USER_END
+from .options import Settings
+from .readset import ReadSet
+from .snapshots import Snapshot
+from .watches import Watch
+from .writes import Writes
+
+if TYPE_CHECKING:
+    from .database import Database
+
+
+_FUTURE_VERSIONS = 1_000_000
+
+
+class State:
+    """What a transaction knows of itself."""
+
+    __slots__ = (
+        "_backoffs",
+        "_committed",
+        "_committing",
+        "_deadline",
+        "_deferred",
+        "_ended",
+        "_read_error",
+        "_reads",
+        "_request",
+        "_retries",
+        "_size",
+        "_snapshot",
+        "_stamp",
+        "_touched",
+        "_version",
+        "_watches",
+        "_writes",
+        "born",
+        "database",
+        "settings",
+    )
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._snapshot: Snapshot | None = None
+        self._watches: list[Watch] = []
+        self._stamp: Key | None = None
+        self._begin()
+        self._begin_try()
+
+    def _begin(self) -> None:
+        self.born = time.monotonic()
+        self.settings = Settings(self.database)
+        self._backoffs = Backoffs()
+        self._retries = 0
+
+    def _begin_try(self) -> None:
+        self._writes = Writes()
+        self._reads = ReadSet()
+        self._version: int | None = None  # as set, or as shown to the owner
+        self._deferred: int | None = None
+        self._ended: int | None = None
+        self._read_error: int | None = None
+        self._committing = False
+        self._request: Request | None = None
+        self._committed = -1
+        self._size = 0
+        self._touched = False
+        self._deadline: float | None = None
+        self.restart_timeout()
+
+    def __del__(self) -> None:
+        # May run anywhere: see `Snapshot.abandon`.
+        if self._snapshot is not None:
+            self._snapshot.abandon()
+        self._drop_futures(TRANSACTION_CANCELLED)
+
+    # The ways to fail
+
+    def check(self) -> None:
+        """Raise what a call with a result raises before it does anything."""
+        if self._deferred is not None:
+            raise FDBError(self._deferred)
+        if self._committing:
+            self._protect_commit()
+        self.check_ended()
+
+    def check_ended(self) -> None:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._end(TRANSACTION_TIMED_OUT)
+        if self._ended is not None:
+            raise FDBError(self._ended)
+
+    def defer(self, call: Callable[[], None]) -> None:
+        """Make a call without a result: its error is raised by later calls, and once there is one it does nothing."""
+        if self._deferred is None:
+            try:
+                call()
+            except FDBError as error:
+                self._deferred = error.code
+
+    def _protect_commit(self) -> None:
+        if self.settings.protect_commit:
+            self._end(USED_DURING_COMMIT)
+        raise FDBError(USED_DURING_COMMIT)
+
+    def _end(self, code: int) -> None:
+        """Let every later call fail. Nobody must wait for a versionstamp that will not come."""
+        if self._ended is None:
+            self._ended = code
+            stamp, self._stamp = self._stamp, None
+            if stamp is not None:
+                stamp.settle(error=FDBError(code))
+
+    def _poison(self, error: FDBError) -> FDBError:
+        """A read has failed: the commit will, too."""
+        if self._read_error is None:
+            self._read_error = error.code
+        return error
+
+    # Options
+
+    def restart_timeout(self) -> None:
+        """Let the timeout, counted from the beginning of the transaction, apply."""
+        timeout = self.settings.timeout
+        self._deadline = self.born + timeout / 1000 if timeout else None
+
+    def disable_read_your_writes(self) -> None:
+        if self._touched or not self._writes.untouched:
+            raise FDBError(CLIENT_INVALID_OPERATION)
+        self.settings.ryw_disabled = True
+
+    @property
+    def _read_end(self) -> bytes:
+        return SYSTEM_END if self.settings.read_system else USER_END
+
+    @property
+    def _write_end(self) -> bytes:
+        return SYSTEM_END if self.settings.access_system else USER_END
+
+    # Versions
+
+    def read_version(self) -> FutureInt64:
+        try:
+            if self._deferred is not None:
+                raise FDBError(self._deferred)
+            self.check_ended()
+            if self._version is None:
+                self._take_snapshot()
+                if self._committing:
+                    self._release()
+        except FDBError as error:
+            return failed(FutureInt64, error)
+        return ready(FutureInt64, self._version)
+
+    def set_read_version(self, version: int) -> None:
+        if self._version is not None:
+            raise FDBError(READ_VERSION_ALREADY_SET)
+        if version <= 0:
+            raise FDBError(VERSION_INVALID)
+        self._version = version
+
+    def _take_snapshot(self) -> Snapshot:
+        if self._snapshot is None:
+            snapshot = self.database.snapshot()
+            shown = self.database.show_version(snapshot.version)
+            code = self._check_version(snapshot.version, shown)
+            if code:
+                snapshot.close()
+                raise FDBError(code)
+            self._version = self._version or shown
+            self._snapshot = snapshot
+        return self._snapshot
+
+    def _check_version(self, version: int, shown: int) -> int:
+        """The error if a version was set that a snapshot taken now does not have."""
+        if self._version is None:
+            return 0
+        if self._version < version:
+            return TRANSACTION_TOO_OLD  # a file has no snapshots of the past
+        return FUTURE_VERSION if self._version > shown + _FUTURE_VERSIONS else 0
+
+    def _release(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+    # Futures that wait for the commit
+
+    def _drop_futures(self, stamp_code: int, watch_code: int | None = None) -> None:
+        """Nothing will come of the versionstamp and the watches of this try."""
+        watches, stamp = self._watches, self._stamp
+        self._watches, self._stamp = [], None
+        if stamp is not None:
+            stamp.settle(error=FDBError(stamp_code))
+        for watch in watches:
+            watch.settle(error=FDBError(watch_code or stamp_code))

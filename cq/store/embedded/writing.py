@@ -1,0 +1,143 @@
+"""How a transaction writes: what it may write, what that counts, and what it fires or makes unreadable."""
+
+from __future__ import annotations
+
+from . import atomic
+from .error import (
+    CLIENT_INVALID_OPERATION,
+    INVERTED_RANGE,
+    KEY_OUTSIDE_LEGAL_RANGE,
+    KEY_TOO_LARGE,
+    VALUE_TOO_LARGE,
+    FDBError,
+)
+from .keys import MAX_VALUE_BYTES, METADATA_VERSION, STAMP_BYTES, after, clip, max_key_bytes
+from .readset import RANGE_BYTES
+from .state import State
+
+MUTATION_BYTES = 44
+"""What a mutation costs beside its key and value, in FoundationDB's sizes."""
+
+_METADATA_PARAM = bytes(14)
+
+
+class Writing(State):
+    """The writes of a transaction; all of them raise what the caller defers."""
+
+    __slots__ = ()
+
+    def set(self, key: bytes, value: bytes) -> None:
+        if key == METADATA_VERSION:
+            raise FDBError(CLIENT_INVALID_OPERATION)
+        conflict = self._begin_write(key)
+        self._count_mutation(len(key) + len(value), 2 * len(key) + 1, conflict)
+        _check_lengths(key, value)
+        if conflict:
+            self._writes.set(key, value)
+        else:
+            self._writes.mutate(key, atomic.SET, value, False)
+        if self._watches:
+            self._trigger(key, after(key), value)
+
+    def clear(self, key: bytes) -> None:
+        conflict = self._begin_write(key)
+        if len(key) > max_key_bytes(key):
+            return
+        self._count_mutation(2 * len(key) + 1, 2 * len(key) + 1, conflict)
+        self._writes.clear(key, conflict)
+        if self._watches:
+            self._trigger(key, after(key), None)
+
+    def clear_range(self, begin: bytes, end: bytes) -> None:
+        if begin > end:
+            raise FDBError(INVERTED_RANGE)
+        conflict = self._begin_write(None)
+        if begin > self._write_end or end > self._write_end:
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        self._count_mutation(len(begin) + len(end), len(begin) + len(end), conflict)
+        begin, end = clip(begin), clip(end)
+        if begin == end:
+            return
+        self._writes.clear_range(begin, end, conflict)
+        if self._watches:
+            self._trigger(begin, end, None)
+
+    def mutate(self, operation: int, key: bytes, operand: bytes) -> None:
+        """An atomic operation."""
+        if key == METADATA_VERSION:
+            conflict = self._begin_write(None)
+            if operation != atomic.SET_VERSIONSTAMPED_VALUE or operand != _METADATA_PARAM:
+                raise FDBError(CLIENT_INVALID_OPERATION)
+        else:
+            conflict = self._begin_write(key)
+        _check_lengths(key, operand)
+        if operation == atomic.SET_VERSIONSTAMPED_KEY:
+            self._set_versionstamped_key(key, operand)
+            return
+        if operation == atomic.SET_VERSIONSTAMPED_VALUE and atomic.stamp_offset(operand) < 0:
+            raise FDBError(CLIENT_INVALID_OPERATION)
+        self._count_mutation(len(key) + len(operand), 2 * len(key) + 1, conflict)
+        self._writes.mutate(key, operation, operand, conflict)
+        if self._watches:
+            self._trigger_unknown(key)
+
+    def _set_versionstamped_key(self, key: bytes, value: bytes) -> None:
+        start = atomic.stamp_offset(key)
+        if start < 0:
+            raise FDBError(CLIENT_INVALID_OPERATION)
+        self._count_mutation(len(key) + len(value), 0, False)
+        # The stamp will be later than the read version, if that is known already.
+        least = (self._version or 0).to_bytes(8, "big") + b"\0\0"
+        first = atomic.stamp(key, least)
+        last = after(atomic.stamp(key, b"\xff" * STAMP_BYTES))
+        waiting = key[:start] + least + key[start + STAMP_BYTES :]
+        self._writes.set_versionstamped_key((first, min(last, self._read_end)), waiting, value)
+
+    def add_read_conflict(self, begin: bytes, end: bytes) -> None:
+        if self._committing:
+            self._protect_commit()
+        if max(begin, end) > self._read_end and (begin, end) != (METADATA_VERSION, after(METADATA_VERSION)):
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        self._reads.add_range(clip(begin), clip(end), None if self.settings.ryw_disabled else self._writes)
+
+    def add_write_conflict(self, begin: bytes, end: bytes) -> None:
+        if self._committing:
+            self._protect_commit()
+        if max(begin, end) > self._write_end:
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        begin, end = clip(begin), clip(end)
+        if begin < end:
+            self._size += len(begin) + len(end) + RANGE_BYTES
+            self._writes.add_conflict_range(begin, end)
+
+    def _begin_write(self, key: bytes | None) -> bool:
+        """Whether the write conflicts with reads of others; uses up the option that says no."""
+        settings = self.settings
+        conflict = not settings.next_write_no_conflict
+        settings.next_write_no_conflict = False
+        if self._committing:
+            self._protect_commit()
+        if key is not None and key >= self._write_end:
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        return conflict
+
+    def _count_mutation(self, size: int, conflict_size: int, conflict: bool) -> None:
+        self._size += size + MUTATION_BYTES + (conflict_size + RANGE_BYTES if conflict else 0)
+
+    def _trigger(self, begin: bytes, end: bytes, value: bytes | None) -> None:
+        """A write of this transaction fires its own watches of the key at once."""
+        for watch in self._watches:
+            if begin <= watch.key < end:
+                watch.compare(value)
+
+    def _trigger_unknown(self, key: bytes) -> None:
+        for watch in self._watches:
+            if watch.key == key:
+                watch.settle()
+
+
+def _check_lengths(key: bytes, value: bytes) -> None:
+    if len(key) > max_key_bytes(key):
+        raise FDBError(KEY_TOO_LARGE)
+    if len(value) > MAX_VALUE_BYTES:
+        raise FDBError(VALUE_TOO_LARGE)
