@@ -1,0 +1,293 @@
+"""`cq configure`, `add`, `get`, `items`, `status`, `pause` and `resume`: what they print and what they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+from cq.keys import QueueKeys
+from cq.store.transact import transact
+from tests.cli.conftest import SECONDS, Cli, Here
+
+OWN_COMBINER = """
+import cq
+joined = cq.Combiner("joined", 1, lambda key, values: "-".join(values))
+app = cq.App()
+app.queue("notes", combiner=joined)
+"""
+
+
+def test_configure_shows_what_is_stored_and_does_nothing_twice(here: Here) -> None:
+    first = here("configure", "words", "--buckets", "4")
+    again = here("configure", "words", "--buckets", "4", "--json")
+
+    assert first.out == "queue 'words': key str, value int, combiner sum@1, buckets 4\n"
+    stored = {"key": "str", "value": "int", "combiner": "sum@1", "buckets": 4, "observers": []}
+    assert again.rows() == [{"queue": "words", **stored}]
+
+
+def test_what_is_added_is_read_once_it_is_combined(here: Here) -> None:
+    here("configure", "words")
+
+    assert here("add", "words", "a=1", "b=2", "a=3").out == "added 3 updates to queue 'words'\n"
+    assert here("get", "words", "a") == (3, "a\t-\n", "")
+    assert here("get", "words", "a", "c", "--pending") == (3, "a\t4\nc\t-\n", "")
+    assert here("worker", "--drain").status == 0
+    assert here("get", "words", "a", "b") == (0, "a\t4\nb\t2\n", "")
+    assert here("get", "words", "a", "--json").rows() == [{"key": "a", "value": 4}]
+    assert sorted(here("items", "words").out.splitlines()) == ["a\t4", "b\t2"]
+    assert len(here("items", "words", "--json", "--limit", "1").rows()) == 1
+    assert here("items", "words", "--limit", "0") == (0, "", "")
+
+
+def test_an_operation_id_counts_once(here: Here) -> None:
+    here("configure", "words")
+
+    for _ in range(2):
+        assert here("add", "words", "a=1", "--once", "order 7", "--json").rows() == [
+            {"queue": "words", "added": 1}
+        ]
+
+    assert here("get", "words", "a", "--pending").out == "a\t1\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "word", "key", "shown"),
+    [
+        (["--key", "int", "--value", "decimal"], "7=0.10", "7", {"key": 7, "value": "0.10"}),
+        (
+            ["--key", "bytes", "--value", "bytes", "--combiner", "last"],
+            "aA===YQ==",
+            "aA==",
+            {"key": "aA==", "value": "YQ=="},
+        ),
+        (["--key", "(str, int)"], '["a", 1]=5', '["a",1]', {"key": ["a", 1], "value": 5}),
+        (
+            ["--value", "set", "--combiner", "union"],
+            'a=["y", "x", "y"]',
+            "a",
+            {"key": "a", "value": ["x", "y"]},
+        ),
+        (["--value", "dict", "--combiner", "counter"], 'a={"x": 1}', "a", {"key": "a", "value": {"x": 1}}),
+        (["--value", "str", "--combiner", "maximum"], "a=two words", "a", {"key": "a", "value": "two words"}),
+        (["--value", "float"], "a=1", "a", {"key": "a", "value": 1.0}),
+        (["--value", "bool", "--combiner", "first"], "a=true", "a", {"key": "a", "value": True}),
+        (
+            ["--value", "datetime", "--combiner", "maximum"],
+            "a=2026-01-02T03:04:05+00:00",
+            "a",
+            {"key": "a", "value": "2026-01-02T03:04:05+00:00"},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_type_can_be_written_and_read(
+    here: Here, settings: list[str], word: str, key: str, shown: dict[str, Any]
+) -> None:
+    here("configure", "queue", *settings)
+
+    assert here("add", "queue", word).err == ""
+    assert here("get", "queue", key, "--pending", "--json").rows() == [shown]
+    here("worker", "--drain")
+    assert here("items", "queue", "--json").rows() == [shown]
+
+
+def test_text_that_would_break_its_line_is_shown_as_json(here: Here) -> None:
+    here("configure", "words")
+    here("add", "words", "two\nlines=1", "\x1b[31mred=2")
+    here("worker", "--drain")
+
+    assert sorted(here("items", "words").out.splitlines()) == ['"\\u001b[31mred"\t2', '"two\\nlines"\t1']
+
+
+def test_pending_values_of_an_own_combiner_need_the_app(here: Here, cli: Cli) -> None:
+    (cli.folder / "notes_app.py").write_text(OWN_COMBINER)
+    here("configure", "notes", "--value", "str", "--app", "notes_app:app")
+    here("add", "notes", "a=x")
+    here("add", "notes", "a=y")
+
+    assert "asks for the combiner joined@1" in here("get", "notes", "a", "--pending").err
+    assert here("get", "notes", "a", "--pending", "--app", "notes_app:app").out == "a\tx-y\n"
+    assert "asks for the combiner joined@1" in here("worker", "--drain").err
+    assert here("worker", "--drain", "--app", "notes_app:app").status == 0
+    assert here("get", "notes", "a").out == "a\tx-y\n"
+
+
+def test_status_shows_what_waits(here: Here) -> None:
+    assert "no queue is configured" in here("status").out
+    assert here("status", "--json").out == ""
+    here("configure", "words", "--buckets", "1")
+    here("add", "words", "a=1")
+    here("add", "words", "a=1")
+
+    (found,) = here("status", "--json").rows()
+
+    assert (found["name"], found["settings"]["buckets"], found["paused"]) == ("words", 1, False)
+    assert (found["waiting_buckets"], found["rows"], found["exact"], found["aside"]) == (1, 2, True, 0)
+    assert 0 <= found["oldest_seconds"] < SECONDS
+    head, row = here("status", "words").out.splitlines()
+    assert head.split() == ["queue", "buckets", "waiting", "rows", "bytes", "oldest", "set", "aside", "state"]
+    assert row.split()[:4] == ["words", "1", "1", "2"]
+
+
+def test_a_pause_is_shown_and_undone(here: Here) -> None:
+    here("configure", "words")
+
+    assert here("pause", "words", "--reason", "moving house").out == "queue 'words' is paused\n"
+    assert here("status").out.splitlines()[1].rstrip().endswith("paused: moving house")
+    assert here("resume", "words", "--json").rows() == [{"queue": "words", "paused": False}]
+    assert here("status").out.splitlines()[1].rstrip().endswith("active")
+
+
+# Files of updates
+
+
+def lines(number: int) -> list[bytes]:
+    return [b'{"key": "word %d", "update": %d}\n' % (each % 100, each) for each in range(number)]
+
+
+def sums(number: int) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in range(number):
+        total[f"word {each % 100}"] += each
+    return {key: value for key, value in total.items() if value}
+
+
+def items(cli: Cli) -> dict[str, int]:
+    """All values, once everything is combined."""
+    assert cli.run("worker", "--drain").status == 0
+    return {row["key"]: row["value"] for row in cli.run("items", "words", "--json").rows()}
+
+
+def test_a_file_is_added_once_and_lines_appended_later_too(here: Here, cli: Cli) -> None:
+    here("configure", "words")
+    file = cli.folder / "updates.jsonl"
+    file.write_bytes(b"".join(lines(5000)[:3000]))
+
+    assert here("add", "words", "--jsonl", "updates.jsonl").out == "added 3,000 updates to queue 'words'\n"
+    assert here("add", "words", "--jsonl", str(file), "--json").rows() == [{"queue": "words", "added": 0}]
+    file.write_bytes(b"".join(lines(5000)))
+    assert here("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"] == 2000
+    assert items(cli) == sums(5000)
+
+
+def test_standard_input_and_pipes_are_not_remembered(cli: Cli) -> None:
+    cli.run("configure", "words")
+    for name in ("-", "/dev/stdin"):
+        assert cli.run("add", "words", "--jsonl", name, stdin=b"".join(lines(100))).status == 0
+
+    assert items(cli) == {key: 2 * value for key, value in sums(100).items()}
+
+
+def test_a_bad_line_is_named_and_all_before_it_are_added(here: Here, cli: Cli) -> None:
+    here("configure", "words")
+    file = cli.folder / "updates.jsonl"
+    good = lines(2500)
+    file.write_bytes(b"".join(good) + b'{"key": "a"}\n' + good[0])
+
+    ended = here("add", "words", "--jsonl", "updates.jsonl")
+
+    assert ended.status == 1
+    assert ended.err.startswith('cq: line 2501: expected {"key": ..., "update": ...}, got: ')
+    file.write_bytes(b"".join(good) + b'{"key": "word 1", "update": 1}\n')
+    assert here("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"] == 1
+    assert items(cli) == {**sums(2500), "word 1": sums(2500)["word 1"] + 1}
+
+
+def test_a_file_that_has_changed_is_refused(here: Here, cli: Cli) -> None:
+    here("configure", "words")
+    file = cli.folder / "updates.jsonl"
+    file.write_bytes(b"".join(lines(10)))
+    here("add", "words", "--jsonl", "updates.jsonl")
+    file.write_bytes(b"".join(reversed(lines(20))))
+
+    ended = here("add", "words", "--jsonl", "updates.jsonl")
+
+    assert ended.status == 1
+    assert "the file has changed before byte" in ended.err
+    assert items(cli) == sums(10)
+
+
+DIE_AT_BATCH = """
+import os, signal
+from cq import jsonl
+
+add, left = jsonl._add, [{batch}]
+
+def add_or_die(*args):
+    left[0] -= 1
+    if left[0] == 0 and not {committed}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(*args)
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+jsonl._add = add_or_die
+"""
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_load_that_dies_at_a_batch_goes_on_there(cli: Cli, batch: int, committed: bool) -> None:
+    """Before the batch is committed, and after that, but before anything else is done."""
+    cli.run("configure", "words")
+    (cli.folder / "updates.jsonl").write_bytes(b"".join(lines(9000)))
+    (cli.folder / "sitecustomize.py").write_text(DIE_AT_BATCH.format(batch=batch, committed=committed))
+    usual = cli.environment["PYTHONPATH"]
+    cli.environment["PYTHONPATH"] = f"{cli.folder}{os.pathsep}{usual}"
+    died = cli.run("add", "words", "--jsonl", "updates.jsonl")
+    cli.environment["PYTHONPATH"] = usual
+
+    added = cli.run("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"]
+
+    assert died.status == -signal.SIGKILL
+    assert added == 9000 - 2000 * (batch if committed else batch - 1)
+    assert items(cli) == sums(9000)
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+def test_a_load_that_is_killed_loses_and_repeats_nothing(cli: Cli, db: Any, batches: int) -> None:
+    """Killed once so many batches are committed, at whatever point it has then reached."""
+    file = cli.folder / "updates.jsonl"
+    file.write_bytes(b"".join(lines(30_000)))
+    cq.configure(db, "words")
+    position = QueueKeys("words").load(os.fsencode(file))
+    watch = watch_key(db, position)
+    loading = cli.start("add", "words", "--jsonl", "updates.jsonl")
+    for _ in range(batches):
+        watch.wait()
+        watch = watch_key(db, position)
+
+    loading.kill()
+    loading.wait()
+
+    assert cli.run("add", "words", "--jsonl", "updates.jsonl").status == 0
+    assert items(cli) == sums(30_000)
+
+
+def watch_key(db: Any, key: bytes) -> Any:
+    """A future that is ready when the key has got another value."""
+    return transact(db, lambda tr: tr.watch(key))
+
+
+def test_json_that_is_printed_can_be_added(here: Here, cli: Cli) -> None:
+    """`cq items --json` is the other side of `cq add --jsonl`, but for the name of the value."""
+    here("configure", "words")
+    here("add", "words", "a=1", "grün=2", "two\nlines=3")
+    here("worker", "--drain")
+    rows = here("items", "words", "--json").rows()
+    Path(cli.folder / "copy.jsonl").write_text(
+        "".join(json.dumps({"key": row["key"], "update": row["value"]}) + "\n" for row in rows)
+    )
+    here("configure", "copy")
+    here("add", "copy", "--jsonl", "copy.jsonl")
+    here("worker", "--drain")
+
+    assert here("items", "copy", "--json").rows() == rows

@@ -1,0 +1,255 @@
+"""`cq demo words`: exactly the counts of a plain Counter, also after files have changed and processes have died."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import select
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+from cq.documents import Documents
+from cq.keys import QueueKeys
+from cq.store.transact import transact
+from tests.cli.conftest import SECONDS, Cli, Here
+
+MEMORY_MB = 150
+LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+PACKAGES = [LIBRARY / package for package in ("email", "json", "asyncio")]
+
+
+def counted(*paths: Path) -> tuple[int, Counter[str]]:
+    """How many of the files below are UTF-8, and how often each word occurs in them."""
+    documents, total = 0, Counter[str]()
+    for path in paths:
+        for file in filter(Path.is_file, [path, *path.rglob("*")]):
+            try:
+                text = file.read_bytes().decode()
+            except UnicodeDecodeError:
+                continue
+            documents += 1
+            total.update(re.findall(r"[^\W\d_]+", text.lower()))
+    return documents, total
+
+
+def top_of(total: Counter[str], number: int) -> list[list[Any]]:
+    return [[word, count] for word, count in sorted(total.items(), key=lambda item: (-item[1], item[0]))][
+        :number
+    ]
+
+
+def values(db: Any) -> dict[str, int]:
+    return dict(cq.CombineQueue("words").scan(db))
+
+
+def folder_of_texts(cli: Cli) -> Path:
+    folder = cli.folder / "texts"
+    (folder / "deeper").mkdir(parents=True)
+    (folder / "one.txt").write_text("Häuser, houses: 3 houses_and 'HOUSES' ΣΊΣΥΦΟΣ\n")
+    (folder / "deeper" / "two.txt").write_text("straße STRASSE don't stop\r\nnow" * 100)
+    (folder / "empty.txt").write_text("")
+    (folder / "binary.bin").write_bytes(b"\xff\xfe words")
+    return folder
+
+
+def test_it_prints_the_counts_and_names_what_it_skips(cli: Cli, db: Any) -> None:
+    folder = folder_of_texts(cli)
+    documents, total = counted(folder)
+
+    shown = cli.run("demo", "words", "texts", "--top", "3", "--json")
+
+    assert shown.status == 0
+    assert shown.rows() == [
+        {
+            "documents": documents,
+            "updates": sum(len(counted(file)[1]) for file in folder.rglob("*.txt")),
+            "distinct": len(total),
+            "top": top_of(total, 3),
+        }
+    ]
+    assert shown.err == f"skipped, not UTF-8: {folder / 'binary.bin'}\n"
+    assert values(db) == total
+
+
+def test_the_table_has_the_top_words(cli: Cli) -> None:
+    (cli.folder / "text").write_text("b " * 1500 + "a " * 2000 + "c")
+
+    shown = cli.run("demo", "words", "text", "--top", "2", "--workers", "1", "--loaders", "1")
+
+    assert [line.split() for line in shown.out.splitlines()] == [
+        ["word", "count"],
+        ["a", "2,000"],
+        ["b", "1,500"],
+    ]
+    assert shown.err == "1 documents, 3 updates, 3 distinct words\n"
+
+
+def test_running_it_again_follows_the_files(cli: Cli, db: Any) -> None:
+    folder = folder_of_texts(cli)
+    other = cli.folder / "other"
+    other.mkdir()
+    (other / "kept.txt").write_text("kept kept")
+    cli.run("demo", "words", "texts", "other")
+    assert cli.run("demo", "words", "texts", "other", "--json").rows()[0]["updates"] == 0
+    (folder / "one.txt").write_text("houses and words")
+    (folder / "deeper" / "two.txt").unlink()
+    (folder / "empty.txt").write_bytes(b"\xff")
+    (folder / "new.txt").write_text("new")
+
+    again = cli.run("demo", "words", "texts", "--json").rows()[0]
+
+    total = counted(folder, other)[1]
+    assert (again["documents"], again["distinct"], again["top"]) == (2, len(total), top_of(total, 20))
+    assert values(db) == total
+    (folder / "one.txt").unlink()
+    cli.run("demo", "words", str(folder / "deeper"), str(folder / "new.txt"))
+    assert values(db) == total, "what is not below the paths given stays"
+
+
+def test_it_counts_a_part_of_the_library_in_little_memory(cli: Cli, db: Any) -> None:
+    documents, total = counted(*PACKAGES)
+    output = cli.folder / "output"
+    with output.open("wb") as out:
+        demo = cli.start(
+            "demo", "words", *map(str, PACKAGES), "--json", stdout=out, stderr=subprocess.DEVNULL
+        )
+        _, demo.returncode, usage = os.wait4(demo.pid, 0)
+
+    found = json.loads(output.read_text())
+    assert (found["documents"], found["distinct"], found["top"]) == (documents, len(total), top_of(total, 20))
+    assert values(db) == total
+    if sys.platform.startswith("linux"):  # elsewhere in other units
+        assert usage.ru_maxrss < 1024 * MEMORY_MB, "of the largest of its processes"
+
+
+def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here, cli: Cli) -> None:
+    (cli.folder / "text").write_text("a")
+    here("configure", "words")
+    here("pause", "words", "--reason", "for this test")
+
+    ended = here("demo", "words", "text")
+
+    assert (ended.status, ended.out) == (1, "")
+    assert "queue 'words' is paused (for this test)" in ended.err
+
+
+def test_a_queue_of_other_settings_is_left_alone(here: Here, cli: Cli) -> None:
+    (cli.folder / "text").write_text("a")
+    here("configure", "words", "--buckets", "3")
+
+    assert "buckets 3 -> 16" in here("demo", "words", "text").err
+
+
+def test_a_word_too_long_for_a_key_skips_its_file(cli: Cli, db: Any) -> None:
+    (cli.folder / "long").write_text("a " + "x" * 9000)
+    (cli.folder / "short").write_text("a b")
+
+    ended = cli.run("demo", "words", "long", "short")
+
+    assert ended.status == 0
+    assert "skipped, a key of 9,003 bytes exceeds the limit of 8,000" in ended.err
+    assert values(db) == {"a": 1, "b": 1}
+
+
+# Dying
+
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes by /proc")
+
+
+def children(pid: int) -> list[int]:
+    """The worker processes of a demo."""
+    found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def wait_for_end(descriptor: int) -> None:
+    """Wait for the process behind a descriptor of `os.pidfd_open`, also one that is not a child."""
+    assert select.select([descriptor], [], [], SECONDS)[0], "a worker has outlived its demo"
+    os.close(descriptor)
+
+
+def wait_for_adds(db: Any, number: int, demo: subprocess.Popen[bytes]) -> None:
+    """Wait for so many changes of a bucket's notification, by adds and by workers, or for the demo's end."""
+    notification = QueueKeys("words").notification(1, 3)
+    for _ in range(number):
+        watch = transact(db, lambda tr: tr.watch(notification))
+        fired = threading.Event()
+        watch.on_ready(lambda _, fired=fired: fired.set())
+        while not fired.wait(0.2):
+            if os.waitid(os.P_PID, demo.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return  # it was faster than this: there is nothing to kill any more
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_its_workers_end_with_it(cli: Cli, db: Any, number: int) -> None:
+    cq.configure(db, "words")
+    demo = cli.start("demo", "words", str(LIBRARY), stderr=subprocess.DEVNULL)
+    wait_for_adds(db, 3, demo)
+    workers = [os.pidfd_open(pid) for pid in children(demo.pid)]
+
+    demo.send_signal(number)
+
+    assert demo.wait(SECONDS) == (130 if number == signal.SIGINT else -number)
+    assert len(workers) == 2
+    for worker in workers:
+        wait_for_end(worker)
+
+
+@linux
+@pytest.mark.parametrize("seed", range(3))
+def test_the_counts_are_exact_after_deaths_and_a_second_run(cli: Cli, db: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    cq.configure(db, "words")
+    _, total = counted(*PACKAGES)
+    demo = cli.start("demo", "words", *map(str, PACKAGES), stderr=subprocess.DEVNULL)
+    wait_for_adds(db, chance.randint(1, 20), demo)
+    for worker in children(demo.pid)[: chance.randint(1, 2)]:
+        os.kill(worker, signal.SIGKILL)
+    wait_for_adds(db, chance.randint(0, 20), demo)
+    demo.kill()
+    demo.wait()
+    again = cli.run("demo", "words", *map(str, PACKAGES), "--json")
+
+    assert again.rows()[0]["top"] == top_of(total, 20)
+    assert values(db) == total
+
+
+@linux
+def test_without_any_worker_left_it_combines_by_itself(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words")
+    _, total = counted(*PACKAGES)
+    demo = cli.start("demo", "words", *map(str, PACKAGES), "--json")
+    wait_for_adds(db, 1, demo)
+    for worker in children(demo.pid):
+        os.kill(worker, signal.SIGKILL)
+
+    demo.communicate(timeout=SECONDS)
+
+    assert demo.returncode == 0
+    assert values(db) == total
+
+
+def test_documents_that_were_half_stored_are_finished_or_forgotten(cli: Cli, db: Any) -> None:
+    """As a loader leaves them that dies between two parts of a large document."""
+    folder = folder_of_texts(cli)
+    cq.configure(db, "words")
+    documents = Documents(cq.CombineQueue("words"))
+    for name in ("one.txt", "vanished.txt"):
+        assert documents._put_part(db, os.fsencode(folder / name), 3, 1, {"left over": 1}) == 1
+
+    cli.run("demo", "words", "texts")
+
+    assert values(db) == counted(folder)[1]

@@ -1,0 +1,180 @@
+"""`cq worker`: it wakes, drains, stops when told, runs an application's code, and survives its own death."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from typing import Any
+
+import pytest
+
+import cq
+from cq.keys import QueueKeys
+from cq.status import is_drained
+from cq.store.transact import transact
+from tests.cli.conftest import SECONDS, Cli, Here
+
+APP = """
+import cq
+
+app = cq.App()
+lengths = cq.CombineQueue("lengths")
+
+def count_lengths(tr, changes):
+    for change in changes:
+        lengths.add(tr, {len(change.key): (change.new or 0) - (change.old or 0)})
+
+def refuse(tr, changes):
+    if any(change.key == "bad" for change in changes):
+        raise ValueError("not this one")
+
+app.queue("words", observers=[count_lengths, refuse])
+"""
+
+
+def wait_until(process: subprocess.Popen[bytes], line: bytes) -> None:
+    """Read what the process says until it says this."""
+    assert process.stderr is not None
+    for said in process.stderr:
+        if line in said:
+            return
+    raise AssertionError(f"it ended with {process.wait()} and has not said {line!r}")
+
+
+def running(cli: Cli, *args: str) -> subprocess.Popen[bytes]:
+    """A worker that waits for updates."""
+    worker = cli.start("worker", *args)
+    wait_until(worker, b"waiting for updates")
+    return worker
+
+
+def wait_for(db: Any, name: str, key: Any, value: Any) -> None:
+    """Wait until the key has this value."""
+    queue, keys = cq.CombineQueue(name), QueueKeys(name)
+    encoded = transact(db, lambda tr: cq.config.read_config(tr, name)).key.encoder()(key)
+    while True:
+        found, watch = transact(db, lambda tr: (queue.get(tr, key), tr.watch(keys.value(encoded))))
+        if found == value:
+            watch.cancel()
+            return
+        fired = threading.Event()
+        watch.on_ready(lambda _, fired=fired: fired.set())
+        assert fired.wait(SECONDS), f"{key!r} has the value {found!r}, not {value!r}"
+
+
+def add(db: Any, name: str, updates: dict[Any, Any]) -> None:
+    transact(db, lambda tr: cq.CombineQueue(name).add(tr, updates))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_combines_what_comes_until_it_is_told_to_stop(cli: Cli, db: Any, number: int) -> None:
+    cq.configure(db, "words")
+    worker = running(cli, "words", "--json")
+    for total in (1, 2, 3):
+        add(db, "words", {"a": 1})
+        wait_for(db, "words", "a", total)
+
+    worker.send_signal(number)
+    out, err = worker.communicate(timeout=SECONDS)
+
+    assert (worker.returncode, err) == (0, b"")
+    assert b'"rows": 3, "reported": 3' in out
+
+
+def test_a_worker_without_names_combines_queues_configured_later(cli: Cli, db: Any) -> None:
+    running(cli)
+    cq.configure(db, "late")
+    add(db, "late", {"a": 1})
+
+    wait_for(db, "late", "a", 1)
+
+
+def test_a_worker_told_twice_ends_at_once(cli: Cli, db: Any) -> None:
+    """The first signal waits for the pass under way: here one that never ends."""
+    (cli.folder / "endless.py").write_text(
+        "import sys, threading\nimport cq\napp = cq.App()\n"
+        "def endless(tr, changes):\n"
+        "    print('in the observer', file=sys.stderr, flush=True)\n"
+        "    threading.Event().wait()\n"
+        "app.queue('words', observers=[endless])\n"
+    )
+    assert cli.run("configure", "words", "--app", "endless:app").status == 0
+    add(db, "words", {"a": 1})
+    worker = running(cli, "--app", "endless:app")
+    wait_until(worker, b"in the observer")
+
+    worker.send_signal(signal.SIGTERM)
+    # The second one counts once the handler of the first has run; another SIGTERM does no harm before.
+    while worker.poll() is None:
+        worker.send_signal(signal.SIGTERM)
+        try:
+            worker.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+
+    assert worker.returncode == 128 + signal.SIGTERM
+    assert not is_drained(db, "words")
+
+
+def test_drain_ends_when_all_is_combined_and_says_what_it_did(here: Here) -> None:
+    here("configure", "words", "--buckets", "2")
+    here("configure", "others")
+    here("add", "words", "a=1", "b=1", "c=1", "d=1")
+    here("add", "others", "a=1")
+
+    (totals,) = here("worker", "words", "--drain", "--json").rows()
+
+    assert (totals["rows"], totals["reported"], totals["folded"], totals["aside"]) == (2, 4, 0, 0)
+    assert here("get", "words", "d").out == "d\t1\n"
+    assert here("get", "others", "a").status == 3
+
+
+def test_code_comes_from_the_app_only_and_a_failing_key_is_set_aside(cli: Cli) -> None:
+    (cli.folder / "shop.py").write_text(APP)
+    cli.run("configure", "lengths", "--key", "int")
+    cli.run("configure", "words", "--app", "shop:app")
+    cli.run("add", "words", "ab=2", "cd=1", "bad=1")
+
+    without = cli.run("worker", "--drain")
+    drained = cli.run("worker", "--drain", "--app", "shop:app")
+
+    assert without.status == 1
+    assert "start it with --app" in without.err
+    assert drained.status == 0
+    assert "set aside 'bad': observer 'refuse': ValueError: not this one" in drained.err
+    assert cli.run("items", "lengths").out == "2\t3\n"
+    assert cli.run("status", "words", "--json").rows()[0]["aside"] == 1
+    assert cli.run("get", "words", "bad").status == 3
+
+
+def test_a_worker_leaves_alone_what_it_lacks_the_code_for(cli: Cli, db: Any) -> None:
+    (cli.folder / "shop.py").write_text(APP)
+    cli.run("configure", "words", "--app", "shop:app")
+    cq.configure(db, "plain")
+    add(db, "words", {"a": 1})
+    worker = running(cli)
+    wait_until(worker, b"left alone: queue 'words'")
+    add(db, "plain", {"a": 1})
+
+    wait_for(db, "plain", "a", 1)
+    assert not is_drained(db, "words")
+
+
+def test_workers_that_are_killed_lose_and_repeat_nothing(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words", buckets=4)
+    for round_ in range(3):
+        worker = running(cli, "words")
+        add(db, "words", {f"round {round_}": 1})
+        for number in range(50):
+            add(db, "words", {f"word {number % 7}": 1, "all": 1})
+        wait_for(db, "words", f"round {round_}", 1)  # it is at work on the rest
+        worker.kill()
+        worker.wait()
+
+    assert cli.run("worker", "words", "--drain").status == 0
+
+    total = transact(db, lambda tr: cq.CombineQueue("words").get(tr, "all"))
+    found = transact(db, lambda tr: cq.CombineQueue("words").items(tr)).items
+    assert total == 150
+    assert sum(count for key, count in found if key.startswith("word ")) == 150
