@@ -45,15 +45,18 @@ class BackOff(FutureVoid):
         self._until = until if deadline is None else min(until, deadline)
 
     def is_ready(self) -> bool:
+        """Whether the time is over."""
         if not self._done and time.monotonic() >= self._until:
             self.settle(error=FDBError(TRANSACTION_TIMED_OUT) if self._late else None)
         return self._done
 
     def block_until_ready(self) -> None:
+        """Sleep for the rest of the time."""
         while not self.is_ready():
             time.sleep(max(self._until - time.monotonic(), 0))
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
+        """Have a thread wait, so that the callback comes in time."""
         super().on_ready(callback)
         timer = threading.Timer(max(self._until - time.monotonic(), 0), self.block_until_ready)
         timer.daemon = True

@@ -76,6 +76,7 @@ class Request(FutureVoid):
 
     @property
     def versionstamp(self) -> bytes:
+        """The version of its group and its place in it, ten bytes."""
         return self.version.to_bytes(8, "big") + self.order.to_bytes(2, "big")
 
     def block_until_ready(self) -> None:

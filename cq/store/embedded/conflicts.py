@@ -78,6 +78,7 @@ class Group:
         self._sorted = False
 
     def sorted_keys(self) -> list[bytes]:
+        """The keys in order."""
         if not self._sorted:
             self.keys.sort()
             self._sorted = True

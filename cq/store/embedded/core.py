@@ -35,6 +35,7 @@ class Core(Reading, Writing):
     # Watching
 
     def watch(self, key: bytes) -> FutureVoid:
+        """Read a key and watch it from the commit on. An error does not make the commit fail."""
         try:
             self.check()
             self._check_watch(key)
@@ -58,6 +59,7 @@ class Core(Reading, Writing):
     # Committing
 
     def commit(self) -> FutureVoid:
+        """Send the writes off, unless an earlier error, the size or the age forbids it."""
         try:
             self.check()
         except FDBError as error:
@@ -117,9 +119,11 @@ class Core(Reading, Writing):
             self.database.watches.add(watch for watch in watches if not watch.is_ready())
 
     def committed_version(self) -> int:
+        """The version of the commit, or -1."""
         return self._committed
 
     def versionstamp(self) -> Key:
+        """The future of the versionstamp of this try."""
         try:
             if self._committing:
                 self._protect_commit()
@@ -131,6 +135,7 @@ class Core(Reading, Writing):
         return self._stamp
 
     def approximate_size(self) -> FutureInt64:
+        """What counts for the size limit so far."""
         if self._deferred is not None:
             return failed(FutureInt64, FDBError(self._deferred))
         return ready(FutureInt64, self._total_size)
@@ -153,6 +158,7 @@ class Core(Reading, Writing):
     # Beginning again
 
     def on_error(self, code: int) -> FutureVoid:
+        """Begin another try after a delay, or give up."""
         try:
             self.check_ended()
         except FDBError as error:
@@ -169,6 +175,7 @@ class Core(Reading, Writing):
         return BackOff(delay, deadline)
 
     def reset(self) -> None:
+        """Begin as a new transaction."""
         self._begin()
         self._restart()
 
@@ -178,4 +185,5 @@ class Core(Reading, Writing):
         self._begin_try()
 
     def cancel(self) -> None:
+        """Let every call fail until a reset."""
         self._end(TRANSACTION_CANCELLED)

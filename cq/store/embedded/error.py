@@ -101,6 +101,7 @@ class FDBError(Exception):
 
     @property
     def description(self) -> str:
+        """FoundationDB's text for the number."""
         return DESCRIPTIONS.get(self.code, "UNKNOWN_ERROR")
 
     def __str__(self) -> str:

@@ -40,6 +40,7 @@ class Future(Generic[T]):
         return self._done
 
     def block_until_ready(self) -> None:
+        """Wait without taking the result."""
         while not self._done:
             self._gate.acquire()
             self._gate.release()
@@ -137,6 +138,7 @@ class FutureString(Future[T]):
 
     @property
     def value(self) -> T:
+        """The result; waits for it."""
         return self.get()
 
     def wait(self) -> Any:
@@ -217,6 +219,7 @@ class Value(FutureString[bytes | None]):
     __slots__ = ()
 
     def present(self) -> bool:
+        """Whether the key is there."""
         return self.get() is not None
 
 

@@ -48,11 +48,13 @@ def forbidden(file: FileId) -> bool:
 
 
 def acquire(file: FileId, holder: Holder) -> None:
+    """Note that a store is open."""
     _open[file] += 1
     _holders.add(holder)
 
 
 def release(file: FileId) -> None:
+    """Note that it is closed."""
     with lock:
         _open[file] -= 1
 

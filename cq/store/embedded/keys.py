@@ -47,6 +47,7 @@ def value_bytes(value: Any) -> bytes:
 
 
 def max_key_bytes(key: bytes) -> int:
+    """The length limit for a key."""
     return MAX_SYSTEM_KEY_BYTES if key.startswith(USER_END) else MAX_KEY_BYTES
 
 
@@ -90,18 +91,22 @@ class KeySelector:
 
     @classmethod
     def last_less_than(cls, key: Any) -> KeySelector:
+        """The last key before `key`."""
         return cls(key, False, 0)
 
     @classmethod
     def last_less_or_equal(cls, key: Any) -> KeySelector:
+        """`key`, or the last one before it."""
         return cls(key, True, 0)
 
     @classmethod
     def first_greater_than(cls, key: Any) -> KeySelector:
+        """The first key after `key`."""
         return cls(key, True, 1)
 
     @classmethod
     def first_greater_or_equal(cls, key: Any) -> KeySelector:
+        """`key`, or the first one after it."""
         return cls(key, False, 1)
 
 

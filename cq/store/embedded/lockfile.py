@@ -44,9 +44,11 @@ class LockFile:
             self.release()
 
     def acquire(self) -> None:
+        """Wait for the lock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def release(self) -> None:
+        """Let the next one have it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def notify(self) -> None:
@@ -54,6 +56,7 @@ class LockFile:
         os.pwrite(self._descriptor, b"\0", 0)
 
     def close(self) -> None:
+        """Give up the descriptors."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -79,10 +82,12 @@ class Listener:
                 os.read(descriptor, 65536)
 
     def wake(self) -> None:
+        """Make `wait` return."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
     def close(self) -> None:
+        """Give up the descriptors."""
         os.close(self._wake_read)
         os.close(self._wake_write)
         if self._events is not None:

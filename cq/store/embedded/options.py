@@ -65,6 +65,7 @@ class Settings:
             apply(self)
 
     def begin_try(self, database: Database) -> None:
+        """Forget what FoundationDB forgets between two tries."""
         self.snapshot_ryw = database.snapshot_ryw
         self.bypass_unreadable = database.bypass_unreadable
         self.protect_commit = database.protect_commit

@@ -36,6 +36,7 @@ class Reading(State):
     __slots__ = ()
 
     def read_value(self, key: bytes, snapshot: bool) -> Value:
+        """The value of a key."""
         try:
             self.check()
             if key >= self._read_end and key != METADATA_VERSION:
@@ -57,6 +58,7 @@ class Reading(State):
         return value
 
     def read_key(self, place: Place, snapshot: bool) -> Key:
+        """The key at a place."""
         try:
             self.check()
             if place.key > self._read_end:
@@ -135,9 +137,11 @@ class Reading(State):
         return View(self._take_snapshot, writes, self._read_end), writes
 
     def range_size(self, begin: bytes, end: bytes) -> FutureInt64:
+        """The bytes stored in a range."""
         return self._measure(FutureInt64, begin, end, lambda snapshot: range_size(snapshot, begin, end))
 
     def split_points(self, begin: bytes, end: bytes, chunk: int, limit: int) -> FutureKeyArray:
+        """Keys that cut a range into parts of about a size."""
         points = partial(split_points, begin=begin, end=end, chunk=chunk, limit=limit)
         return self._measure(FutureKeyArray, begin, end, points)
 

@@ -50,6 +50,7 @@ class Snapshot:
 
     @property
     def expired(self) -> bool:
+        """Whether it is too old to be read."""
         return time.monotonic() - self.started > LIFETIME_SECONDS
 
     def get(self, key: bytes) -> bytes | None:

@@ -114,6 +114,7 @@ class State:
         self.check_ended()
 
     def check_ended(self) -> None:
+        """Raise what ended the transaction."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._end(TRANSACTION_TIMED_OUT)
         if self._ended is not None:
@@ -154,6 +155,7 @@ class State:
         self._deadline = self.born + timeout / 1000 if timeout else None
 
     def disable_read_your_writes(self) -> None:
+        """Let reads see the snapshot only."""
         if self._touched or not self._writes.untouched:
             raise FDBError(CLIENT_INVALID_OPERATION)
         self.settings.ryw_disabled = True
@@ -169,6 +171,7 @@ class State:
     # Versions
 
     def read_version(self) -> FutureInt64:
+        """The version to show for its snapshot, which is taken if there is none yet."""
         try:
             if self._deferred is not None:
                 raise FDBError(self._deferred)
@@ -182,6 +185,7 @@ class State:
         return ready(FutureInt64, self._version)
 
     def set_read_version(self, version: int) -> None:
+        """Read as of a version, if a snapshot taken later still shows it."""
         if self._version is not None:
             raise FDBError(READ_VERSION_ALREADY_SET)
         if version <= 0:

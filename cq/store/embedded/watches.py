@@ -39,10 +39,12 @@ class Watch(FutureVoid):
         self.value = value
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
+        """As for every future; the watch lives until it fires, also when nobody else holds it."""
         self.watches.pinned.add(self)
         super().on_ready(callback)
 
     def settle(self, result: None = None, error: BaseException | None = None) -> bool:
+        """As for every future."""
         settled = super().settle(result, error)
         self.watches.pinned.discard(self)
         return settled
@@ -88,7 +90,9 @@ class Watches:
             except OSError:
                 # Out of file descriptors or threads. The commit these watches hang on stands.
                 _fail(watches, PLATFORM_ERROR)
-            if self._listener is not None:
+            if self._closed:
+                _fail(watches, OPERATION_CANCELLED)
+            elif self._listener is not None:
                 self._new += map(weakref.ref, watches)
                 self._listener.wake()
 

@@ -49,6 +49,7 @@ class Pending:
         return self.operations[0][0] not in _INDEPENDENT
 
     def value(self, stored: bytes | None) -> bytes | None:
+        """What the key becomes on top of a stored value."""
         for operation, operand in self.operations:
             # Only a reader that bypasses unreadability meets a stamped operand; it sees it as it was given.
             stored = operand if operation in _STAMPED else apply(operation, stored, operand)
@@ -215,6 +216,7 @@ class Writes:
     # Reading
 
     def unreadable(self, key: bytes) -> bool:
+        """Whether a read of the key must fail."""
         waiting = self.pending.get(key)
         if waiting is not None:
             return waiting.unreadable

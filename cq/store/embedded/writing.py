@@ -27,6 +27,7 @@ class Writing(State):
     __slots__ = ()
 
     def set(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
         if key == METADATA_VERSION:
             raise FDBError(CLIENT_INVALID_OPERATION)
         conflict = self._begin_write(key)
@@ -40,6 +41,7 @@ class Writing(State):
             self._trigger(key, after(key), value)
 
     def clear(self, key: bytes) -> None:
+        """Clear a key; one that is too long cannot be there."""
         conflict = self._begin_write(key)
         if len(key) > max_key_bytes(key):
             return
@@ -49,6 +51,7 @@ class Writing(State):
             self._trigger(key, after(key), None)
 
     def clear_range(self, begin: bytes, end: bytes) -> None:
+        """Clear [begin, end)."""
         if begin > end:
             raise FDBError(INVERTED_RANGE)
         conflict = self._begin_write(None)
@@ -94,6 +97,7 @@ class Writing(State):
         self._writes.set_versionstamped_key((first, min(last, self._read_end)), waiting, value)
 
     def add_read_conflict(self, begin: bytes, end: bytes) -> None:
+        """Conflict with later writes of others in [begin, end)."""
         if self._committing:
             self._protect_commit()
         if max(begin, end) > self._read_end and (begin, end) != (METADATA_VERSION, after(METADATA_VERSION)):
@@ -101,6 +105,7 @@ class Writing(State):
         self._reads.add_range(clip(begin), clip(end), None if self.settings.ryw_disabled else self._writes)
 
     def add_write_conflict(self, begin: bytes, end: bytes) -> None:
+        """Make reads of others in [begin, end) conflict."""
         if self._committing:
             self._protect_commit()
         if max(begin, end) > self._write_end:
