@@ -1,0 +1,222 @@
+"""Documents: the sums of a queue are always those over the documents stored, whatever faults come between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+import cq
+from cq import documents as module
+from cq.documents import Documents
+from cq.errors import InvalidData, TooLarge
+from cq.keys import QueueKeys
+from cq.store.transact import transact
+from tests.faults import FaultyDatabase
+from tests.helpers import combine_all, stored
+
+
+@pytest.fixture
+def documents(db: Any, name: str) -> Documents:
+    cq.configure(db, name, buckets=4)
+    return Documents(cq.CombineQueue(name))
+
+
+def sums(db: Any, documents: Documents) -> dict[Any, int]:
+    combine_all(db, documents.queue.name)
+    return dict(documents.queue.scan(db))
+
+
+def counts_of(db: Any, documents: Documents, document: bytes) -> dict[Any, int] | None:
+    return transact(db, lambda tr: documents.counts(tr, document))
+
+
+def test_the_difference_is_added(db: Any, documents: Documents) -> None:
+    assert documents.put(db, b"one", {"a": 2, "b": 1}) == 2
+    assert documents.put(db, b"two", {"a": 5}) == 1
+    assert sums(db, documents) == {"a": 7, "b": 1}
+    assert documents.put(db, b"one", {"a": 2, "c": 3, "d": 0}) == 2
+    assert sums(db, documents) == {"a": 7, "c": 3}
+    assert counts_of(db, documents, b"one") == {"a": 2, "c": 3}
+    assert documents.put(db, b"one", {"a": 2, "c": 3}) == 0
+
+
+def test_a_removed_document_counts_no_more(db: Any, documents: Documents) -> None:
+    documents.put(db, b"one", {"a": 2})
+    documents.put(db, b"two", {"a": 1})
+    documents.put(db, b"empty", {})
+
+    assert [documents.remove(db, each) for each in (b"one", b"one", b"empty", b"unknown")] == [1, 0, 0, 0]
+    assert list(documents.ids(db)) == [b"two"]
+    assert counts_of(db, documents, b"one") is None
+    assert sums(db, documents) == {"a": 1}
+
+
+def test_ids_are_listed_in_pages(db: Any, documents: Documents, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAGE", 2)
+    for number in range(5):
+        documents.put(db, b"document %d" % number, {})
+
+    assert list(documents.ids(db)) == [b"document %d" % number for number in range(5)]
+
+
+def test_one_id_may_begin_another(db: Any, documents: Documents) -> None:
+    for id_ in (b"a", b"ab", b"a\x00", b"a\xff"):
+        documents.put(db, id_, {"x": 1})
+    documents.remove(db, b"a")
+
+    assert set(documents.ids(db)) == {b"ab", b"a\x00", b"a\xff"}
+    assert sums(db, documents) == {"x": 3}
+
+
+def test_a_large_document_is_stored_in_parts_and_pieces(db: Any, documents: Documents) -> None:
+    large = {f"item {number}": number for number in range(1, 50_001)}
+
+    assert documents.put(db, b"large", large) == 50_000
+    assert documents.put(db, b"large", {**large, "item 1": 7}) == 1
+    assert counts_of(db, documents, b"large") == {**large, "item 1": 7}
+    assert documents.put(db, b"large", {"item 1": 7}) == 50_001, "stored in another shape: all anew"
+    assert sums(db, documents) == {"item 1": 7}
+    keys = QueueKeys(documents.queue.name)
+    assert len(stored(db, keys.document_part(b"large", 0))) == 1
+    assert stored(db, keys.document_part(b"large", 1)) == []
+
+
+def test_a_document_of_long_items_fits_into_its_transactions(db: Any, documents: Documents) -> None:
+    """Two thousand items of 6 kB are more than a transaction may write."""
+    large = {f"{number:06,}" * 1000: 1 for number in range(2000)}
+
+    assert documents.put(db, b"large", large) == 2000
+    assert counts_of(db, documents, b"large") == large
+
+
+def test_items_are_keys_of_the_queues_type(db: Any, name: str) -> None:
+    cq.configure(db, name, key=(str, int))
+    documents = Documents(cq.CombineQueue(name))
+    documents.put(db, b"one", {("a", 1): 2})
+
+    assert counts_of(db, documents, b"one") == {("a", 1): 2}
+    assert sums(db, documents) == {("a", 1): 2}
+    with pytest.raises(InvalidData):
+        documents.put(db, b"one", {"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("document", "counts", "error"),
+    [
+        (b"", {}, InvalidData),
+        (b"x" * 8001, {}, InvalidData),
+        ("text", {}, InvalidData),
+        (b"one", {"a": 1.5}, InvalidData),
+        (b"one", {"a": True}, InvalidData),
+        (b"one", {1: 1}, InvalidData),
+        (b"one", {"a" * 9000: 1}, TooLarge),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_stored(
+    db: Any, documents: Documents, document: Any, counts: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        documents.put(db, document, counts)
+
+    assert list(documents.ids(db)) == []
+    assert sums(db, documents) == {}
+
+
+def test_storing_that_was_broken_off_is_finished_by_the_next(
+    db: Any, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART_ITEMS", 10)
+    counts = {f"item {number}": 1 for number in range(40)}
+    put, left = Documents._put_part, [2]
+
+    def die(self: Documents, *args: Any) -> Any:
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return put(self, *args)
+
+    monkeypatch.setattr(Documents, "_put_part", die)
+    with pytest.raises(KeyboardInterrupt):
+        documents.put(db, b"one", counts)
+    assert 0 < len(sums(db, documents)) < 40
+    left[0] = -1
+
+    documents.put(db, b"one", counts)
+
+    assert sums(db, documents) == counts
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_faults_of_the_store_leave_the_sums_exact(
+    db: Any, documents: Documents, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART_ITEMS", 5)
+    faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.3)
+    kept: dict[bytes, dict[str, int]] = {}
+    for round_ in range(20):
+        document = b"document %d" % (round_ % 3)
+        if round_ % 7 == 6:
+            documents.remove(faulty, document)
+            kept.pop(document, None)
+        else:
+            kept[document] = {f"item {number}": number for number in range(1, 3 * (round_ % 5) + 2)}
+            documents.put(faulty, document, kept[document])
+
+    expected: Counter[str] = Counter()
+    for counts in kept.values():
+        expected.update(counts)
+    assert sums(db, documents) == expected
+    assert {document: counts_of(db, documents, document) for document in documents.ids(db)} == kept
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Storing and removing in any order, in parts of two items."""
+
+    db: Any
+    documents: Documents
+    numbers = count()
+
+    @initialize()
+    def prepare(self) -> None:
+        queue = f"queue-{next(self.numbers)}"
+        cq.configure(self.db, queue, buckets=2)
+        self.documents = Documents(cq.CombineQueue(queue))
+        self.kept: dict[bytes, dict[str, int]] = {}
+
+    @rule(
+        document=st.sampled_from([b"a", b"b"]),
+        counts=st.dictionaries(st.sampled_from("uvwxyz"), st.integers(-2, 2)),
+    )
+    def put(self, document: bytes, counts: dict[str, int]) -> None:
+        self.documents.put(self.db, document, counts)
+        self.kept[document] = {item: count for item, count in counts.items() if count}
+
+    @rule(document=st.sampled_from([b"a", b"b"]))
+    def remove(self, document: bytes) -> None:
+        self.documents.remove(self.db, document)
+        self.kept.pop(document, None)
+
+    @invariant()
+    def sums_are_those_of_the_documents(self) -> None:
+        expected: Counter[str] = Counter()
+        for counts in self.kept.values():
+            for item, count in counts.items():
+                expected[item] += count
+        assert sums(self.db, self.documents) == {item: count for item, count in expected.items() if count}
+        assert list(self.documents.ids(self.db)) == sorted(self.kept)
+
+
+def test_any_order_of_storing_and_removing(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PART_ITEMS", 2)
+    database: Any = cq.open(f"embedded:{tmp_path / 'any.db'}")
+    monkeypatch.setattr(AnyOrder, "db", database, raising=False)
+    try:
+        run_state_machine_as_test(AnyOrder, settings=settings(max_examples=40))
+    finally:
+        database.close()

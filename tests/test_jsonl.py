@@ -1,0 +1,214 @@
+"""Adding files of updates: every line once, in transactions that also hold the position reached."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cq
+from cq import jsonl
+from cq.errors import InvalidData, QueueNotConfigured
+from cq.jsonl import Position, add_jsonl
+from cq.store.embedded import FDBError
+from cq.store.transact import transact
+from tests.faults import FaultyDatabase
+from tests.helpers import combine_all
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "_BATCH_LINES", 3)
+
+
+def line(key: Any, update: Any) -> bytes:
+    return json.dumps({"key": key, "update": update}).encode() + b"\n"
+
+
+def lines(count: int) -> bytes:
+    return b"".join(line(f"key {number % 3}", number) for number in range(1, count + 1))
+
+
+def add(db: Any, name: str, content: bytes, file: bytes | None = b"file") -> tuple[Position, int]:
+    return add_jsonl(db, cq.CombineQueue(name), BytesIO(content), name=file)
+
+
+def total(db: Any, name: str) -> int:
+    """The sum of all values, once combined: of n lines it is 1 + ... + n."""
+    combine_all(db, name)
+    return sum(value for _, value in cq.CombineQueue(name).scan(db))
+
+
+def test_all_lines_are_added_once(db: Any, name: str) -> None:
+    cq.configure(db, name)
+
+    position, added = add(db, name, lines(10))
+
+    assert (position.offset, position.lines, added) == (len(lines(10)), 10, 10)
+    assert add(db, name, lines(10)) == (position, 0)
+    assert total(db, name) == 55
+
+
+def test_later_lines_are_added_by_a_later_run(db: Any, name: str) -> None:
+    cq.configure(db, name)
+
+    assert [add(db, name, lines(count))[1] for count in (0, 4, 4, 5, 11)] == [0, 4, 0, 1, 6]
+    assert total(db, name) == 66
+
+
+def test_progress_is_told_after_each_batch(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    seen: list[int] = []
+
+    add_jsonl(
+        db,
+        cq.CombineQueue(name),
+        BytesIO(lines(8)),
+        progress=lambda position: seen.append(position.lines),
+    )
+
+    assert seen == [3, 6, 8]
+
+
+def test_each_file_and_each_queue_has_its_own_position(db: Any, name: str) -> None:
+    for queue in (name, f"{name}-2"):
+        cq.configure(db, queue)
+        for file in (b"one", b"two"):
+            assert add(db, queue, lines(4), file)[1] == 4
+
+    assert total(db, name) == total(db, f"{name}-2") == 20
+
+
+def test_a_stream_without_a_name_is_not_remembered(db: Any, name: str) -> None:
+    cq.configure(db, name)
+
+    assert [add(db, name, lines(4), None)[1] for _ in range(2)] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    "changed", [b"", lines(3), line("other", 1) + lines(10), lines(5).replace(b"2", b"3")]
+)
+def test_a_file_that_has_changed_is_refused(db: Any, name: str, changed: bytes) -> None:
+    cq.configure(db, name)
+    add(db, name, lines(5))
+
+    with pytest.raises(InvalidData, match="has changed before byte"):
+        add(db, name, changed)
+
+    assert total(db, name) == 15
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (b"nothing\n", "expected JSON"),
+        (b"\xff\n", "expected JSON"),
+        (b"[" * 100_000 + b"\n", "expected JSON"),
+        (b"5\n", "expected {"),
+        (b'{"key": "a"}\n', "expected {"),
+        (b'{"key": "a", "update": 1, "more": 1}\n', "expected {"),
+        (line(1, 1), "expected a key of type str"),
+        (line("a", "1"), "key 'a': expected a value of type int"),
+        (line("a", None), "key 'a': expected a value of type int"),
+        (line("a" * 9000, 1), "exceeds the limit"),
+        (b'{"key": "a", "update": ' + b"1" * 5000 + b"}\n", "expected JSON"),
+    ],
+    ids=range(11),
+)
+def test_a_bad_line_is_named_and_what_stands_before_it_is_added(
+    db: Any, name: str, bad: bytes, said: str
+) -> None:
+    cq.configure(db, name)
+
+    with pytest.raises(InvalidData, match=r"^line 5: ") as refused:
+        add(db, name, lines(4) + bad + lines(1))
+
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 400
+    assert add(db, name, lines(5))[1] == 1, "the line mended, all others added"
+    assert total(db, name) == 15
+
+
+def test_blank_lines_and_a_missing_newline_are_fine(db: Any, name: str) -> None:
+    cq.configure(db, name)
+
+    assert add(db, name, b"\n  \n" + lines(2).rstrip())[1] == 4
+    assert add(db, name, b"\n  \n" + lines(3))[1] == 2, "the rest of a line is a blank one"
+    assert total(db, name) == 6
+
+
+def test_types_are_those_of_the_queue(db: Any, name: str) -> None:
+    cq.configure(db, name, key=(str, int), value="decimal", buckets=1)
+    exact = "1.000000000000000000000000000001"
+
+    add(db, name, b'{"key": ["a", 1], "update": ' + exact.encode() + b"}\n" + line(["a", 1], "1"))
+
+    found = transact(db, lambda tr: cq.CombineQueue(name).get(tr, ("a", 1), pending=True))
+    assert found == Decimal(exact) + 1
+
+
+def test_null_deletes_where_the_last_update_counts(db: Any, name: str) -> None:
+    cq.configure(db, name, value=str, combiner="last")
+
+    add(db, name, line("a", "here") + line("b", "here") + line("a", None))
+
+    combine_all(db, name)
+    assert dict(cq.CombineQueue(name).scan(db)) == {"b": "here"}
+
+
+def test_a_queue_must_be_configured(db: Any, name: str) -> None:
+    with pytest.raises(QueueNotConfigured):
+        add(db, name, lines(1))
+
+
+def test_two_at_once_do_not_add_a_line_twice(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = cq.CombineQueue(name)
+
+    def meanwhile(position: Position) -> None:
+        if position.lines == 3:
+            assert add(db, name, lines(9))[1] == 6
+
+    with pytest.raises(InvalidData, match="somebody else is adding this file"):
+        add_jsonl(db, queue, BytesIO(lines(9)), name=b"file", progress=meanwhile)
+
+    assert total(db, name) == 45
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lost_commits_and_conflicts_neither_lose_nor_repeat_a_line(db: Any, name: str, seed: int) -> None:
+    cq.configure(db, name)
+    faulty = FaultyDatabase(db, seed, conflict=0.3, unknown=0.3)
+
+    for count in (10, 20):
+        try:
+            add(faulty, name, lines(count))
+        except FDBError:
+            add(db, name, lines(count))
+
+    assert total(db, name) == 210
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5))), st.lists(st.integers(0, 2000)))
+def test_any_file_in_any_pieces_gives_its_sums(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, int]], cuts: list[int]
+) -> None:
+    """A file that grows by pieces, cut anywhere at line ends."""
+    with cq.open(f"embedded:{tmp_path_factory.mktemp('any') / 'test.db'}") as db:  # type: ignore[attr-defined]
+        cq.configure(db, "queue", buckets=2)
+        content = [line(key, update) for key, update in pairs]
+        for cut in [*sorted(cuts), len(content)]:
+            add(db, "queue", b"".join(content[:cut]))
+
+        combine_all(db, "queue")
+        expected: Counter[str] = Counter()
+        for key, update in pairs:
+            expected[key] += update
+        found = dict(cq.CombineQueue("queue").scan(db))
+    assert found == {key: count for key, count in expected.items() if count}
