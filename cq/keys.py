@@ -5,6 +5,7 @@ big-endian, so that keys sort as the numbers do.
 
     "cq/queues/" name                         ""                               one for each configured queue
     "cq/changed"                              versionstamp of the last change  configure, pause, resume
+    "cq/id"                                   random, made with the store      whoever first needs it
     P = "cq/q/" name "/"
     P "u" g4 bucket4 versionstamp10 counter8  packed updates                   add (blind)
     P "n" g4 bucket4                          versionstamp of the latest add   add (blind), cleared by a pass
@@ -17,6 +18,7 @@ big-endian, so that keys sort as the numbers do.
     P "k" length2 id                          parts of a document              Documents
     P "w" length2 id part4 piece4             a document's counts              Documents
     P "l" name                                position in a file being added   add_jsonl
+    P "e" ...                                 what waits to be exported        see `ExportKeys`
     P "config"                                shape of the queue               configure
     P "flags"                                 paused or not, and why           operators and workers
 
@@ -37,6 +39,8 @@ ROOT: Final = b"cq/"
 QUEUES: Final = ROOT + b"queues/"
 CHANGED: Final = ROOT + b"changed"
 """Written with every change of a configuration or of flags, for workers to watch."""
+
+STORE_ID: Final = ROOT + b"id"
 
 VERSIONSTAMP_BYTES: Final = 10
 _INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
@@ -271,3 +275,125 @@ def bucket_bounds(buckets: int, bucket: int) -> tuple[int, int]:
     (3221225472, 4294967296)
     """
     return -(-(bucket << 32) // buckets), -(-((bucket + 1) << 32) // buckets)
+
+
+# Exports
+
+SEQUENCE_BYTES: Final = 4 + VERSIONSTAMP_BYTES + _COUNTER.size
+"""Bytes of the sequence of an entry that waits to be exported: generation, versionstamp, counter."""
+
+
+class ExportKeys:
+    r"""The keys of one export queue, all below `P "e"`; P is that of the combine queue of the same name.
+
+        "q" bucket4 g4 versionstamp10 counter8   packed entries            add (blind)
+        "n" bucket4                              notification              add (blind), cleared by exporters
+        "b" bucket4                              epoch and `cleared up to` exporters (the lock)
+        "f" bucket4                              why it fails, since when  exporters
+        "x" bucket4 sequence22 piece4            what was set aside        exporters
+        "c"                                      epoch, generation swept   rebuild, rebase, the keeper
+        "s"                                      why the export is stopped exporters
+        "k"                                      the keeper's notification workers, rebuild, rebase
+
+    >>> ExportKeys("words").notification(2)
+    b'cq/q/words/en\x00\x00\x00\x02'
+    """
+
+    def __init__(self, name: str) -> None:
+        self.prefix = QueueKeys(name).prefix + b"e"
+        self.control = self.prefix + b"c"
+        self.stopped = self.prefix + b"s"
+        self.keeper = self.prefix + b"k"
+        self._rows = self.prefix + b"q"
+        self._notifications = self.prefix + b"n"
+        self._states = self.prefix + b"b"
+        self._failures = self.prefix + b"f"
+        self._aside = self.prefix + b"x"
+
+    def rows(self, bucket: int) -> tuple[bytes, bytes]:
+        """The range of a bucket's rows, in the order of their sequences."""
+        prefix = self._rows + _HASH.pack(bucket)
+        return prefix, prefix + b"\xff" * (SEQUENCE_BYTES + 1)
+
+    def new_row(self, bucket: int, generation: int, counter: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for a row; `counter` is that of its first entry."""
+        prefix = self._rows + _BUCKET.pack(bucket, generation)
+        return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
+
+    def row(self, bucket: int, sequence: bytes) -> bytes:
+        """The key of the row whose first entry has this sequence."""
+        return self._rows + _HASH.pack(bucket) + sequence
+
+    def sequence_of_row(self, key: bytes) -> bytes:
+        """The sequence of a row's first entry; raises `CorruptData` for a key that is none of a row."""
+        if len(key) != len(self._rows) + _HASH.size + SEQUENCE_BYTES:
+            raise CorruptData(f"the key {key!r} is not one of an export queue")
+        return key[-SEQUENCE_BYTES:]
+
+    def all_rows(self) -> tuple[bytes, bytes]:
+        """The range of all rows of the export queue."""
+        return self._rows, prefix_end(self._rows)
+
+    def notification(self, bucket: int) -> bytes:
+        """The key that says that the bucket has entries to export."""
+        return self._notifications + _HASH.pack(bucket)
+
+    def state(self, bucket: int) -> bytes:
+        """The key of a bucket's state: what two exporters of one bucket conflict on."""
+        return self._states + _HASH.pack(bucket)
+
+    def failure(self, bucket: int | None) -> bytes:
+        """The key of the note of why a bucket's export fails, or the keeper's work (None)."""
+        return self._failures + (b"" if bucket is None else _HASH.pack(bucket))
+
+    def failures(self) -> tuple[bytes, bytes]:
+        """The range of all notes of failures."""
+        return self._failures, prefix_end(self._failures)
+
+    def aside(self) -> tuple[bytes, bytes]:
+        """The range of all that was set aside."""
+        return self._aside, prefix_end(self._aside)
+
+    def aside_piece(self, bucket: int, sequence: bytes, piece: int) -> bytes:
+        """The key of a piece of an entry that was set aside."""
+        return self._aside + _HASH.pack(bucket) + sequence + _HASH.pack(piece)
+
+    def parse_aside(self, key: bytes) -> tuple[int, bytes, int]:
+        """Bucket, sequence and piece of an entry that was set aside."""
+        rest = key[len(self._aside) :]
+        return _HASH.unpack(rest[:4])[0], rest[4:-4], _HASH.unpack(rest[-4:])[0]
+
+
+def sequence_at(first: bytes, offset: int) -> bytes:
+    """The sequence so many entries behind another one of the same row."""
+    counter = _COUNTER.unpack(first[-_COUNTER.size :])[0] + offset
+    return first[: -_COUNTER.size] + _COUNTER.pack(counter)
+
+
+def first_sequence(generation: int) -> bytes:
+    """What no sequence of the generation is below, and all of earlier ones are."""
+    return _HASH.pack(generation) + b"\x00" * (SEQUENCE_BYTES - 4)
+
+
+def generation_of(sequence: bytes) -> int:
+    """The generation in a sequence.
+
+    >>> generation_of(first_sequence(3))
+    3
+    """
+    return int(_HASH.unpack(sequence[:4])[0])
+
+
+def versionstamp_of(sequence: bytes) -> bytes:
+    """The versionstamp in a sequence."""
+    return sequence[4 : 4 + VERSIONSTAMP_BYTES]
+
+
+def queue_names_below() -> tuple[bytes, bytes]:
+    """The range below which every queue, combine queue or not, has its keys."""
+    return ROOT + b"q/", prefix_end(ROOT + b"q/")
+
+
+def name_of(key: bytes) -> str:
+    """The name of the queue that a key in that range belongs to."""
+    return key[len(ROOT) + 2 :].split(b"/", 1)[0].decode()

@@ -1,0 +1,30 @@
+"""The store's id: random, made once, so that two stores with queues of one name are told apart elsewhere."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+from cq import keys
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+STORE_ID_BYTES: Final = 16
+
+
+def store_id(tr: TransactionRead) -> bytes | None:
+    """The store's id; None until somebody has needed it."""
+    return tr.get(keys.STORE_ID).value
+
+
+def ensure_store_id(db: Database) -> bytes:
+    """The store's id, made now if there is none yet."""
+    return transact(db, _ensure)
+
+
+def _ensure(tr: Transaction) -> bytes:
+    found = store_id(tr)  # a real read: of two that make one, one begins again and finds the other's
+    if found is None:
+        found = secrets.token_bytes(STORE_ID_BYTES)
+        tr.set(keys.STORE_ID, found)
+    return found

@@ -1,0 +1,246 @@
+"""Exporting one bucket of an export queue: read a batch, give it to the exporter, clear it.
+
+    1. Read, at one version: the bucket's state, its notification, and its first entries.
+    2. Call the exporter. What it cannot export is set aside, in the store, before it passes on.
+    3. Clear the entries in the store, in a transaction that reads the bucket's state for real and writes `cleared up
+       to`: of two workers with one batch, the slower one finds its work done.
+
+A crash between 2 and 3 exports the batch again; the entries' sequences let an exporter tell. An exporter that fails is
+tried again after growing pauses, and holds up its bucket only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from cq.keys import ExportKeys, after
+from cq.observers.exportbatch import Batch, Exporter, Halving, Position
+from cq.observers.exporterrors import ExportFailed, ExportStopped, OutdatedBatch
+from cq.observers.exportnote import FailureNote
+from cq.observers.exportrows import Waiting, holds, read_waiting
+from cq.observers.exportstate import (
+    Control,
+    ExportState,
+    read_control,
+    read_state,
+    read_stopped,
+    set_entry_aside,
+    stop,
+)
+from cq.observers.runner import DONE
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+log = logging.getLogger("cq.export")
+
+BATCH_BYTES: Final = 500_000
+BATCH_ENTRIES: Final = 5_000
+STOPPED_SECONDS: Final = 5.0
+"""How often a stopped export is looked at: somebody may have decided what to do."""
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read of a bucket at one version."""
+
+    control: Control
+    state: ExportState
+    stopped: str | None
+    notification: bytes | None
+    waiting: Waiting
+
+    @property
+    def cleared(self) -> bytes:
+        """Up to where the bucket is exported, as far as this epoch knows."""
+        return self.state.cleared if self.state.epoch == self.control.epoch else b""
+
+
+def _no_signal(point: str) -> None:
+    """What tests replace, to do something at a point."""
+
+
+class ExportTask:
+    """The export of one bucket, as a task of a worker; to be used by one thread at a time.
+
+    Args:
+        db: a database of either store.
+        queue: the name of the export queue.
+        bucket: which one.
+        exporter: see `Exporter`.
+        batch_bytes, batch_entries: of a batch, about.
+
+    Attributes:
+        notification: the key that is present while there is work.
+        problem: the latest error while the export fails or is stopped, else empty.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        queue: str,
+        bucket: int,
+        exporter: Exporter,
+        *,
+        batch_bytes: int = BATCH_BYTES,
+        batch_entries: int = BATCH_ENTRIES,
+        signal: Callable[[str], object] = _no_signal,
+    ) -> None:
+        self.db = db
+        self.queue = queue
+        self.bucket = bucket
+        self.keys = ExportKeys(queue)
+        self.notification = self.keys.notification(bucket)
+        self._exporter = exporter
+        self._batch_bytes, self._batch_entries = batch_bytes, batch_entries
+        self._signal = signal
+        self._note = FailureNote(db, self.keys, bucket)
+        self._epoch = 0
+
+    def __str__(self) -> str:
+        return f"export of bucket {self.bucket} of queue {self.queue!r}"
+
+    @property
+    def problem(self) -> str:
+        """The latest error while the export fails or is stopped, else empty."""
+        return self._note.problem
+
+    def run(self) -> float:
+        """Export one batch.
+
+        Returns 0.0 when there is more, after how many seconds to try again, or `DONE`. Never raises an `Exception`.
+        """
+        try:
+            return self._step()
+        except OutdatedBatch:
+            return 0.0
+        except ExportStopped as error:
+            self._stop(error)
+            return STOPPED_SECONDS
+        except Exception as error:  # noqa: BLE001 - whatever it is, it holds up this bucket only
+            return self._note.failed(self, error)
+
+    def end(self) -> None:
+        """The worker leaves the bucket: nothing to do."""
+
+    def _step(self) -> float:
+        read = transact(self.db, self._read)
+        self._epoch = read.control.epoch
+        if read.stopped is not None:
+            self._note.problem = read.stopped
+            return STOPPED_SECONDS
+        self._signal("read")
+        if read.waiting.last_key is None:
+            if read.waiting.foreign:
+                raise ExportFailed("an entry is stamped later than the read version: was it copied here?")
+            self._note.clear()
+            return DONE
+        self._export(read)
+        self._signal("exported")
+        transact(self.db, lambda tr: self._clear(tr, read))
+        self._note.clear()
+        self._signal("cleared")
+        return DONE if read.waiting.at_end else 0.0
+
+    # 1: reading
+
+    def _read(self, tr: Transaction) -> Read:
+        """A bucket's first entries, and all that belongs to them; when there are none, the notification goes."""
+        version = tr.get_read_version()
+        snapshot = tr.snapshot
+        notification = snapshot.get(self.notification)
+        waiting = read_waiting(
+            snapshot, self.keys, self.bucket, version.wait(), self._batch_bytes, self._batch_entries
+        )
+        control, state = read_control(snapshot, self.keys), read_state(snapshot, self.keys, self.bucket)
+        stopped = read_stopped(snapshot, self.keys)
+        if waiting.last_key is None and not waiting.foreign and stopped is None:
+            self._clear_notification(tr, notification.value)
+        return Read(control, state, stopped, notification.value, waiting)
+
+    # 2: exporting
+
+    def _export(self, read: Read) -> None:
+        waiting = read.waiting
+        batch = Batch(
+            queue=self.queue,
+            bucket=self.bucket,
+            ordered=waiting.entries,
+            last=waiting.last,
+            epoch=read.control.epoch,
+            cleared=read.cleared,
+            known={entry.sequence for entry in waiting.entries} | {waiting.last},
+            look=self._look,
+        )
+        if waiting.broken:
+            transact(self.db, lambda tr: self._keep_broken(tr, read))
+        halving = Halving(self._exporter, self._set_aside)
+        halving.export(batch)
+        for sequence, error in halving.aside.items():
+            log.warning("%s: set aside the entry %s: %s", self, sequence.hex(), error)
+
+    def _look(self, sequence: bytes) -> Position:
+        def look(tr: Transaction) -> Position:
+            control = read_control(tr.snapshot, self.keys)
+            state = read_state(tr.snapshot, self.keys, self.bucket)
+            cleared = state.cleared if state.epoch == control.epoch else b""
+            return Position(control.epoch, cleared, holds(tr.snapshot, self.keys, self.bucket, sequence))
+
+        return transact(self.db, look)
+
+    def _set_aside(self, batch: Batch, errors: Mapping[bytes, str]) -> None:
+        """Keep entries that cannot be exported, unless somebody else has passed them."""
+
+        def keep(tr: Transaction) -> None:
+            self._check_current(tr, batch.epoch, min(errors))
+            for entry in batch.ordered:
+                if entry.sequence in errors:
+                    error = errors[entry.sequence]
+                    set_entry_aside(
+                        tr, self.keys, self.bucket, entry.sequence, error, entry.encoded_key, entry.value
+                    )
+
+        transact(self.db, keep)
+
+    def _keep_broken(self, tr: Transaction, read: Read) -> None:
+        self._check_current(tr, read.control.epoch, read.waiting.broken[0].sequence)
+        for broken in read.waiting.broken:
+            set_entry_aside(tr, self.keys, self.bucket, broken.sequence, broken.error, None, broken.data)
+
+    def _check_current(self, tr: Transaction, epoch: int, sequence: bytes) -> None:
+        """Raises `OutdatedBatch` when the entry was cleared, or the epoch has changed; conflicts with both."""
+        state = read_state(tr, self.keys, self.bucket)
+        if read_control(tr, self.keys).epoch != epoch or (state.epoch == epoch and state.cleared >= sequence):
+            raise OutdatedBatch
+
+    # 3: clearing
+
+    def _clear(self, tr: Transaction, read: Read) -> None:
+        waiting = read.waiting
+        control, state = read_control(tr, self.keys), read_state(tr, self.keys, self.bucket)
+        if control.epoch != read.control.epoch:
+            return  # what was exported in an earlier epoch is not known in this one
+        if state.epoch == control.epoch and state.cleared >= waiting.last:
+            return  # somebody else was faster, or the commit got lost
+        if waiting.last_key is not None:
+            tr.clear_range(self.keys.rows(self.bucket)[0], after(waiting.last_key))
+        tr.set(self.keys.state(self.bucket), ExportState(control.epoch, waiting.last).to_bytes())
+        if waiting.at_end:
+            self._clear_notification(tr, read.notification)
+
+    def _clear_notification(self, tr: Transaction, value: bytes | None) -> None:
+        """Take the notification away if it is still the one that was read: an entry that came since has changed it."""
+        if value is not None:
+            tr.compare_and_clear(self.notification, value)
+
+    # When it cannot go on
+
+    def _stop(self, error: ExportStopped) -> None:
+        if self._note.problem != str(error):
+            log.error("%s is stopped: %s", self, error)
+        self._note.problem = str(error)
+        with suppress(Exception):  # the store may be what fails; the next run finds the same and says so
+            transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))

@@ -1,0 +1,73 @@
+"""The note of why an export fails: kept in the store for whoever asks, and how long to pause before the next try."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import tenacity
+
+from cq.keys import ExportKeys
+from cq.observers.exportstate import Failure, next_failure, read_failures, write_failure
+from cq.store.api import Database
+from cq.store.transact import transact
+
+log = logging.getLogger("cq.export")
+
+FIRST_PAUSE: Final = 0.2
+LAST_PAUSE: Final = 30.0
+_wait: Final = tenacity.wait_exponential(
+    multiplier=FIRST_PAUSE, max=LAST_PAUSE - FIRST_PAUSE
+) + tenacity.wait_random(0, FIRST_PAUSE)
+
+
+def pause_after(tries: int) -> float:
+    """Seconds to wait after so many failures in a row: growing, and jittered so that workers spread."""
+    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    state.attempt_number = tries
+    return _wait(state)
+
+
+class FailureNote:
+    """The failures of a bucket's export (of the export as a whole: None), in a row."""
+
+    def __init__(self, db: Database, queue: ExportKeys, bucket: int | None) -> None:
+        self._db = db
+        self._queue = queue
+        self._bucket = bucket
+        self._failure: Failure | None = None
+        self._is_known = False  # whether a worker before may have left a note
+        self.problem = ""
+
+    def failed(self, what: object, error: Exception) -> float:
+        """Note an error; returns after how many seconds to try again."""
+        text = f"{type(error).__name__}: {error}"
+        self._load()
+        self._failure = failure = next_failure(self._failure, self._bucket, text)
+        self.problem = failure.error
+        pause = pause_after(failure.tries)
+        log.warning("%s failed, again in %.1f s: %s", what, pause, text)
+        try:
+            transact(self._db, lambda tr: write_failure(tr, self._queue, failure))
+        except Exception as lost:  # noqa: BLE001 - the store may be what fails
+            log.warning("%s: the error could not be noted: %s", what, lost)
+        return pause
+
+    def clear(self) -> None:
+        """Note that it works: the note, if there is one, goes."""
+        self._load()
+        self.problem = ""
+        if self._failure is not None:
+            transact(self._db, lambda tr: tr.clear(self._queue.failure(self._bucket)))
+            self._failure = None
+
+    def _load(self) -> None:
+        """Take over the note that a worker before has left."""
+        if self._is_known:
+            return
+        try:
+            found = transact(self._db, lambda tr: read_failures(tr.snapshot, self._queue))
+        except Exception:  # noqa: BLE001 - the store may be what fails
+            return
+        self._failure = next((each for each in found if each.bucket == self._bucket), None)
+        self._is_known = True

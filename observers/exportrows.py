@@ -1,0 +1,222 @@
+r"""Rows of an export queue: entries to bytes and back, and reading a bucket's.
+
+A row is a byte that says what it is, and a payload:
+
+    0  CBOR of [encoded key, value, encoded key, value ...]: entries whose sequences count up from the row's own
+    1  the first or a middle piece of an entry that is too large for one row; the next row has the next sequence
+    2  the last piece of it; the pieces together are as 0, of one entry, whose sequence is that of the first piece
+
+A value of null is a deletion. What a row holds was added by one transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+from cq import codec
+from cq.codec import MAX_VALUE_BYTES
+from cq.errors import CorruptData, InvalidData, TooLarge
+from cq.keys import SEQUENCE_BYTES, ExportKeys, after, sequence_at, version_of, versionstamp_of
+from cq.store.api import WANT_ALL, TransactionRead
+
+ROW_BYTES: Final = 8_000
+"""Where a row is split: FoundationDB likes values below 10 kB."""
+_PIECE_BYTES: Final = 90_000
+_WHOLE: Final = b"\x00"
+_PIECE: Final = b"\x01"
+_LAST_PIECE: Final = b"\x02"
+
+
+class Entry(NamedTuple):
+    """What is to be exported of one key.
+
+    Attributes:
+        key: the key.
+        value: its value now; None when it is deleted.
+        sequence: 22 bytes, greater than those of all entries of the key before it, and never used twice.
+        encoded_key: the key in CBOR.
+    """
+
+    key: Any
+    value: Any
+    sequence: bytes
+    encoded_key: bytes
+
+
+class Broken(NamedTuple):
+    """A row that cq has not written: it is set aside as it is."""
+
+    sequence: bytes
+    data: bytes
+    error: str
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What was read of a bucket: its first entries, in the order of their sequences, and whether they are all."""
+
+    entries: list[Entry] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
+    last_key: bytes | None = None
+    last: bytes = b""
+    at_end: bool = True
+    foreign: bool = False
+
+
+class _Counters:
+    """Numbers that keep the entries of one transaction apart and in order; thread-safe.
+
+    They begin at random in each process. So no entry ever has the sequence of another, even when a store that was set
+    back gives a version twice.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._next = secrets.randbits(62)
+
+    def take(self, count: int) -> int:
+        """The first of so many numbers in a row."""
+        with self._lock:
+            first = self._next
+            self._next += count
+            return first
+
+
+_counters: Final = _Counters()
+
+
+def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[tuple[int, bytes]]:
+    """(counter, row) for the entries of one bucket, in order; raises `InvalidData` or `TooLarge`.
+
+    Args:
+        pairs: (encoded key, value), None for a deletion.
+    """
+    rows: list[tuple[int, bytes]] = []
+    content: list[Any] = []
+    size = 0
+    for encoded_key, value in pairs:
+        entry_size = len(encoded_key) + _checked_size(value)
+        if content and size + entry_size > ROW_BYTES:
+            rows += _rows(content)
+            content, size = [], 0
+        content += (encoded_key, value)
+        size += entry_size
+    return rows + _rows(content) if content else rows
+
+
+def _checked_size(value: Any) -> int:
+    size = len(codec.encode(value))
+    if size > MAX_VALUE_BYTES:
+        raise TooLarge(f"a value of {size:,} bytes exceeds the limit of {MAX_VALUE_BYTES:,}")
+    return size
+
+
+def _rows(content: list[Any]) -> list[tuple[int, bytes]]:
+    """One row, or the pieces of an entry that is too large for it."""
+    data = codec.encode(content)
+    if len(data) <= _PIECE_BYTES:
+        return [(_counters.take(len(content) // 2), _WHOLE + data)]
+    pieces = [data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES)]
+    first = _counters.take(len(pieces))
+    kinds = [_PIECE] * (len(pieces) - 1) + [_LAST_PIECE]
+    return [
+        (first + number, kind + piece) for number, (kind, piece) in enumerate(zip(kinds, pieces, strict=True))
+    ]
+
+
+def encoded_key(key: Any) -> bytes:
+    """A key of an entry in CBOR; raises `InvalidData` or `TooLarge`."""
+    if not isinstance(key, (str, int, bytes, tuple)) or isinstance(key, bool):
+        raise InvalidData(f"expected a key to be str, int, bytes or a tuple of them, got: {key!r}")
+    data = codec.encode(key)
+    if len(data) > codec.MAX_KEY_BYTES:
+        raise TooLarge(f"a key of {len(data):,} bytes exceeds the limit of {codec.MAX_KEY_BYTES:,}")
+    return data
+
+
+def decoded_key(data: bytes) -> Any:
+    """The inverse of `encoded_key`; CBOR makes a list of a tuple."""
+    key = codec.decode(data)
+    return tuple(key) if isinstance(key, list) else key
+
+
+def read_waiting(
+    snapshot: TransactionRead,
+    keys: ExportKeys,
+    bucket: int,
+    read_version: int,
+    limit_bytes: int,
+    limit_entries: int,
+) -> Waiting:
+    """A bucket's first entries, whole rows of them, until a limit is exceeded.
+
+    Reading ends before a row that is stamped later than the read version: it was copied here from elsewhere, and
+    clearing up to it could take along what nobody has read.
+    """
+    found = Waiting()
+    size = 0
+    pieces: list[tuple[bytes, bytes]] = []
+    for row in snapshot.get_range(*keys.rows(bucket), streaming_mode=WANT_ALL):
+        if not pieces and (size > limit_bytes or len(found.entries) >= limit_entries):
+            found.at_end = False
+            break
+        sequence = keys.sequence_of_row(row.key)
+        if version_of(versionstamp_of(sequence)) > read_version:
+            found.at_end, found.foreign = False, True
+            break
+        size += len(row.key) + len(row.value)
+        found.last_key = row.key
+        found.last = max(found.last, sequence)
+        pieces.append((sequence, row.value))
+        if row.value[:1] != _PIECE:
+            _unpack(found, pieces)
+            pieces = []
+    if pieces:
+        _unpack(found, pieces)
+    return found
+
+
+def _unpack(found: Waiting, pieces: Sequence[tuple[bytes, bytes]]) -> None:
+    """Add the entries of a row, or of the pieces of one, to what was found."""
+    first = pieces[0][0]
+    data = b"".join(value[1:] for _, value in pieces)
+    try:
+        _check_kinds([value[:1] for _, value in pieces], first)
+        content = codec.decode(data)
+        if not isinstance(content, list) or len(content) % 2 or not content:
+            raise CorruptData(f"the exported row {first.hex()} holds no entries")
+        entries = [
+            Entry(decoded_key(key), value, sequence_at(first, number), key)
+            for number, (key, value) in enumerate(zip(content[::2], content[1::2], strict=True))
+        ]
+    except (CorruptData, TypeError) as error:
+        found.broken.append(Broken(first, data, str(error)))
+        return
+    found.entries += entries
+    found.last = max(found.last, entries[-1].sequence)
+
+
+def _check_kinds(kinds: Sequence[bytes], first: bytes) -> None:
+    expected = [_WHOLE] if len(kinds) == 1 else [_PIECE] * (len(kinds) - 1) + [_LAST_PIECE]
+    if kinds != expected:
+        raise CorruptData(f"the exported row {first.hex()} is of no kind that this version of cq knows")
+
+
+def holds(snapshot: TransactionRead, keys: ExportKeys, bucket: int, sequence: bytes) -> bool:
+    """Whether the entry of this sequence waits in the bucket."""
+    if len(sequence) != SEQUENCE_BYTES:
+        return False
+    begin = keys.rows(bucket)[0]
+    rows = snapshot.get_range(begin, after(keys.row(bucket, sequence)), limit=1, reverse=True).to_list()
+    if not rows:
+        return False
+    first, value = keys.sequence_of_row(rows[0].key), rows[0].value
+    if first == sequence or value[:1] != _WHOLE:
+        return first == sequence
+    found = Waiting()
+    _unpack(found, [(first, value)])
+    return any(entry.sequence == sequence for entry in found.entries)

@@ -1,0 +1,74 @@
+"""What tests of exports need: tasks without a worker, exporters that keep what they get, entries that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cq.keys import ExportKeys
+from cq.observers.export import BUCKETS, ExportQueue
+from cq.observers.exportbatch import Batch
+from cq.observers.exporting import ExportTask
+from cq.observers.exportstate import AsideEntry, read_entries_aside
+from cq.observers.runner import DONE
+from cq.store.transact import transact
+from tests.helpers import stored
+
+
+class Kept:
+    """An exporter that keeps what it gets, as a store of latest values would."""
+
+    def __init__(self) -> None:
+        self.values: dict[Any, Any] = {}
+        self.batches: list[Batch] = []
+        self.sequences: dict[Any, bytes] = {}
+
+    def __call__(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        for entry in batch:
+            if entry.sequence <= self.sequences.get(entry.key, b""):
+                continue
+            self.sequences[entry.key] = entry.sequence
+            if entry.value is None:
+                self.values.pop(entry.key, None)
+            else:
+                self.values[entry.key] = entry.value
+
+
+def add(db: Any, name: str, *pairs: tuple[Any, Any]) -> None:
+    """Add entries in one transaction."""
+    transact(db, lambda tr: ExportQueue(name).add_many(tr, pairs))
+
+
+def tasks(db: Any, name: str, exporter: Callable[[Batch], object], **limits: Any) -> list[ExportTask]:
+    """A task for each bucket."""
+    return [ExportTask(db, name, bucket, exporter, **limits) for bucket in range(BUCKETS)]
+
+
+def export_all(db: Any, name: str, exporter: Callable[[Batch], object], **limits: Any) -> None:
+    """Run every bucket's task until it has nothing to do; fails when one fails."""
+    for task in tasks(db, name, exporter, **limits):
+        run_to_end(task)
+
+
+def run_to_end(task: Any) -> None:
+    """Run a task until it has nothing to do; fails when it fails."""
+    while (pause := task.run()) != DONE:
+        assert pause == 0.0, task.problem
+
+
+def waits(db: Any, name: str) -> int:
+    """How many rows wait to be exported."""
+    return len(stored(db, ExportKeys(name).all_rows()))
+
+
+def notified(db: Any, name: str) -> list[int]:
+    """The buckets that have a notification."""
+    keys = ExportKeys(name)
+    values = transact(db, lambda tr: [tr.get(keys.notification(bucket)).value for bucket in range(BUCKETS)])
+    return [bucket for bucket, value in enumerate(values) if value is not None]
+
+
+def entries_aside(db: Any, name: str) -> list[AsideEntry]:
+    """What was set aside."""
+    return transact(db, lambda tr: list(read_entries_aside(tr, ExportKeys(name))))
