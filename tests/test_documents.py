@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from itertools import count
 from typing import Any
 
 import pytest
@@ -180,7 +180,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     db: Any
     documents: Documents
-    numbers = count()
+    numbers = itertools.count()
 
     @initialize()
     def prepare(self) -> None:
