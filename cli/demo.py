@@ -56,9 +56,11 @@ class _Loaded:
 
 def words(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text files, or folders of them.")],
-    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
-    loaders: Annotated[int, typer.Option(min=1, help="Loader threads.")] = 4,
-    top: Annotated[int, typer.Option(min=0, help="How many of the most frequent words to show.")] = 20,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Worker processes.")] = 2,
+    loaders: Annotated[int, typer.Option(min=1, metavar="N", help="Loader threads.")] = 4,
+    top: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How many of the most frequent words to show.")
+    ] = 20,
     store: Store = None,
     json: Json = False,
 ) -> None:

@@ -27,15 +27,23 @@ def register(app: typer.Typer) -> None:
 
 def configure(
     queue: Queue,
-    key: Annotated[str, typer.Option(help="str, int, bytes, or a tuple such as '(str, int)'.")] = "str",
+    key: Annotated[
+        str, typer.Option(metavar="TYPE", help="str, int, bytes, or a tuple such as '(str, int)'.")
+    ] = "str",
     value: Annotated[
-        str, typer.Option(help="int, float, decimal, str, bytes, bool, list, dict, set, datetime or any.")
+        str,
+        typer.Option(
+            metavar="TYPE", help="int, float, decimal, str, bytes, bool, list, dict, set, datetime or any."
+        ),
     ] = "int",
     combiner: Annotated[
-        str | None, typer.Option(help="sum, minimum, maximum, last, first, union or counter; else the app's.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="sum, minimum, maximum, last, first, union or counter; else the app's."
+        ),
     ] = None,
     buckets: Annotated[
-        int, typer.Option(help="1 to 4,096; as many passes can run at once.")
+        int, typer.Option(metavar="N", help="1 to 4,096; as many passes can run at once.")
     ] = DEFAULT_BUCKETS,
     app_path: AppPath = None,
     store: Store = None,
@@ -78,7 +86,9 @@ def show_status(
 
 def pause(
     queue: Queue,
-    reason: Annotated[str, typer.Option(help="Shown by `cq status` and to workers.")] = "by hand",
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Shown by `cq status` and to workers.")
+    ] = "by hand",
     store: Store = None,
     json: Json = False,
 ) -> None:

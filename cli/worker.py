@@ -30,7 +30,7 @@ def worker(
         list[str] | None, typer.Argument(metavar="QUEUE", help="The queues; all of them if left out.")
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="End when everything queued is combined.")] = False,
-    concurrency: Annotated[int, typer.Option(min=1, help="Buckets in flight at once.")] = 4,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Buckets in flight at once.")] = 4,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
