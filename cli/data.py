@@ -98,7 +98,7 @@ def get(
 
 def items(
     queue: Queue,
-    limit: Annotated[int | None, typer.Option(min=0, help="Stop after so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after so many.")] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
