@@ -32,45 +32,49 @@ class ModelTransaction:
     read: set[bytes] = field(default_factory=set)
 
     def see(self) -> State:
-        """What it sees: its snapshot and its own writes."""
-        state = dict(self._base())
+        """What it sees: its snapshot, if it has needed one yet, and its own writes."""
+        state = dict(self.snapshot or {})
         for kind, first, second in self.writes:
             apply(state, kind, first, second)
         return state
 
     def get(self, key: bytes, snapshot: bool) -> bytes | None:
-        self._note([key], snapshot)
+        if not self._knows(key):
+            self._note([key], snapshot)
         return self.see().get(key)
 
     def get_range(
         self, begin: bytes, end: bytes, limit: int, reverse: bool, snapshot: bool
     ) -> list[tuple[bytes, bytes]]:
+        if not all(self._cleared(point) for point in within(begin, end)):
+            self._begin()
         rows = sorted((k, v) for k, v in self.see().items() if begin <= k < end)
         rows = rows[::-1] if reverse else rows
         if limit and len(rows) >= limit:
             rows = rows[:limit]
             begin, end = (rows[-1][0], end) if reverse else (begin, rows[-1][0] + b"\x00")
-        self._note(within(begin, end), snapshot)
+        self._note([point for point in within(begin, end) if not self._knows(point)], snapshot)
         return rows
 
-    def _base(self) -> State:
+    def _begin(self) -> None:
+        """Take the snapshot; what it knows from its own writes needs none."""
         if self.snapshot is None:
             self.snapshot, self.read_commit = dict(self.store.state), len(self.store.commits)
-        return self.snapshot
 
     def _note(self, keys: list[bytes], snapshot: bool) -> None:
-        """Only what shows through its own writes has been read."""
+        """Note what has been read of the snapshot."""
+        if keys:
+            self._begin()
         if not snapshot:
-            self._base()
-            self.read.update(key for key in keys if not self._knows(key))
+            self.read.update(keys)
 
     def _knows(self, key: bytes) -> bool:
-        for kind, first, second in self.writes:
-            if (kind == "clear_range" and first <= key < second) or (
-                kind in ("set", "clear") and first == key
-            ):
-                return True
-        return False
+        if any(kind in ("set", "clear") and first == key for kind, first, _ in self.writes):
+            return True
+        return self._cleared(key)
+
+    def _cleared(self, key: bytes) -> bool:
+        return any(kind == "clear_range" and first <= key < second for kind, first, second in self.writes)
 
     def commit(self) -> bool:
         """Whether it commits."""
