@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from .file import PAGE_BYTES
+from .file import BUSY_SECONDS, PAGE_BYTES
 from .lockfile import LockFile
 from .snapshots import LIFETIME_SECONDS
 
@@ -63,7 +63,7 @@ class WalKeeper:
             try:
                 length = self._checkpoint("TRUNCATE")
             finally:
-                self._connection.execute("PRAGMA busy_timeout = 10000")
+                self._connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
         if length > 0:
             self._limit += _STEP_PAGES
             self._wait_ms = min(self._wait_ms * 3, _LAST_WAIT_MS)
