@@ -126,8 +126,6 @@ class Committer:
     """All commits of one database in this process."""
 
     def __init__(self, connection: sqlite3.Connection, lock: LockFile) -> None:
-        self.floor = 0
-        """Versions up to it have been shown to readers; commits get later ones."""
         self._connection = connection
         self._lock = lock
         self._wal = WalKeeper(connection, lock)
@@ -238,7 +236,7 @@ class Committer:
         if last != log.last:
             log.load(connection)
         now = time.time_ns() // 1000
-        work = _Work(log, Applier(connection), max(last + 1, now, self.floor + 1))
+        work = _Work(log, Applier(connection), max(last + 1, now))
         codes = [work.add(request) for request in group]
         if not work.accepted:
             connection.execute("ROLLBACK")

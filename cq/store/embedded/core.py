@@ -95,7 +95,7 @@ class Core(Reading, Writing):
 
     def _make_request(self, changes: Changes) -> Request:
         request = Request(changes, self._reads, self._total_size, self._finish)
-        # What a snapshot really is counts, not what is shown of it: see `Database.show_version`.
+        # A version that was set may be later than the snapshot taken for it: what was read counts.
         request.read_version = self._version if self._snapshot is None else self._snapshot.version
         return request
 

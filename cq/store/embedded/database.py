@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -201,15 +200,6 @@ class Database(AtomicOperations):
         """The latest version, for reading."""
         self.check_usable()
         return self._pool.snapshot()
-
-    def show_version(self, version: int) -> int:
-        """The read version to show for a snapshot: versions go on with time, also while nobody commits.
-
-        A commit after that gets a later one, so the order of versions says the truth.
-        """
-        shown = max(version, time.time_ns() // 1000)
-        self.committer.floor = max(self.committer.floor, shown)
-        return shown
 
     def check_usable(self) -> None:
         """Raise if the store is closed, or was opened by the parent process."""

@@ -195,22 +195,21 @@ class State:
     def _take_snapshot(self) -> Snapshot:
         if self._snapshot is None:
             snapshot = self.database.snapshot()
-            shown = self.database.show_version(snapshot.version)
-            code = self._check_version(snapshot.version, shown)
+            code = self._check_version(snapshot.version)
             if code:
                 snapshot.close()
                 raise FDBError(code)
-            self._version = self._version or shown
+            self._version = self._version or snapshot.version
             self._snapshot = snapshot
         return self._snapshot
 
-    def _check_version(self, version: int, shown: int) -> int:
+    def _check_version(self, version: int) -> int:
         """The error if a version was set that a snapshot taken now does not have."""
         if self._version is None:
             return 0
         if self._version < version:
             return TRANSACTION_TOO_OLD  # a file has no snapshots of the past
-        return FUTURE_VERSION if self._version > shown + _FUTURE_VERSIONS else 0
+        return FUTURE_VERSION if self._version > version + _FUTURE_VERSIONS else 0
 
     def _release(self) -> None:
         if self._snapshot is not None:
