@@ -28,6 +28,17 @@ def transact(db: Any, fn: Callable[[Any], T]) -> T:
     Raises whatever `fn` raises, with nothing committed, and the store's `FDBError` for anything that no
     retry will mend, a timeout or a retry limit included.
     """
+    return _run(db, fn)[0]
+
+
+def transact_versioned(db: Any, fn: Callable[[Any], T]) -> tuple[T, int]:
+    """As `transact`; returns the version of the commit, too, or -1 when there was nothing to commit."""
+    result, tr = _run(db, fn)
+    return result, int(tr.get_committed_version())
+
+
+def _run(db: Any, fn: Callable[[Any], T]) -> tuple[T, Any]:
+    """What `fn` returned, and the transaction that has committed."""
     tr = db.create_transaction()
     while True:
         try:
@@ -40,7 +51,7 @@ def transact(db: Any, fn: Callable[[Any], T]) -> T:
                 raise
             tr.on_error(code).wait()
         else:
-            return result
+            return result, tr
 
 
 @overload
