@@ -1,8 +1,9 @@
 """cq: a transactional combine queue on FoundationDB, or on one file."""
 
 from cq.app import App
-from cq.changes import Change, Observer
-from cq.combiners import DELETE, Combiner, changes
+from cq.changes import Change, Observer, ObserverSpec
+from cq.codec import DELETE
+from cq.combiners import Combiner, changes
 from cq.config import QueueConfig, configure, pause, resume
 from cq.errors import (
     BacklogTooDeep,
@@ -44,6 +45,7 @@ __all__ = [
     "InvalidUrl",
     "NotAStore",
     "Observer",
+    "ObserverSpec",
     "Page",
     "PendingUnreadable",
     "QueueConfig",

@@ -1,30 +1,33 @@
 """Which code this process has for which queue.
 
-The configuration stored with a queue names its combiner and observers with their versions; nothing stored is ever
-imported. A worker gets the code from an `App`, and leaves alone the queues whose code it lacks.
+The configuration stored with a queue names its combiner and observers with their versions; nothing stored is
+ever imported. A worker gets the code from an `App`, and leaves alone the queues whose code it lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cq import config, keys
-from cq.changes import Change, Observer
+from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.combiners import BUILT_IN, Combiner, resolve
-from cq.config import Named, QueueConfig
+from cq.config import Named, ObserverConfig, QueueConfig
 from cq.errors import CodeMismatch
 from cq.store.api import Database
+
+Factory = Callable[[QueueConfig, Mapping[str, Any], int], ObserverFunction]
+"""Makes an observer's function from the queue's configuration, the observer's settings and its generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCode:
-    """A queue's configuration together with the code it asks for."""
+    """A queue's configuration together with the code it asks for; `observers` in the configuration's order."""
 
     config: QueueConfig
     combiner: Combiner
-    observers: tuple[Observer, ...]
+    observers: tuple[ObserverFunction, ...]
 
     @property
     def is_foreign(self) -> bool:
@@ -35,50 +38,80 @@ class QueueCode:
 class App:
     """The queues that an application has code for: combiners of its own, and change observers.
 
-    A worker is given it by `cq worker --app module:app`. Queues that need nothing but built-in combiners need no
-    entry.
+    A worker is given it by `cq worker --app module:app`. Queues that need nothing but what is built in need no entry.
     """
 
     def __init__(self) -> None:
-        self._queues: dict[str, tuple[Combiner | None, tuple[Observer, ...]]] = {}
+        self._queues: dict[str, tuple[Combiner | None, tuple[Observer | ObserverSpec, ...]]] = {}
 
     def queue(
         self,
         name: str,
         *,
         combiner: str | Combiner | None = None,
-        observers: Sequence[Observer | Callable[[Any, list[Change]], object]] = (),
+        observers: Sequence[Observer | ObserverSpec | ObserverFunction] = (),
     ) -> None:
         """Declare the code of a queue; None for the combiner means whichever built-in one is configured."""
         code = None if combiner is None else resolve(combiner)
-        self._queues[keys.check_name(name)] = (code, tuple(map(Observer.of, observers)))
+        self._queues[keys.check_name(name)] = (
+            code,
+            tuple(each if isinstance(each, ObserverSpec) else Observer.of(each) for each in observers),
+        )
 
     def configure(self, db: Database, name: str, **settings: Any) -> QueueConfig:
         """`cq.configure` with the combiner and observers declared here; see there for settings and errors."""
-        combiner, observers = self._queues.get(name, (None, ()))
+        combiner, observers = self._queues.get(name, (None, None))
         if combiner is not None:
             settings["combiner"] = combiner
-        return config.configure(db, name, observers=observers, **settings)
+        return config.configure(db, name, **{"observers": observers, **settings})
 
-    def code(self, wanted: QueueConfig) -> QueueCode:
-        """The code that a configuration asks for; raises `CodeMismatch` naming what is missing."""
+    def code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None = None) -> QueueCode:
+        """The code that a configuration asks for; raises `CodeMismatch` naming what is missing.
+
+        `built_in` has the factories of the observers that can be configured without code, by their names.
+        """
         combiner, observers = self._queues.get(wanted.name, (None, ()))
         if combiner is None:
             combiner = BUILT_IN.get(wanted.combiner.name)
-        have = [Named(observer.name, observer.version) for observer in observers]
         if combiner is None or Named(combiner.name, combiner.version) != wanted.combiner:
             raise CodeMismatch(
                 f"queue {wanted.name!r} asks for the combiner {wanted.combiner}, this process has "
                 f"{Named(combiner.name, combiner.version) if combiner else 'none of that name'}: "
                 "start it with --app and the application that declares it"
             )
-        if tuple(have) != wanted.observers:
+        declared = {each.name: each for each in observers}
+        functions = tuple(
+            _function(wanted, each, declared.pop(each.name, None), built_in or {})
+            for each in wanted.observers
+        )
+        if declared:
             raise CodeMismatch(
-                f"queue {wanted.name!r} asks for the observers {_listed(wanted.observers)}, this process has "
-                f"{_listed(have)}: start it with --app and the application that declares them"
+                f"queue {wanted.name!r} does not ask for the observers {', '.join(declared)} of this process: "
+                "configure it with the application that declares them"
             )
-        return QueueCode(wanted, combiner, observers)
+        return QueueCode(wanted, combiner, functions)
 
 
-def _listed(names: Sequence[Named]) -> str:
-    return ", ".join(map(str, names)) or "none"
+def _function(
+    config: QueueConfig,
+    wanted: ObserverConfig,
+    declared: Observer | ObserverSpec | None,
+    built_in: Mapping[str, Factory],
+) -> ObserverFunction:
+    """The function of an observer that a configuration asks for."""
+    if isinstance(declared, Observer) and (declared.version, {}) == (wanted.version, wanted.settings):
+        return declared.function
+    if isinstance(declared, ObserverSpec) and (declared.version, declared.settings) == (
+        wanted.version,
+        wanted.settings,
+    ):
+        factory = declared.factory or built_in.get(declared.name)
+    else:
+        factory = None if declared else built_in.get(wanted.name)
+    if factory is None:
+        have = Named(declared.name, declared.version) if declared else "none of that name"
+        raise CodeMismatch(
+            f"queue {config.name!r} asks for the observer {wanted}, this process has {have}: "
+            "start it with --app and the application that declares it"
+        )
+    return factory(config, wanted.settings, wanted.generation)

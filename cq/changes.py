@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cq.errors import InvalidConfiguration
+
+ObserverFunction = Callable[[Any, list["Change"]], object]
+"""Called as `function(tr, changes)` in the pass's transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Observer:
 
     name: str
     version: int
-    function: Callable[[Any, list[Change]], object]
+    function: ObserverFunction
 
     @classmethod
     def of(cls, observer: object) -> Observer:
@@ -53,3 +56,23 @@ class Observer:
                 f"expected an observer to be a named function or a cq.Observer, got: {observer!r}"
             )
         return cls(name, 1, observer)
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverSpec:
+    """An observer that is made from settings, which are stored with the queue: the built-in kinds are.
+
+    Each enabling, and each change of version or settings, makes a new generation of the observer's data, which is
+    backfilled with all values before readers are switched to it.
+
+    Args:
+        name: of the kind, and of the observer: a queue has one of each kind.
+        version: to be raised with every change of what `factory` makes, its functions included.
+        settings: stored in CBOR; no secrets.
+        factory: `factory(config, settings, generation)` makes the function; None for a built-in kind.
+    """
+
+    name: str
+    version: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    factory: Callable[[Any, Mapping[str, Any], int], ObserverFunction] | None = None

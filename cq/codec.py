@@ -26,6 +26,11 @@ MAX_VALUE_BYTES: Final = 100_000
 MAX_UPDATE_BYTES: Final = 90_000
 """An encoded update, or updates staged: they must fit into a value together with a key or an error."""
 
+DELETE: Final = cbor2.undefined
+"""As an update of a queue with the combiner `last`: the key is to be deleted."""
+
+_DEEP: Final = 2  # lists around an update or a value wherever it is stored
+_PLAIN: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime))
 _KEY_TYPES: Final[dict[str, type]] = {"str": str, "int": int, "bytes": bytes}
 _VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "int": (int,),
@@ -127,7 +132,7 @@ class ValueType:
 
     def check(self, value: object) -> None:
         """Raises `InvalidData` unless the value is of this type."""
-        if value is None or (self.types and type(value) not in self.types):
+        if value is None or value is DELETE or (self.types and type(value) not in self.types):
             raise InvalidData(f"expected a value of type {self}, got: {_shown(value)}")
 
 
@@ -154,12 +159,35 @@ def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
     data = encode(value)
     if len(data) > limit:
         raise TooLarge(f"a value of {len(data):,} bytes exceeds the limit of {limit:,}")
+    if type(value) not in _PLAIN:
+        _check_decodes(value)
     return data
+
+
+def is_same(left: object, right: object) -> bool:
+    """Whether two values differ at most in the order of their sets and dicts."""
+    if type(left) is not type(right) or type(left) in _PLAIN or left != right:
+        return False
+    try:
+        return cbor2.dumps(left, canonical=True) == cbor2.dumps(right, canonical=True)
+    except Exception:  # noqa: BLE001 - what cannot be brought into one order counts as another value
+        return False
+
+
+def _check_decodes(value: object) -> None:
+    """CBOR encodes more than it decodes: what is nested too deep, and tags that hold something else."""
+    wrapped = value
+    for _ in range(_DEEP):
+        wrapped = [wrapped]
+    try:
+        decode(encode(wrapped))
+    except CorruptData as error:
+        raise InvalidData(f"expected a value that CBOR gives back, got: {_shown(value)} ({error})") from None
 
 
 def encode_operation(once: object) -> bytes:
     """An operation id as bytes; raises `InvalidData` unless it is a str or bytes of 1 to 1,000 bytes."""
-    operation = once.encode() if isinstance(once, str) else once
+    operation = once.encode("utf-8", "surrogatepass") if isinstance(once, str) else once
     if not isinstance(operation, bytes) or not 0 < len(operation) <= 1_000:
         raise InvalidData(f"expected an operation id of 1 to 1,000 bytes (str or bytes), got: {_shown(once)}")
     return operation
@@ -180,5 +208,8 @@ def _type_name(spec: object) -> str:
 
 def _shown(value: object) -> str:
     """The value as an error message shows it: short."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - ints of over 4,300 digits, and foreign __repr__s
+        text = "something that cannot be shown"
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

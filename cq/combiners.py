@@ -13,12 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import cbor2
-
+from cq.codec import DELETE
 from cq.errors import InvalidConfiguration, InvalidData
-
-DELETE: Final = cbor2.undefined
-"""As an update of a queue with the combiner `last`: the key is to be deleted."""
 
 
 def _never(value: Any) -> bool:
@@ -32,8 +28,9 @@ class Combiner:
     Args:
         name: what the queue's configuration calls it.
         version: to be raised with every change of what `combine` returns.
-        combine: called with the key and a non-empty sequence of values in commit order, the current one first if there
-            is one; returns their combination. Associative, never None, must not change its arguments.
+        combine: called with the key and a non-empty sequence of values in commit order, the current one first if
+            there is one, and also when there is but one value; returns their combination. Associative, never None,
+            must not change its arguments.
         is_empty: whether a value means that the key has none and is to be deleted.
         value_types: the value types it works on; empty for all.
         takes_delete: whether `DELETE` is an update of its queues.

@@ -10,13 +10,13 @@ Pauses lie in a key of their own, the flags, which only workers read: a change o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from cq import codec, keys
-from cq.changes import Change, Observer
+from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.codec import KeyType, ValueType
 from cq.combiners import Combiner, resolve
 from cq.errors import (
@@ -34,6 +34,7 @@ FORMAT: Final = 1
 """The version of the key layout and of what is stored; a higher one is refused."""
 MAX_BUCKETS: Final = 4096
 DEFAULT_BUCKETS: Final = 16
+_SHAPE: Final = ("key", "value", "combiner", "buckets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,25 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
+class ObserverConfig:
+    """An observer, as the configuration holds it.
+
+    Attributes:
+        name, version, settings: as in `ObserverSpec`.
+        generation: of its data; no two observers that a queue has ever had share one.
+    """
+
+    name: str
+    version: int
+    settings: dict[str, Any]
+    generation: int
+
+    def __str__(self) -> str:
+        settings = ", ".join(f"{what}={value!r}" for what, value in sorted(self.settings.items()))
+        return f"{self.name}@{self.version}" + (f"({settings})" if settings else "")
+
+
+@dataclass(frozen=True, slots=True)
 class QueueConfig:
     """The shape of a queue, as stored.
 
@@ -55,18 +75,22 @@ class QueueConfig:
         name: the queue's name.
         key, value: the declared types of its keys, and of its updates and values.
         combiner: name and version of its combiner.
-        observers: names and versions of its change observers, in the order in which they are told.
+        observers: its change observers, in the order in which they are told.
         buckets: the number of buckets over which its keys are spread.
         generation: counts the changes of `buckets`, from 1.
+        observer_generations: how many generations of observers there have been.
+        takes_delete: whether `DELETE` is an update of the queue.
     """
 
     name: str
     key: KeyType
     value: ValueType
     combiner: Named
-    observers: tuple[Named, ...]
+    observers: tuple[ObserverConfig, ...]
     buckets: int
     generation: int = 1
+    observer_generations: int = 0
+    takes_delete: bool = False
 
     def to_bytes(self) -> bytes:
         """As stored under the queue's `config` key."""
@@ -76,9 +100,13 @@ class QueueConfig:
                 "key": str(self.key),
                 "value": str(self.value),
                 "combiner": [self.combiner.name, self.combiner.version],
-                "observers": [[observer.name, observer.version] for observer in self.observers],
+                "observers": [
+                    [each.name, each.version, each.settings, each.generation] for each in self.observers
+                ],
                 "buckets": self.buckets,
                 "generation": self.generation,
+                "observer_generations": self.observer_generations,
+                "takes_delete": self.takes_delete,
             }
         )
 
@@ -97,9 +125,11 @@ class QueueConfig:
                 KeyType.parse(stored["key"]),
                 ValueType.parse(stored["value"]),
                 Named(*stored["combiner"]),
-                tuple(Named(*observer) for observer in stored["observers"]),
+                tuple(ObserverConfig(*observer) for observer in stored["observers"]),
                 stored["buckets"],
                 stored["generation"],
+                stored["observer_generations"],
+                stored["takes_delete"],
             )
         except (KeyError, TypeError, InvalidConfiguration) as error:
             raise CorruptData(
@@ -107,7 +137,7 @@ class QueueConfig:
             ) from error
 
     def settings(self) -> dict[str, object]:
-        """What a user sets, as shown by the CLI and compared by `configure`."""
+        """What a user sets, as the CLI shows it."""
         return {
             "key": str(self.key),
             "value": str(self.value),
@@ -133,9 +163,12 @@ def configure(
     value: object = int,
     combiner: str | Combiner = "sum",
     buckets: int = DEFAULT_BUCKETS,
-    observers: Sequence[Observer | Callable[[Any, list[Change]], object]] = (),
+    observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
 ) -> QueueConfig:
     """Store a queue's configuration; the same settings again change nothing.
+
+    Observers can be changed at any time, also on a queue that holds values: those that are new or of a new version are
+    first told of all values there are, by the passes that go on meanwhile.
 
     Args:
         db: a database of either store.
@@ -146,23 +179,42 @@ def configure(
         combiner: the name of a built-in combiner, or one of your own.
         buckets: 1 to 4,096; as many passes can run at once. Small transactions want few: an add writes one row and one
             notification for each bucket that its keys touch.
-        observers: told of every change, in this order, in the transaction that makes it.
+        observers: told of every change, in this order, in the transaction that makes it; None for those stored.
 
     Raises:
         InvalidConfiguration: a setting is not one that cq knows.
         ConfigurationConflict: the queue has other settings; nothing is changed.
     """
     code = resolve(combiner)
-    wanted = QueueConfig(
+    shape = QueueConfig(
         keys.check_name(name),
         KeyType.parse(key),
         ValueType.parse(value),
         Named(code.name, code.version),
-        tuple(Named(each.name, each.version) for each in map(Observer.of, observers)),
+        (),
         buckets,
+        takes_delete=code.takes_delete,
     )
-    _check(wanted, code)
-    return transact(db, lambda tr: _store(tr, wanted))
+    _check(shape, code)
+    specs = None if observers is None else _specs(observers)
+    return transact(db, lambda tr: _configure(tr, shape, specs))
+
+
+def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
+    """Give an observer a new generation of its data, made from all values by the passes.
+
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` when the queue has no such observer.
+    """
+
+    def rebuild(tr: Transaction) -> QueueConfig:
+        current = read_config(tr, name)
+        if observer not in (each.name for each in current.observers):
+            raise InvalidConfiguration(f"queue {name!r} has no observer {observer!r}")
+        specs = [ObserverSpec(each.name, each.version, each.settings) for each in current.observers]
+        kept = tuple(each for each in current.observers if each.name != observer)
+        return _change_observers(tr, replace(current, observers=kept), specs)
+
+    return transact(db, rebuild)
 
 
 def _check(config: QueueConfig, combiner: Combiner) -> None:
@@ -173,27 +225,81 @@ def _check(config: QueueConfig, combiner: Combiner) -> None:
             f"expected a value type of {', '.join(combiner.value_types)} for the combiner "
             f"{combiner.name!r}, got: {config.value}"
         )
-    if len({observer.name for observer in config.observers}) < len(config.observers):
-        raise InvalidConfiguration(
-            f"expected observers of different names, got: {config.settings()['observers']}"
-        )
 
 
-def _store(tr: Transaction, wanted: QueueConfig) -> QueueConfig:
-    name = wanted.name
+def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
+    specs = []
+    for each in observers:
+        if isinstance(each, ObserverSpec):
+            specs.append(each)
+        else:
+            observer = Observer.of(each)
+            specs.append(ObserverSpec(observer.name, observer.version))
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names):
+        raise InvalidConfiguration(f"expected observers of different names, got: {', '.join(names)}")
+    return specs
+
+
+def _configure(tr: Transaction, shape: QueueConfig, specs: list[ObserverSpec] | None) -> QueueConfig:
+    """Store a new queue, or the observers of one that there is."""
+    name = shape.name
     stored = tr.get(QueueKeys(name).config).value
     if stored is None:
-        tr.set(QueueKeys(name).config, wanted.to_bytes())
         tr.set(keys.queue_entry(name), b"")
-        tr.set_versionstamped_value(METADATA_VERSION, keys.INCOMPLETE_VERSIONSTAMP)
-        tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
-        return wanted
+        created = _with_observers(shape, specs or [])
+        for observer in created.observers:  # there are no values yet: nothing to tell them first
+            tr.set(QueueKeys(name).observer_current(observer.name), codec.encode(observer.generation))
+        _write(tr, created)
+        return created
     current = QueueConfig.from_bytes(name, stored)
-    before, after = current.settings(), wanted.settings()
-    differences = {what: (before[what], after[what]) for what in after if before[what] != after[what]}
+    before, after = current.settings(), shape.settings()
+    differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
     if differences:
         raise ConfigurationConflict(name, differences)
-    return current
+    return current if specs is None else _change_observers(tr, current, specs)
+
+
+def _change_observers(tr: Transaction, current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
+    """Store other observers, and have every bucket looked at by a pass if some must be told of all values."""
+    changed = _with_observers(current, specs)
+    if changed == current:
+        return current
+    queue = QueueKeys(current.name)
+    names = {observer.name for observer in changed.observers}
+    for observer in current.observers:
+        if observer.name not in names:
+            tr.clear(queue.observer_current(observer.name))
+            data = queue.observer_data(observer.generation)
+            tr.clear_range(data, keys.prefix_end(data))
+    for bucket in range(current.buckets):
+        tr.set_versionstamped_value(
+            queue.notification(current.generation, bucket), keys.INCOMPLETE_VERSIONSTAMP
+        )
+    _write(tr, changed)
+    return changed
+
+
+def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
+    """The configuration with these observers; those that were there as they are keep their generation."""
+    generations = current.observer_generations
+    observers = []
+    for spec in specs:
+        same = [
+            each
+            for each in current.observers
+            if (each.name, each.version, each.settings) == (spec.name, spec.version, dict(spec.settings))
+        ]
+        if not same:
+            generations += 1
+        observers += same or [ObserverConfig(spec.name, spec.version, dict(spec.settings), generations)]
+    return replace(current, observers=tuple(observers), observer_generations=generations)
+
+
+def _write(tr: Transaction, config: QueueConfig) -> None:
+    tr.set(QueueKeys(config.name).config, config.to_bytes())
+    tr.set_versionstamped_value(METADATA_VERSION, keys.INCOMPLETE_VERSIONSTAMP)
+    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
 
 
 class _Cache:

@@ -10,7 +10,8 @@
     │   ├── InvalidConfiguration    (ValueError) a setting is not one that cq knows
     │   ├── QueueNotConfigured      (LookupError) no queue of this name
     │   ├── ConfigurationConflict   the queue exists with other settings
-    │   └── CodeMismatch            this process lacks a combiner or observer that the queue asks for
+    │   ├── CodeMismatch            this process lacks a combiner or observer that the queue asks for
+    │   └── NotReady                what an observer keeps is still being built
     ├── InvalidData                 (ValueError) a key, update or operation id that a queue does not take
     │   └── TooLarge                a key, update or value beyond FoundationDB's limits
     ├── PendingUnreadable           pending updates asked for after an add in the same transaction
@@ -85,6 +86,10 @@ class ConfigurationConflict(ConfigurationError):
 
 class CodeMismatch(ConfigurationError):
     """This process lacks a combiner or an observer, or has another version, than the queue asks for."""
+
+
+class NotReady(ConfigurationError):
+    """What an observer keeps of a queue is still being built from the queue's values, by the workers' passes."""
 
 
 class InvalidData(CqError, ValueError):

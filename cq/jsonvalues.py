@@ -15,8 +15,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from cq.codec import KeyType, ValueType
-from cq.combiners import DELETE
+from cq.codec import DELETE, KeyType, ValueType
 from cq.errors import InvalidData
 
 _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {

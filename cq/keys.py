@@ -13,11 +13,14 @@ big-endian, so that keys sort as the numbers do.
     P "d" h4 key                              current value                    a pass
     P "s" h4 key                              updates folded ahead of report   a pass
     P "b" g4 bucket4                          the bucket's state (the lock)    a pass
-    P "a" g4 bucket4                          a run that has not ended         workers, around their passes
+    P "a" g4 bucket4 worker                   what a worker attempts           workers, before their passes
     P "x" h4 length2 key versionstamp10 n4    what was set aside, and why      a pass
     P "k" length2 id                          parts of a document              Documents
     P "w" length2 id part4 piece4             a document's counts              Documents
     P "l" name                                position in a file being added   add_jsonl
+    P "t" g4 ...                              what a generation of an observer keeps
+    P "y" observer                            generation that readers use      configure, workers
+    P "z" observer 0 ...                      what an observer publishes       workers
     P "e" ...                                 what waits to be exported        see `ExportKeys`
     P "config"                                shape of the queue               configure
     P "flags"                                 paused or not, and why           operators and workers
@@ -64,13 +67,24 @@ def key_hash(encoded_key: bytes) -> int:
     return crc32(encoded_key)
 
 
+def place(encoded_key: bytes) -> bytes:
+    """Where a key stands in hash order: how current and staged values are sorted."""
+    return _HASH.pack(crc32(encoded_key)) + encoded_key
+
+
 def after(key: bytes) -> bytes:
     """The first key behind `key`."""
     return key + b"\x00"
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The end of the range of all keys that begin with `prefix`, whose last byte is not 255."""
+    r"""The end of the range of all keys that begin with `prefix`, which is not of bytes 255 alone.
+
+    >>> prefix_end(b"a\x01\xff")
+    b'a\x02'
+    """
+    prefix = prefix.rstrip(b"\xff")
+    prefix = prefix.rstrip(b"\xff")
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
@@ -121,6 +135,9 @@ class QueueKeys:
         self._documents = self.prefix + b"k"
         self._counts = self.prefix + b"w"
         self._loads = self.prefix + b"l"
+        self._observers = self.prefix + b"t"
+        self._observers_current = self.prefix + b"y"
+        self._observers_published = self.prefix + b"z"
 
     # Queued updates
 
@@ -175,6 +192,24 @@ class QueueKeys:
         start = len(self._markers) + _LENGTH.size
         return key[start:-VERSIONSTAMP_BYTES], key[-VERSIONSTAMP_BYTES:]
 
+    # What observers keep
+
+    def observer_data(self, generation: int) -> bytes:
+        """The prefix of all that a generation of an observer keeps."""
+        return self._observers + _HASH.pack(generation)
+
+    def all_observer_data(self) -> tuple[bytes, bytes]:
+        """The range of all that observers keep."""
+        return self._observers, prefix_end(self._observers)
+
+    def observer_current(self, name: str) -> bytes:
+        """The key that says which generation of an observer's data is to be read."""
+        return self._observers_current + name.encode()
+
+    def observer_published(self, name: str) -> bytes:
+        """The prefix of what an observer publishes, whichever generation of its data it is made from."""
+        return self._observers_published + name.encode() + b"\x00"
+
     # What applications keep beside a queue
 
     def document(self, document: bytes) -> bytes:
@@ -212,15 +247,25 @@ class QueueKeys:
         """The range of all current values, in hash order."""
         return self._values, prefix_end(self._values)
 
+    def value_at(self, where: bytes) -> bytes:
+        """The key of a current value by its place."""
+        return self._values + where
+
+    def values_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
+        """The range of a bucket's current values, in hash order."""
+        return _hashes(self._values, buckets, bucket)
+
     def staged(self, encoded_key: bytes) -> bytes:
         """The key of the updates folded ahead of their report."""
         return self._staged + _HASH.pack(crc32(encoded_key)) + encoded_key
 
     def staged_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's staged updates, in hash order."""
-        first, end = bucket_bounds(buckets, bucket)
-        last = prefix_end(self._staged) if end == 1 << 32 else self._staged + _HASH.pack(end)
-        return self._staged + _HASH.pack(first), last
+        return _hashes(self._staged, buckets, bucket)
+
+    def staged_at(self, where: bytes) -> bytes:
+        """The key of staged updates by their place."""
+        return self._staged + where
 
     def encoded_key(self, key: bytes) -> bytes:
         """The encoded application key in the key of a current or staged value."""
@@ -235,9 +280,14 @@ class QueueKeys:
         """The key of a bucket's state: what two passes over one bucket conflict on."""
         return self._states + _BUCKET.pack(generation, bucket)
 
-    def attempt(self, generation: int, bucket: int) -> bytes:
-        """The key that notes a worker's run over a bucket, until it ends."""
-        return self._attempts + _BUCKET.pack(generation, bucket)
+    def attempts(self, generation: int, bucket: int) -> tuple[bytes, bytes]:
+        """The range of the notes of attempts at a bucket."""
+        prefix = self._attempts + _BUCKET.pack(generation, bucket)
+        return prefix, prefix_end(prefix)
+
+    def attempt(self, generation: int, bucket: int, worker: bytes) -> bytes:
+        """The key that notes what a worker attempts at a bucket."""
+        return self.attempts(generation, bucket)[0] + worker
 
     def new_aside(self, encoded_key: bytes, piece: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a piece of what is set aside."""
@@ -257,6 +307,12 @@ class QueueKeys:
             key[-VERSIONSTAMP_BYTES - 4 : -4],
             int.from_bytes(key[-4:], "big"),
         )
+
+
+def _hashes(prefix: bytes, buckets: int, bucket: int) -> tuple[bytes, bytes]:
+    """The range of a bucket's hashes under a prefix."""
+    first, end = bucket_bounds(buckets, bucket)
+    return prefix + _HASH.pack(first), prefix_end(prefix) if end == 1 << 32 else prefix + _HASH.pack(end)
 
 
 def bucket_of(encoded_key: bytes, buckets: int) -> int:

@@ -18,59 +18,69 @@ REMEMBER_SECONDS: Final = 24 * 3600.0
 _PAGE: Final = 1000
 
 
-def trim_markers(db: Database, name: str, remember_seconds: float = REMEMBER_SECONDS) -> int:
-    """Forget the operation ids of a queue that have not been used for so long; returns how many markers went.
+class Trim:
+    """One look through all operation ids of a queue, in pages of a transaction each.
 
-    Reads all markers, in pieces of one transaction each. An add with an id that is being forgotten makes
-    that piece start again.
+    An add with an id that is being forgotten makes the page's transaction start again.
+
+    Attributes:
+        removed: how many markers went.
     """
-    removed = 0
-    begin: bytes | None = None
-    while True:
-        start = begin
-        found, begin = transact(db, lambda tr: _trim_page(tr, name, remember_seconds, start))  # noqa: B023
-        removed += found
-        if begin is None:
-            return removed
 
+    def __init__(self, db: Database, name: str, remember_seconds: float = REMEMBER_SECONDS) -> None:
+        self.removed = 0
+        self._db = db
+        self._name = name
+        self._keys = QueueKeys(name)
+        self._remember_seconds = remember_seconds
+        self._horizon: int | None = None
+        self._begin, self._end = self._keys.markers()
 
-def _trim_page(
-    tr: Transaction, name: str, remember_seconds: float, begin: bytes | None
-) -> tuple[int, bytes | None]:
-    """Trim one page of markers; returns how many went, and where the next page begins."""
-    queue = QueueKeys(name)
-    first, end = queue.markers()
-    rows = tr.snapshot.get_range(begin or first, end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
-    horizon = _horizon(tr, name, remember_seconds)
-    operations: dict[bytes, list[Any]] = {}
-    for row in rows:
-        operations.setdefault(queue.parse_marker(row.key)[0], []).append(row)
-    if len(rows) < _PAGE:
+    def step(self) -> bool:
+        """Look through the next page; returns whether there are more."""
+        if self._horizon is None:
+            self._horizon = transact(self._db, self._read_horizon)
+        found, following = transact(self._db, self._trim_page)
+        self.removed += found
+        self._begin = following or self._end
+        return following is not None
+
+    def _read_horizon(self, tr: Transaction) -> int:
+        """The version below which markers may go: older than asked for, and than every queued row.
+
+        Rows that are added later are stamped later, so it stays true.
+        """
+        read_config(tr.snapshot, self._name)
+        waiting = [
+            self._keys.bucket_of_notification(row.key)
+            for row in tr.snapshot.get_range(*self._keys.notifications())
+        ]
+        firsts = [tr.snapshot.get_range(*self._keys.rows(*bucket), limit=1) for bucket in waiting]
+        oldest = [version_of(self._keys.versionstamp_of_row(row.key)) for found in firsts for row in found]
+        remembered = tr.get_read_version().wait() - int(self._remember_seconds * VERSIONS_PER_SECOND)
+        return min([remembered, *oldest])
+
+    def _trim_page(self, tr: Transaction) -> tuple[int, bytes | None]:
+        """Trim one page of markers; returns how many went, and where the next page begins."""
+        rows = tr.snapshot.get_range(self._begin, self._end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
+        operations: dict[bytes, list[Any]] = {}
+        for row in rows:
+            operations.setdefault(self._keys.parse_marker(row.key)[0], []).append(row)
         following = None
-    elif len(operations) > 1:
-        following = queue.markers(operations.popitem()[0])[
-            0
-        ]  # its markers may go on: leave it to the next page
-    else:
-        following = keys.after(rows[-1].key)  # a thousand tries of one operation: not worth trimming
-        operations.clear()
-    removed = 0
-    for operation, markers in operations.items():
-        if version_of(queue.parse_marker(markers[-1].key)[1]) < horizon:
-            bounds = queue.markers(operation)
-            tr.add_read_conflict_range(*bounds)  # another try may be committing
-            tr.clear_range(*bounds)
-            removed += len(markers)
-    return removed, following
+        if len(rows) == _PAGE:
+            last = next(reversed(operations))
+            # The last one may have more markers: leave it to the next page. A page of one alone is not worth trimming.
+            following = self._keys.markers(last)[0] if len(operations) > 1 else keys.after(rows[-1].key)
+            del operations[last]
+        return sum(
+            self._forget(tr, operation, markers) for operation, markers in operations.items()
+        ), following
 
-
-def _horizon(tr: Transaction, name: str, remember_seconds: float) -> int:
-    """The version below which markers may go: older than asked for, and than every queued row."""
-    config = read_config(tr.snapshot, name)
-    queue = QueueKeys(name)
-    firsts = [
-        tr.snapshot.get_range(*queue.rows(config.generation, bucket), limit=1)
-        for bucket in range(config.buckets)
-    ]
-    oldest = [version_of(queue.versionstamp_of_row(row.key)) for found in firsts for row in found]
-    return min([tr.get_read_version().wait() - int(remember_seconds * VERSIONS_PER_SECOND), *oldest])
+    def _forget(self, tr: Transaction, operation: bytes, markers: list[Any]) -> int:
+        latest = version_of(self._keys.parse_marker(markers[-1].key)[1])
+        if self._horizon is None or latest >= self._horizon:
+            return 0
+        bounds = self._keys.markers(operation)
+        tr.add_read_conflict_range(*bounds)  # another try may be committing
+        tr.clear_range(*bounds)
+        return len(markers)

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 import cbor2
 
 from cq import codec, keys
-from cq.codec import MAX_UPDATE_BYTES
-from cq.combiners import BUILT_IN, DELETE, Combiner
+from cq.codec import DELETE, MAX_UPDATE_BYTES
+from cq.combiners import BUILT_IN, Combiner
 from cq.config import QueueConfig, read_config
-from cq.errors import BacklogTooDeep, CodeMismatch, InvalidData, PendingUnreadable, TooLarge
+from cq.errors import BacklogTooDeep, CodeMismatch, InvalidData, PendingUnreadable
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.rows import first_tries, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, Database, Transaction, TransactionRead, error_code
@@ -92,7 +92,7 @@ class CombineQueue:
             tr.set_versionstamped_value(
                 self.keys.notification(config.generation, bucket), INCOMPLETE_VERSIONSTAMP
             )
-        if operation is not None and rows:
+        if operation is not None:
             tr.set_versionstamped_key(self.keys.new_marker(operation), b"")
 
     def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:
@@ -161,12 +161,12 @@ class CombineQueue:
     ) -> Any:
         combiner = self._own_combiner(config)
         staged = tr.get(self.keys.staged(encoded))
-        values = [] if current.value is None else [codec.decode(current.value)]
-        if staged.value is not None:
-            values.append(codec.decode(staged.value))
-        values += self._queued_updates(_snapshot(tr), config, encoded)
-        value = combiner.combine(key, values) if len(values) > 1 else values[0] if values else None
-        return None if value is None or combiner.is_empty(value) else value
+        updates = self._queued_updates(_snapshot(tr), config, encoded)
+        values = [codec.decode(future.value) for future in (current, staged) if future.value is not None]
+        if not values and not updates:
+            return None
+        value = combiner.combine(key, values + updates)
+        return None if combiner.is_empty(value) else value
 
     def _queued_updates(self, snapshot: TransactionRead, config: QueueConfig, encoded: bytes) -> list[Any]:
         bucket = keys.bucket_of(encoded, config.buckets)
@@ -235,17 +235,12 @@ def _pack(config: QueueConfig, updates: Any, operation: bytes | None) -> dict[in
 
 def check_update(config: QueueConfig, key: Any, update: Any) -> int:
     """The size of an update in bytes; raises `InvalidData` or `TooLarge` unless the queue takes it."""
-    if not (update is DELETE and _takes_delete(config)):
+    if not (update is DELETE and config.takes_delete):
         try:
             config.value.check(update)
         except InvalidData as error:
             raise InvalidData(f"key {key!r}: {error}") from None
-    size = len(codec.encode(update))
-    if size > MAX_UPDATE_BYTES:
-        raise TooLarge(f"key {key!r}: an update of {size:,} bytes exceeds the limit of {MAX_UPDATE_BYTES:,}")
-    return size
-
-
-def _takes_delete(config: QueueConfig) -> bool:
-    combiner = BUILT_IN.get(config.combiner.name)
-    return combiner is not None and combiner.takes_delete
+    try:
+        return len(codec.encode_value(update, MAX_UPDATE_BYTES))
+    except InvalidData as error:
+        raise type(error)(f"key {key!r}: {error}") from None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from cq import codec
 from cq.errors import CorruptData
 
-ABSENT: Final = object()
-"""Remembered of a key that has no current value."""
-UNKNOWN: Final = object()
-"""Told of a key whose value is too large to be remembered."""
+_LARGEST_REMEMBERED: Final = 200
+_ENTRY_BYTES: Final = 200  # what Python needs for an entry beside its bytes, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +23,19 @@ class BucketState:
         cursor: hash and encoded key of the last key reported while others waited; empty at first.
         unfinished_since: read version of the first of the passes since which the bucket could not be read to its
             end; 0 when the last one could.
+        observers: {generation of an observer: hash and encoded key up to which it has been told of the values; None
+            when it has been told of all}. One that is missing has been told of none.
     """
 
     token: bytes = b""
     staged: bool = False
     cursor: bytes = b""
     unfinished_since: int = 0
+    observers: dict[int, bytes | None] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """As stored."""
-        return codec.encode([self.token, self.staged, self.cursor, self.unfinished_since])
+        return codec.encode([self.token, self.staged, self.cursor, self.unfinished_since, self.observers])
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> BucketState:
@@ -42,7 +43,7 @@ class BucketState:
         if data is None:
             return cls()
         content = codec.decode(data)
-        if not isinstance(content, list) or list(map(type, content)) != [bytes, bool, bytes, int]:
+        if not isinstance(content, list) or list(map(type, content)) != [bytes, bool, bytes, int, dict]:
             raise CorruptData(f"a bucket's state is not one that cq wrote: {data!r}")
         return cls(*content)
 
@@ -52,30 +53,36 @@ def fresh_token() -> bytes:
     return secrets.token_bytes(12)
 
 
-@dataclass(slots=True)
 class Memory:
-    """Current values that a worker remembers of a bucket, valid while the bucket's token is its own.
+    """Current values, encoded, that a worker remembers of a bucket; valid while the bucket's token is its own.
 
-    Taken over only after a known commit. Bounded by the number and the size of values.
+    Taken over only after a known commit. Bounded by bytes: when it is full, it begins anew.
     """
 
-    max_values: int = 20_000
-    max_value_bytes: int = 200
-    token: bytes = b""
-    values: dict[bytes, Any] = field(default_factory=dict)
+    def __init__(self, max_bytes: int = 4_000_000) -> None:
+        self.max_bytes = max_bytes
+        self.token = b""
+        self.values: dict[bytes, bytes | None] = {}
+        self._bytes = 0
 
     def forget(self) -> None:
         """Remember nothing: somebody else may have passed."""
         self.token = b""
         self.values.clear()
+        self._bytes = 0
 
-    def take(self, token: bytes, values: dict[bytes, Any]) -> None:
-        """Take over the values that a committed pass has written."""
-        if len(self.values) + len(values) > self.max_values:
-            self.values.clear()
-        for encoded_key, value in values.items():
-            if value is UNKNOWN:
-                self.values.pop(encoded_key, None)
-            elif len(self.values) < self.max_values:
-                self.values[encoded_key] = value
+    def take(self, token: bytes, values: dict[bytes, bytes | None]) -> None:
+        """Take over the values that a committed pass has written; None for a key without one."""
         self.token = token
+        for encoded_key, value in values.items():
+            size = _ENTRY_BYTES + len(encoded_key) + len(value or b"")
+            if value is not None and len(value) > _LARGEST_REMEMBERED:
+                if self.values.pop(encoded_key, self) is not self:
+                    self._bytes -= size
+                continue
+            if encoded_key not in self.values:
+                self._bytes += size
+            self.values[encoded_key] = value
+        if self._bytes > self.max_bytes:
+            self.values.clear()
+            self._bytes = 0

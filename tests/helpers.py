@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import cq
 from cq.app import App, QueueCode
+from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.combining import Limits, PassResult
+from cq.combining import PassResult
 from cq.config import read_config
 from cq.keys import QueueKeys
 from cq.setaside import Aside, read_aside
@@ -22,6 +25,17 @@ def buckets_of(db: Any, name: str, app: App | None = None, limits: Limits | None
     """A `Bucket` for each of the queue's buckets."""
     code = code_of(db, name, app)
     return [Bucket(db, code, number, limits=limits) for number in range(code.config.buckets)]
+
+
+def add(db: Any, name: str, *transactions: Any, once: str | bytes | None = None) -> None:
+    """Add to the queue in a transaction for each of these."""
+    for updates in transactions:
+        transact(db, partial(cq.CombineQueue(name).add, updates=updates, once=once))
+
+
+def get(db: Any, name: str, key: Any, pending: bool = False) -> Any:
+    """The value of a key, read in a transaction of its own."""
+    return transact(db, partial(cq.CombineQueue(name).get, key=key, pending=pending))
 
 
 def combine_all(

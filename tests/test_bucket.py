@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 import cq
 from cq import codec
-from cq.bucket import Bucket, FailureShare
+from cq.batch import Limits
+from cq.bucket import Bucket
+from cq.combining import ManyFailed, Pass
+from cq.failures import FailureShare
 from cq.keys import QueueKeys
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
-from tests.helpers import aside, buckets_of, code_of, combine_all, nothing_queued, stored
-from tests.test_combining import add
+from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
 
 
 def app_with(name: str, observer: Any) -> cq.App:
@@ -193,11 +196,29 @@ def test_faults_of_the_store_neither_lose_nor_repeat_updates(db: Any, name: str,
     transact(db, lambda tr: tr.clear_range(b"test/%s/" % name.encode(), b"test/%s0" % name.encode()))
 
 
-class Died(BaseException):
+class Died(KeyboardInterrupt):
     """Stands for a process that dies: nothing handles it."""
 
 
-def test_a_key_that_kills_its_workers_is_found_and_set_aside(db: Any, name: str) -> None:
+AT_ONCE = Limits(stale_seconds=0)  # notes of attempts are those of workers that died
+
+
+def combine_until_drained(db: Any, name: str, app: cq.App, arrivals: bool = False) -> int:
+    """Workers that are started again whenever one dies; returns how many died."""
+    deaths = 0
+    while not nothing_queued(db, name):
+        if arrivals and deaths < 10:
+            add(db, name, {f"a{deaths}": 1, f"z{deaths}": 1})
+        try:
+            combine_all(db, name, app, AT_ONCE)
+        except Died:
+            deaths += 1
+            assert deaths < 60
+    return deaths
+
+
+@pytest.mark.parametrize("arrivals", [False, True])
+def test_a_key_that_kills_its_workers_is_found_and_set_aside(db: Any, name: str, arrivals: bool) -> None:
     def observer(tr: Any, changes: list[cq.Change]) -> None:
         if any(change.key == "killer" for change in changes):
             raise Died
@@ -205,18 +226,16 @@ def test_a_key_that_kills_its_workers_is_found_and_set_aside(db: Any, name: str)
     app = app_with(name, observer)
     app.configure(db, name, buckets=1)
     add(db, name, {"killer": 1, **{f"k{number}": 1 for number in range(10)}})
-    deaths = 0
-    while not nothing_queued(db, name):
-        try:
-            combine_all(db, name, app)
-        except Died:
-            deaths += 1
-            assert deaths < 20
+
+    deaths = combine_until_drained(db, name, app, arrivals)
 
     assert keys_aside(db, name) == {"killer"}
-    assert "workers in a row died" in aside(db, name)[0].error
-    assert len(dict(cq.CombineQueue(name).scan(db))) == 10
-    assert 1 < deaths <= 8
+    assert "workers have died with this key" in aside(db, name)[0].error
+    assert len(dict(cq.CombineQueue(name).scan(db))) >= 10
+    assert 1 < deaths <= 20
+    assert (
+        stored(db, QueueKeys(name).attempts(1, 0)) != []
+    )  # of the last worker, which has ended without a word
 
 
 def test_a_combiner_that_kills_its_workers_is_found_too(db: Any, name: str) -> None:
@@ -230,13 +249,8 @@ def test_a_combiner_that_kills_its_workers_is_found_too(db: Any, name: str) -> N
     app.configure(db, name, buckets=1)
     for _ in range(2):
         add(db, name, {"killer": 1, **{f"k{number}": 1 for number in range(5)}})
-    deaths = 0
-    while not nothing_queued(db, name):
-        try:
-            combine_all(db, name, app)
-        except Died:
-            deaths += 1
-            assert deaths < 30
+
+    combine_until_drained(db, name, app)
 
     assert keys_aside(db, name) == {"killer"}
     assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 2 for number in range(5)}
@@ -247,10 +261,32 @@ def test_workers_killed_for_other_reasons_condemn_no_key(db: Any, name: str) -> 
     app.configure(db, name, buckets=1)
     for turn in range(20):
         add(db, name, {f"k{turn}": 1})
-        buckets_of(db, name, app)[0].combine()  # each by a worker that then dies without a word
+        buckets_of(db, name, app, AT_ONCE)[0].combine()  # each by a worker that then dies without a word
 
     assert aside(db, name) == []
     assert len(dict(cq.CombineQueue(name).scan(db))) == 20
+
+
+def test_workers_that_live_condemn_no_key_of_each_other(db: Any, name: str) -> None:
+    """Eight workers begin on one bucket at once, with an observer that takes its time."""
+    together = threading.Barrier(8)
+    waited = threading.local()
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if not hasattr(waited, "once"):
+            waited.once = together.wait(20)
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"only": 1})
+    threads = [threading.Thread(target=buckets_of(db, name, app)[0].combine) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert aside(db, name) == []
+    assert dict(cq.CombineQueue(name).scan(db)) == {"only": 1}
 
 
 def test_a_worker_that_leaves_in_good_order_takes_its_note_back(db: Any, name: str) -> None:
@@ -259,12 +295,11 @@ def test_a_worker_that_leaves_in_good_order_takes_its_note_back(db: Any, name: s
     add(db, name, {"a": 1})
     bucket = buckets_of(db, name, app)[0]
     bucket.combine()
-    attempt = QueueKeys(name).attempt(1, 0)
-    assert transact(db, lambda tr: tr.get(attempt).present())
+    assert len(stored(db, QueueKeys(name).attempts(1, 0))) == 1
 
-    bucket.end()
+    transact(db, bucket.attempts.end)
 
-    assert not transact(db, lambda tr: tr.get(attempt).present())
+    assert stored(db, QueueKeys(name).attempts(1, 0)) == []
 
 
 def test_queues_of_built_in_code_cost_no_note(db: Any, name: str) -> None:
@@ -272,7 +307,92 @@ def test_queues_of_built_in_code_cost_no_note(db: Any, name: str) -> None:
     add(db, name, {"a": 1})
     buckets_of(db, name)[0].combine()
 
-    assert not transact(db, lambda tr: tr.get(QueueKeys(name).attempt(1, 0)).present())
+    assert stored(db, QueueKeys(name).attempts(1, 0)) == []
+
+
+@pytest.mark.parametrize("code", [1007, 1020, 1021, 1036, 1025, 1031, 1101])
+def test_a_store_error_that_an_observer_always_raises_is_its_keys_failure(
+    db: Any, name: str, code: int
+) -> None:
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if any(change.key == "bad" for change in changes):
+            raise FDBError(code)
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"bad": 1, **{f"k{number}": 1 for number in range(5)}})
+    combine_all(db, name, app)
+
+    assert keys_aside(db, name) == {"bad"}
+    assert len(dict(cq.CombineQueue(name).scan(db))) == 5
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), OSError("caf\udce9"), ValueError("x" * 5000)])
+def test_whatever_an_observer_raises_can_be_stored(db: Any, name: str, error: BaseException) -> None:
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        raise error
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"bad": 1})
+    combine_all(db, name, app)
+
+    assert keys_aside(db, name) == {"bad"}
+    assert type(error).__name__ in aside(db, name)[0].error
+
+
+def test_a_combiner_that_fails_for_many_keys_sets_none_aside(db: Any, name: str) -> None:
+    def combine(key: str, values: Any) -> int:
+        raise RuntimeError("broken")
+
+    app = cq.App()
+    app.queue(name, combiner=cq.Combiner("broken", 1, combine))
+    app.configure(db, name, buckets=1)
+    add(db, name, {f"k{number}": 1 for number in range(100)})
+
+    with pytest.raises(ManyFailed, match="100 keys of one pass failed, one with: RuntimeError: broken"):
+        buckets_of(db, name, app)[0].combine()
+    assert aside(db, name) == []
+    assert not nothing_queued(db, name)
+
+
+def test_a_key_that_has_failed_once_has_its_turn_in_a_busy_bucket_too(db: Any, name: str) -> None:
+    failures = [RuntimeError("for once")]
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if failures and any(change.key == "a" for change in changes):
+            raise failures.pop()
+
+    app = app_with(name, observer)
+    app.configure(db, name, buckets=1)
+    bucket = buckets_of(db, name, app)[0]
+    add(db, name, {"a": 1})
+    while bucket.combine().more:
+        pass
+    for _ in range(30):
+        add(db, name, {"a": 1, "hot": 1})
+        bucket.combine()
+
+    assert dict(cq.CombineQueue(name).scan(db))["a"] > 0
+
+
+def test_a_bucket_of_very_many_small_keys_stays_within_a_transaction(db: Any, name: str) -> None:
+    cq.configure(db, name, key=int, buckets=1)
+    for start in range(0, 40_000, 5_000):
+        add(db, name, dict.fromkeys(range(start, start + 5_000), 1))
+    sizes = []
+    code = code_of(db, name)
+    while True:
+        tr = db.create_transaction()
+        result = Pass(tr, code, 0, max_report=5_000).run()
+        sizes.append(tr.get_approximate_size().wait())
+        tr.commit().wait()
+        if not result.more:
+            break
+
+    assert max(sizes) < 5_000_000
+    assert len(dict(cq.CombineQueue(name).scan(db))) == 40_000
+    assert nothing_queued(db, name)
 
 
 class TestFailureShare:

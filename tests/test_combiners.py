@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import cq
 from cq import combiners
-from cq.combiners import BUILT_IN, DELETE
+from cq.codec import DELETE
+from cq.combiners import BUILT_IN
 from cq.errors import InvalidConfiguration, InvalidData
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 import cq
 from cq import codec
-from cq.combining import Limits, Pass, PassResult
+from cq.batch import Limits
+from cq.combining import Pass, PassResult
 from cq.keys import QueueKeys
 from cq.state import BucketState, Memory
 from cq.store.transact import transact
-from tests.helpers import aside, code_of, combine_all, nothing_queued, stored
+from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
 from tests.test_queue import Calls, concatenation
 
 
@@ -42,12 +44,6 @@ def one_pass(db: Any, name: str, app: cq.App | None = None, **settings: Any) -> 
     return transact(db, lambda tr: Pass(tr, code, 0, **settings).run())
 
 
-def add(db: Any, name: str, *updates: Any) -> None:
-    """A transaction for each of these."""
-    for each in updates:
-        transact(db, lambda tr, each=each: cq.CombineQueue(name).add(tr, each))
-
-
 def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1}, {"a": 1, "b": 2})
@@ -58,7 +54,7 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
     snapshot = Calls(tr._tr.snapshot)
     tr.__dict__["snapshot"] = snapshot
 
-    Pass(tr, code, 0).run()  # type: ignore[arg-type]
+    Pass(tr, code, 0).run()
 
     assert snapshot.made == [
         "get",  # the notification
@@ -97,7 +93,7 @@ def test_remembered_values_are_not_read_again(db: Any, name: str) -> None:
     calls = Calls(tr)
     calls.__dict__["snapshot"] = snapshot
 
-    result = Pass(calls, code, 0, memory=memory).run()  # type: ignore[arg-type]
+    result = Pass(calls, code, 0, memory=memory).run()
 
     tr.commit().wait()
     assert result.was_ours
@@ -187,7 +183,7 @@ def test_partial_combinations_do_not_vanish_before_they_are_reported(db: Any, na
     add(db, name, {"a": 5})
     combine_all(db, name)
     add(db, name, {"a": 1, "b": 1}, {"a": -1, "b": -1})
-    folded = one_pass(db, name, max_report=1, last=["a"])
+    folded = one_pass(db, name, max_report=1, suspects=[codec.encode("a")])
     add(db, name, {"a": 1})
 
     assert folded.folded >= 1
@@ -397,7 +393,7 @@ def _renamed(config: cq.QueueConfig, name: str) -> cq.QueueConfig:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x80", codec.encode([b"", 1, b"", 0]), codec.encode([b"", True, b""])]
+    "data", [b"", b"\x80", codec.encode([b"", 1, b"", 0, {}]), codec.encode([b"", True, b""])]
 )
 def test_a_foreign_state_is_called_corrupt(data: bytes) -> None:
     with pytest.raises(cq.CorruptData):
@@ -405,9 +401,86 @@ def test_a_foreign_state_is_called_corrupt(data: bytes) -> None:
 
 
 def test_a_state_comes_back_as_it_was() -> None:
-    state = BucketState(b"token", True, b"cursor", 7)
+    state = BucketState(b"token", True, b"cursor", 7, {1: None, 2: b"cursor"})
 
     assert BucketState.from_bytes(state.to_bytes()) == state
+
+
+def test_a_row_from_the_future_keeps_its_notification_also_alone(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    queue = QueueKeys(name)
+    future = queue.rows(1, 0)[0] + b"\x7f" + bytes(17)
+    add(db, name, {"a": 1})
+    combine_all(db, name)
+
+    def write(tr: Any) -> None:
+        tr.set(future, codec.encode([None, codec.encode("a"), 100]))
+        tr.set(queue.notification(1, 0), b"copied, too")
+
+    transact(db, write)
+
+    assert one_pass(db, name).foreign
+    assert stored(db, queue.notifications()) != []
+
+
+def test_large_values_do_not_take_the_turns_of_others(db: Any, name: str) -> None:
+    seen = Seen()
+    app = seen.app(name)
+    app.configure(db, name, value=set, combiner="union", buckets=1)
+    hot = [f"large{number}" for number in range(10)]
+    add(db, name, *({key: {bytes([turn]) * 20_000} for key in hot} for turn in range(4)))
+    combine_all(db, name, app)
+    bucket = buckets_of(db, name, app, Limits(load_bytes=200_000))[0]
+    seen.changes.clear()
+    for turn in range(40):
+        add(db, name, {**{key: {turn} for key in hot}, f"small{turn % 20}": {turn}})
+        bucket.combine()
+
+    reports = Counter(change.key for change in seen.changes)
+    assert min(reports[key] for key in hot) >= max(reports[key] for key in hot) // 2
+
+
+def test_what_an_observer_does_to_its_changes_stays_with_it(db: Any, name: str) -> None:
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        for change in changes:
+            change.new.clear()
+
+    app = cq.App()
+    app.queue(name, observers=[observer])
+    app.configure(db, name, value=set, combiner="union", buckets=1)
+    bucket = buckets_of(db, name, app)[0]
+    for number in range(4):
+        add(db, name, {"a": {number}})
+        bucket.combine()
+
+    assert dict(cq.CombineQueue(name).scan(db)) == {"a": {0, 1, 2, 3}}
+
+
+def test_values_that_only_python_calls_equal_are_told_apart(db: Any, name: str) -> None:
+    cq.configure(db, name, value="any", combiner="last", buckets=1)
+    for value in ([1], [True], [1.0]):
+        add(db, name, {"a": value})
+        combine_all(db, name)
+        assert repr(transact(db, lambda tr: cq.CombineQueue(name).get(tr, "a"))) == repr(value)
+
+
+def test_sets_in_another_order_are_no_change(db: Any, name: str) -> None:
+    seen = Seen()
+    app = seen.app(name)
+    app.configure(db, name, value=set, combiner="union", buckets=1)
+    for items in ({1, 9, 17}, {17, 1}, {9}):
+        add(db, name, {"a": items})
+        combine_all(db, name, app)
+
+    assert len(seen.changes) == 1
+
+
+def test_a_combiner_sees_single_values_too(db: Any, name: str) -> None:
+    cq.configure(db, name, value=dict, combiner="counter", buckets=1)
+    add(db, name, {"a": {"x": 0}, "b": {"x": 0, "y": 1}})
+    combine_all(db, name)
+
+    assert dict(cq.CombineQueue(name).scan(db)) == {"b": {"y": 1}}
 
 
 def test_an_observer_may_add_to_the_queue_it_observes(db: Any, name: str) -> None:

@@ -151,7 +151,7 @@ def test_code_is_resolved_by_name_and_version(db: Any, name: str) -> None:
     with pytest.raises(CodeMismatch, match="longest@2, this process has longest@1"):
         app.code(stored)
     app.queue(name, combiner=own)
-    with pytest.raises(CodeMismatch, match="observers observer@1, this process has none"):
+    with pytest.raises(CodeMismatch, match="observer observer@1, this process has none"):
         app.code(stored)
     app.queue(name, combiner=own, observers=[observer])
     assert app.code(stored).combiner is own

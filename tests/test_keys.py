@@ -87,7 +87,8 @@ def test_the_kinds_of_keys_of_a_queue_do_not_overlap() -> None:
         queue.all_rows(), queue.notifications(), queue.markers(), queue.values(), queue.aside(), queue.documents(),
         queue.staged_of_bucket(1, 0), queue.document_part(b"d", 0), (queue.config, keys.after(queue.config)),
         (queue.flags, keys.after(queue.flags)), (queue.state(1, 0), queue.state(1, 9)),
-        (queue.attempt(1, 0), queue.attempt(1, 9)), (queue.load(b"f"), queue.load(b"g")),
+        queue.attempts(1, 0), queue.all_observer_data(), (queue.observer_current("a"), queue.observer_current("b")),
+        (queue.load(b"f"), queue.load(b"g")),
     ]  # fmt: skip
 
     ordered = sorted(ranges)

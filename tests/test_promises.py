@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import cq
-from cq.combining import Limits
+from cq.batch import Limits
 from cq.observers.worker import Worker
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
-from tests.helpers import aside, nothing_queued
+from tests.helpers import add, aside, nothing_queued
 from tests.test_combining import Seen
 from tests.test_queue import concatenation
 
@@ -61,7 +61,7 @@ def test_every_update_counts_exactly_once_whatever_fails(db: Any, name: str, see
         faulty = FaultyDatabase(db, seed * 100 + number, conflict=0.1, unknown=0.2)
         for turn, updates in enumerate(plans[number]):
             once = f"{number}/{turn}"
-            transact(faulty, lambda tr, updates=updates, once=once: queue.add(tr, updates, once=once))
+            add(faulty, name, updates, once=once)
 
     workers = [
         Worker(FaultyDatabase(db, seed * 100 + 50 + number), queues=[name], limits=limits)
@@ -70,7 +70,7 @@ def test_every_update_counts_exactly_once_whatever_fails(db: Any, name: str, see
     threads = [threading.Thread(target=worker.run) for worker in workers]
     for thread in threads:
         thread.start()
-    in_threads(*(lambda number=number: adder(number) for number in range(3)))  # type: ignore[misc]
+    in_threads(*(lambda number=number: adder(number) for number in range(3)))
     for worker in workers:
         worker.stop()
     for thread in threads:
@@ -103,7 +103,7 @@ def test_changes_are_reported_in_commit_order_each_with_the_old_value_of_the_rep
             with lock:  # commits in the order of the tickets
                 ticket += 1
                 updates = {f"k{rng.randrange(3)}": [ticket], "all": [ticket]}
-                transact(db, lambda tr, updates=updates: queue.add(tr, updates))
+                add(db, name, updates)
 
     limits = Limits(read_bytes=rng.choice([200, 240_000]))
     worker = Worker(db, app, [name], limits=limits)
@@ -154,6 +154,7 @@ class Counting:
 
     def __init__(self, db: Any) -> None:
         self.db, self.commits, self.errors, self.lock = db, 0, 0, threading.Lock()
+        self.options = db.options
 
     def create_transaction(self) -> Any:
         return CountingTransaction(self, self.db.create_transaction())
@@ -207,13 +208,13 @@ def test_a_tree_of_queues_agrees_at_every_level(db: Any, name: str, seed: int) -
             (rng.choice("ab"), rng.choice("cde"), rng.choice("fg")): rng.randint(-3, 5) for _ in range(4)
         }
         model.update(updates)
-        transact(db, lambda tr, updates=updates: cq.CombineQueue(names["xyz"]).add(tr, updates))
+        add(db, names["xyz"], updates)
     worker.stop()
     thread.join()
     Worker(db, app, list(names.values())).drain()
 
     found = {level: dict(cq.CombineQueue(each).scan(db)) for level, each in names.items()}
-    for level, project in {
+    projections: dict[str, Callable[[Any], Any]] = {
         "xyz": lambda key: key,
         "xy": lambda key: key[:2],
         "yz": lambda key: key[1:],
@@ -221,7 +222,8 @@ def test_a_tree_of_queues_agrees_at_every_level(db: Any, name: str, seed: int) -
         "y": lambda key: key[1:2],
         "z": lambda key: key[2:],
         "all": lambda key: ("total",),
-    }.items():
+    }
+    for level, project in projections.items():
         sums: Counter[Any] = Counter()
         for key, count in model.items():
             sums[project(key)] += count
@@ -251,7 +253,7 @@ def test_arrivals_faster_than_a_pass_can_read_are_reported_in_the_end(db: Any, n
 
     def adder() -> None:
         for number in range(100):
-            transact(db, lambda tr, number=number: queue.add(tr, {"hot": 1, f"k{number}": 1, "x" * 100: 1}))
+            add(db, name, {"hot": 1, f"k{number}": 1, "x" * 100: 1})
 
     in_threads(adder, adder, adder, adder)
     worker.stop()

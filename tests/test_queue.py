@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from cq.errors import (
 )
 from cq.keys import QueueKeys
 from cq.store.transact import transact
-from tests.helpers import combine_all, nothing_queued, stored
+from tests.helpers import add, combine_all, get, nothing_queued, stored
 
 
 class Calls:
@@ -61,7 +62,7 @@ def test_an_add_issues_just_the_writes_it_must(db: Any, name: str) -> None:
     transact(db, lambda tr: words.add(tr, {"a": 1}))  # the configuration is known from here on
     tr = Calls(db.create_transaction())
 
-    words.add(tr, {"a": 1, "b": 2}, once="id")  # type: ignore[arg-type]
+    words.add(tr, {"a": 1, "b": 2}, once="id")
 
     assert tr.made == [
         "get",  # the metadata version, which came with the read version
@@ -82,10 +83,22 @@ def test_adds_write_a_row_for_every_8_kb_of_a_bucket(db: Any, name: str) -> None
 
 def test_an_empty_add_writes_nothing(db: Any, name: str) -> None:
     cq.configure(db, name)
-    transact(db, lambda tr: cq.CombineQueue(name).add(tr, {}, once="id"))
+    transact(db, lambda tr: cq.CombineQueue(name).add(tr, {}))
 
     assert nothing_queued(db, name)
     assert stored(db, QueueKeys(name).markers()) == []
+
+
+@pytest.mark.parametrize("wrap", [lambda item: [item], lambda item: {"a": item}])
+def test_what_cbor_would_not_give_back_is_refused_before_it_is_written(db: Any, name: str, wrap: Any) -> None:
+    cq.configure(db, name, value="any", combiner="last", buckets=1)
+    deep: Any = 1
+    for _ in range(399):
+        deep = wrap(deep)
+
+    with pytest.raises(InvalidData, match="CBOR"):
+        transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"good": 1, "deep": deep}))
+    assert nothing_queued(db, name)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +212,7 @@ def test_a_deep_backlog_is_not_combined_while_reading(db: Any, name: str) -> Non
     cq.configure(db, name, value=bytes, combiner="last", buckets=1)
     queue = cq.CombineQueue(name)
     for number in range(15):
-        transact(db, lambda tr, number=number: queue.add(tr, {f"k{number}": b"x" * 80_000}))
+        add(db, name, {f"k{number}": b"x" * 80_000})
 
     with pytest.raises(BacklogTooDeep, match="1,000,000 bytes"):
         transact(db, lambda tr: queue.get(tr, "k0", pending=True))
@@ -222,7 +235,7 @@ def test_items_come_in_pages_each_key_once(db: Any, name: str) -> None:
     pages = []
     after = None
     while True:
-        page = transact(db, lambda tr, after=after: queue.items(tr, limit=10, after=after))
+        page = transact(db, partial(queue.items, limit=10, after=after))
         pages.append(page.items)
         after = page.continuation
         if after is None:
@@ -283,11 +296,20 @@ class TestOnce:
         combine_all(db, name)
         assert dict(queue.scan(db)) == {"a": 2, "b": 1}
 
+    def test_a_first_try_without_updates_counts_too(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        queue = cq.CombineQueue(name)
+        transact(db, lambda tr: queue.add(tr, {}, once="op"))
+        transact(db, lambda tr: queue.add(tr, {"a": 1}, once="op"))
+        combine_all(db, name)
+
+        assert dict(queue.scan(db)) == {}
+
     def test_ids_of_different_queues_are_apart(self, db: Any, name: str) -> None:
         first, second = cq.CombineQueue(name), cq.CombineQueue(f"{name}-2")
         for queue in (first, second):
             cq.configure(db, queue.name)
-            transact(db, lambda tr, queue=queue: queue.add(tr, {"a": 1}, once="op"))
+            add(db, queue.name, {"a": 1}, once="op")
             combine_all(db, queue.name)
 
         assert dict(first.scan(db)) == dict(second.scan(db)) == {"a": 1}
@@ -305,15 +327,12 @@ def test_pending_reads_equal_the_sum_of_everything_added(
 ) -> None:
     with cq.open(f"embedded:{tmp_path_factory.mktemp('db') / 'test.db'}") as db:  # type: ignore[attr-defined]
         cq.configure(db, "words", buckets=3)
-        queue = cq.CombineQueue("words")
         sums: dict[str, int] = {}
         for updates, combine in zip(adds, combined, strict=False):
-            transact(db, lambda tr, updates=updates: queue.add(tr, updates))
+            add(db, "words", updates)
             for key, update in updates.items():
                 sums[key] = sums.get(key, 0) + update
             if combine:
                 combine_all(db, "words")
-            read = {
-                key: transact(db, lambda tr, key=key: queue.get(tr, key, pending=True)) for key in "abcdef"
-            }
+            read = {key: get(db, "words", key, pending=True) for key in "abcdef"}
             assert read == {key: sums.get(key) or None for key in "abcdef"}

@@ -15,8 +15,7 @@ import cq
 from cq.observers.runner import DONE, Runner
 from cq.observers.worker import Worker
 from cq.store.embedded import FDBError
-from cq.store.transact import transact
-from tests.helpers import aside, nothing_queued
+from tests.helpers import add, aside, nothing_queued
 
 SECONDS = 20.0
 
@@ -67,10 +66,6 @@ def running(worker: Worker) -> Iterator[Worker]:
     assert failures == []
 
 
-def add(db: Any, name: str, updates: dict[str, int]) -> None:
-    transact(db, lambda tr: cq.CombineQueue(name).add(tr, updates))
-
-
 def test_a_worker_combines_what_waits_and_what_comes(db: Any, name: str) -> None:
     told, app = told_app(name)
     app.configure(db, name, buckets=4)
@@ -118,7 +113,7 @@ def test_a_queue_whose_code_is_missing_is_left_alone_and_named(
         add(db, name, {"a": 1})
         told.wait_for(a=1)
 
-    assert any(f"queue {other!r} asks for the observers missing@1" in line for line in caplog.messages)
+    assert any(f"queue {other!r} asks for the observer missing@1" in line for line in caplog.messages)
     assert not nothing_queued(db, other)
     with pytest.raises(cq.ConfigurationError, match="missing@1"):
         Worker(db, app, [other]).drain()
@@ -240,6 +235,10 @@ class FailingTransaction:
         self._tr.clear_range(begin, end)
 
 
+def fail(task: str, error: BaseException) -> float:
+    raise error
+
+
 class TestRunner:
     """Tasks: none twice at once, each again as it asks."""
 
@@ -257,7 +256,7 @@ class TestRunner:
                 inside -= 1
                 return 0.0 if left > 0 else DONE
 
-        runner = Runner(work, lambda task: None, threads=4)
+        runner = Runner(work, fail, lambda task: None, threads=4)
         for _ in range(50):
             runner.submit("task")
         assert runner.wait_idle(SECONDS)
@@ -268,8 +267,8 @@ class TestRunner:
 
     def test_a_task_comes_again_after_the_time_it_asks_for(self) -> None:
         answers = [0.01, 0.0, DONE]
-        after = []
-        runner = Runner(lambda task: answers.pop(0), after.append, threads=1)
+        after: list[str] = []
+        runner = Runner(lambda task: answers.pop(0), fail, after.append, threads=1)
         runner.submit("task")
 
         assert runner.wait_idle(SECONDS)
@@ -277,8 +276,28 @@ class TestRunner:
         assert answers == []
         assert after == ["task"]
 
+    def test_a_task_that_raises_is_not_lost(self) -> None:
+        failures: list[BaseException] = []
+        errors = [SystemExit(), RuntimeError()]
+
+        def work(task: str) -> float:
+            if errors:
+                raise errors.pop()
+            return DONE
+
+        def failed(task: str, error: BaseException) -> float:
+            failures.append(error)
+            return 0.0
+
+        runner = Runner(work, failed, lambda task: None, threads=1)
+        runner.submit("task")
+
+        assert runner.wait_idle(SECONDS)
+        runner.close()
+        assert [type(error) for error in failures] == [RuntimeError, SystemExit]
+
     def test_a_closed_runner_takes_nothing_and_forgets_what_waits_for_its_time(self) -> None:
-        runner = Runner(lambda task: 1000.0, lambda task: None, threads=1)
+        runner = Runner(lambda task: 1000.0, fail, lambda task: None, threads=1)
         runner.submit("task")
         runner.close()
         runner.submit("other")

@@ -1,0 +1,115 @@
+"""Notes of what workers attempt: code that kills its process leaves no exception behind, but its note.
+
+A worker that runs foreign code over a bucket leaves a note there for as long as it lives. A worker that finds an old
+note is cautious: it begins with one key, doubles with each success, and before each pass notes the keys that the code
+is about to see, in a transaction of its own. So each death narrows down which key it was, until several workers
+have died with one key alone, or more of them with it among others. Notes of workers that are alive make others
+cautious for a moment, no more.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from typing import Any, Final
+
+from cq import codec
+from cq.config import QueueConfig
+from cq.errors import CorruptData, CqError
+from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of
+from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction
+from cq.store.transact import transact, transact_versioned
+
+_DEATHS_ALONE: Final = 3
+_DEATHS_AMONG: Final = 6
+_MOST_NOTED: Final = 1_000
+_OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
+
+
+class Condemned(CqError):
+    """So many workers have died with this key that it is not tried again."""
+
+    def __init__(self, encoded_key: bytes, deaths: int) -> None:
+        super().__init__(encoded_key, deaths)
+        self.encoded_key = encoded_key
+        self.deaths = deaths
+
+    def __str__(self) -> str:
+        return f"{self.deaths} workers have died with this key"
+
+
+class Attempts:
+    """The notes at one bucket, as one worker writes and reads them.
+
+    Attributes:
+        cautious: whether a worker seems to have died here, so that passes are to be small and noted.
+    """
+
+    def __init__(self, db: Database, config: QueueConfig, bucket: int) -> None:
+        keys = QueueKeys(config.name)
+        self._db = db
+        self._key = keys.attempt(config.generation, bucket, secrets.token_bytes(8))
+        self._range = keys.attempts(config.generation, bucket)
+        self._stale: dict[bytes, list[bytes]] = {}
+        self._begun = False
+        self.cautious = False
+
+    def begin(self, stale_seconds: float) -> None:
+        """Leave a note, unless there is one already, and look for old ones."""
+        if self._begun:
+            return
+        others, now = transact_versioned(self._db, self._begin)
+        horizon = now - stale_seconds * VERSIONS_PER_SECOND
+        self._stale = {key: noted for key, (version, noted) in others.items() if version <= horizon}
+        self.cautious = bool(self._stale)
+        self._begun = True
+
+    def note(self, encoded_keys: list[bytes]) -> None:
+        """Note that these keys are about to be seen; raises `Condemned` when one is that has killed too often."""
+        if not self.cautious:
+            return
+        self._condemn(encoded_keys)
+        noted = encoded_keys if len(encoded_keys) <= _MOST_NOTED else []
+        transact(self._db, lambda tr: self._write(tr, noted))
+
+    def relax(self) -> None:
+        """The bucket has been worked through: forget about those that died."""
+        if self.cautious:
+            transact(self._db, self._clear_stale)
+            self._stale = {}
+            self.cautious = False
+
+    def end(self, tr: Transaction) -> None:
+        """Take the note back: this worker leaves the bucket in good order."""
+        if self._begun:
+            tr.clear(self._key)
+
+    def _condemn(self, encoded_keys: list[bytes]) -> None:
+        """Raise `Condemned` if enough workers have died with one of these keys: with it alone, or with it above all."""
+        alone = [noted[0] for noted in self._stale.values() if len(noted) == 1]
+        deaths = Counter(encoded for noted in self._stale.values() for encoded in noted)
+        most = max((deaths[encoded] for encoded in encoded_keys), default=0)
+        leaders = [encoded for encoded in encoded_keys if deaths[encoded] == most]
+        if len(leaders) == 1 and (most >= _DEATHS_AMONG or alone.count(leaders[0]) >= _DEATHS_ALONE):
+            raise Condemned(leaders[0], most)
+
+    def _begin(self, tr: Transaction) -> dict[bytes, tuple[int, list[bytes]]]:
+        found = {row.key: _parse(row.value) for row in tr.snapshot.get_range(*self._range)}
+        self._write(tr, [])
+        return {key: note for key, note in found.items() if key != self._key}
+
+    def _write(self, tr: Transaction, noted: list[bytes]) -> None:
+        value = INCOMPLETE_VERSIONSTAMP[:VERSIONSTAMP_BYTES] + codec.encode(noted)
+        tr.set_versionstamped_value(self._key, value + _OFFSET)
+
+    def _clear_stale(self, tr: Transaction) -> None:
+        for key in self._stale:
+            tr.clear(key)
+        self._write(tr, [])
+
+
+def _parse(value: bytes) -> tuple[int, list[bytes]]:
+    noted: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
+    if not isinstance(noted, list):
+        raise CorruptData(f"a note of an attempt is not one that cq wrote: {value!r}")
+    return version_of(value), noted

@@ -1,0 +1,72 @@
+"""Switching readers to what observers keep, once they have been told of all values; and clearing what was before."""
+
+from __future__ import annotations
+
+from cq import codec, keys
+from cq.config import ObserverConfig, QueueConfig, read_config
+from cq.keys import QueueKeys
+from cq.state import BucketState
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+
+def current_generation(tr: TransactionRead, queue: str, observer: str) -> int | None:
+    """The generation of an observer's data that is to be read; None when there is none yet."""
+    stored = tr.get(QueueKeys(queue).observer_current(observer)).value
+    return None if stored is None else int(codec.decode(stored))
+
+
+def progress(tr: TransactionRead, config: QueueConfig) -> dict[str, int]:
+    """For each observer that is still being told of the values: how many buckets it has been told of whole."""
+    waiting = _not_current(tr, config)
+    if not waiting:
+        return {}
+    states = _states(tr, config)
+    return {each.name: sum(_is_complete(state, each) for state in states) for each in waiting}
+
+
+def switch_observers(db: Database, name: str) -> bool:
+    """Have readers use the data of observers that have been told of all values; whether any was switched.
+
+    May be called at any time and by any number of workers.
+    """
+    return transact(db, lambda tr: _switch(tr, name))
+
+
+def _switch(tr: Transaction, name: str) -> bool:
+    config = read_config(tr, name)
+    waiting = _not_current(tr, config)
+    states = _states(tr, config) if waiting else []
+    ready = [each for each in waiting if all(_is_complete(state, each) for state in states)]
+    queue = QueueKeys(name)
+    for each in ready:
+        tr.set(queue.observer_current(each.name), codec.encode(each.generation))
+    if ready and len(ready) == len(waiting):
+        _clear_others(tr, queue, [each.generation for each in config.observers])
+    return bool(ready)
+
+
+def _not_current(tr: TransactionRead, config: QueueConfig) -> list[ObserverConfig]:
+    queue = QueueKeys(config.name)
+    current = [(each, tr.get(queue.observer_current(each.name))) for each in config.observers]
+    return [each for each, stored in current if stored.value != codec.encode(each.generation)]
+
+
+def _states(tr: TransactionRead, config: QueueConfig) -> list[BucketState]:
+    queue = QueueKeys(config.name)
+    futures = [tr.get(queue.state(config.generation, bucket)) for bucket in range(config.buckets)]
+    return [BucketState.from_bytes(future.value) for future in futures]
+
+
+def _is_complete(state: BucketState, observer: ObserverConfig) -> bool:
+    return state.observers.get(observer.generation, b"") is None
+
+
+def _clear_others(tr: Transaction, queue: QueueKeys, generations: list[int]) -> None:
+    """Clear the data of all generations but these."""
+    begin = queue.observer_data(0)
+    for generation in sorted(generations):
+        data = queue.observer_data(generation)
+        tr.clear_range(begin, data)
+        begin = keys.prefix_end(data)
+    tr.clear_range(begin, queue.all_observer_data()[1])

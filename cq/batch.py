@@ -1,0 +1,170 @@
+"""What a pass reads of its bucket, and how much of it the pass takes.
+
+Rows are taken from the first on, up to limits: of bytes read, of what is staged for their keys, and of what writing
+these keys again will cost. The row at which the limits end is taken in part; its rest stays in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cq.config import QueueConfig, read_config
+from cq.errors import CodeMismatch
+from cq.keys import QueueKeys, after
+from cq.reading import read_bounded
+from cq.rows import Backlog, Row, encode_row, first_tries, read_rows
+from cq.state import BucketState
+from cq.store.api import Transaction
+
+_KEY_OVERHEAD: Final = 40  # what a write costs beside key and value, about
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a pass.
+
+    Attributes:
+        read_bytes: rows read (about; the last one may exceed it).
+        load_bytes: staged updates read, and current values read (each; the last one may exceed it).
+        write_bytes: what is written for the keys of the rows taken (about).
+        overload_seconds: how long a bucket may not be read to its end before a pass reports all the same.
+        stale_seconds: how old a note of an attempt must be to count as that of a worker that died.
+    """
+
+    read_bytes: int = 240_000
+    load_bytes: int = 400_000
+    write_bytes: int = 1_000_000
+    overload_seconds: float = 5.0
+    stale_seconds: float = 10.0
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a pass has read, and takes.
+
+    Attributes:
+        read_version: of the pass.
+        state: the bucket's.
+        notification: its value, None when there is none.
+        backlog: all rows read.
+        rows: those of them that count.
+        updates: {encoded key: updates in commit order} of what is taken.
+        staged: {encoded key: what is staged, encoded, or None} as far as known.
+        rest: the row of which only the updates before this position are taken; all rows before it are taken.
+    """
+
+    read_version: int
+    state: BucketState
+    notification: bytes | None
+    backlog: Backlog
+    rows: list[Row]
+    updates: dict[bytes, list[Any]] = field(default_factory=dict)
+    staged: dict[bytes, bytes | None] = field(default_factory=dict)
+    rest: tuple[Row, int] | None = None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything that was queued at the read version is taken."""
+        return self.backlog.at_end and self.rest is None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do but to clear the notification."""
+        state = self.state
+        return self.backlog.last_key is None and not state.staged and not state.unfinished_since
+
+    def has_work(self, encoded: bytes) -> bool:
+        """Whether updates of the key are taken or staged."""
+        return encoded in self.updates or self.staged.get(encoded) is not None
+
+    def is_taken(self, key: bytes) -> bool:
+        """Whether a row read is taken whole."""
+        return self.rest is None or key < self.rest[0].key
+
+
+def read_batch(
+    tr: Transaction,
+    config: QueueConfig,
+    bucket: int,
+    limits: Limits,
+    *,
+    max_take: int | None = None,
+    first: Collection[bytes] = (),
+) -> Batch:
+    """Read a bucket, and decide what is taken of it.
+
+    The state is read for real, all else by snapshot reads. `max_take` limits the number of different keys; what is
+    staged for the keys in `first` is read before that of all others. Raises `CodeMismatch` when the configuration is
+    not the one given.
+    """
+    keys = QueueKeys(config.name)
+    generation = config.generation
+    read_version = tr.get_read_version()
+    state = tr.get(keys.state(generation, bucket))
+    notification = tr.snapshot.get(keys.notification(generation, bucket))
+    if read_config(tr, config.name) != config:
+        raise CodeMismatch(f"the configuration of queue {config.name!r} has changed")
+    version = read_version.wait()
+    backlog = read_rows(tr.snapshot, keys.rows(generation, bucket), limits.read_bytes, version)
+    rows = first_tries(tr.snapshot, keys, backlog.rows)
+    batch = Batch(version, BucketState.from_bytes(state.value), notification.value, backlog, rows)
+    _take(tr, keys, batch, limits, max_take, first)
+    return batch
+
+
+def clear_rows(tr: Transaction, keys: QueueKeys, begin: bytes, batch: Batch) -> int:
+    """Take away the rows that are taken, from the bucket's first key on; returns how many these were."""
+    if batch.backlog.last_key is None:
+        return 0
+    if batch.rest is None:
+        tr.clear_range(begin, after(batch.backlog.last_key))
+        return len(batch.backlog.rows)
+    row, position = batch.rest
+    tr.clear_range(begin, row.key)
+    if position:
+        tr.set(row.key, encode_row(row.operation, row.updates[position:]))
+    return sum(batch.is_taken(other.key) for other in batch.backlog.rows)
+
+
+def _take(
+    tr: Transaction,
+    keys: QueueKeys,
+    batch: Batch,
+    limits: Limits,
+    max_take: int | None,
+    first: Collection[bytes],
+) -> None:
+    wanted = _affordable(keys, batch.rows, limits.write_bytes, max_take)
+    if batch.state.staged:
+        order = [*first, *(encoded for encoded in wanted if encoded not in first)]
+        batch.staged = read_bounded(
+            lambda encoded: tr.snapshot.get(keys.staged(encoded)), order, limits.load_bytes
+        )
+        wanted = {encoded: None for encoded in wanted if encoded in batch.staged}
+    for row in batch.rows:
+        for position, (encoded, update) in enumerate(row.updates):
+            if encoded not in wanted:
+                batch.rest = row, position
+                return
+            batch.updates.setdefault(encoded, []).append(update)
+
+
+def _affordable(
+    keys: QueueKeys, rows: list[Row], write_bytes: int, max_take: int | None
+) -> dict[bytes, None]:
+    """The first different keys of the rows, as many as may be written."""
+    wanted: dict[bytes, None] = {}
+    each = len(keys.staged(b"")) + _KEY_OVERHEAD
+    size = 0
+    for row in rows:
+        size += row.size
+        for encoded, _ in row.updates:
+            if encoded in wanted:
+                continue
+            size += len(encoded) + each
+            if wanted and (size > write_bytes or (max_take is not None and len(wanted) >= max_take)):
+                return wanted
+            wanted[encoded] = None
+    return wanted

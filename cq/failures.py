@@ -1,0 +1,45 @@
+"""How many of a queue's keys fail: above a share it is the deployment that is broken, not the data."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+
+class FailureShare:
+    """Counts the keys of a queue in this process; thread-safe.
+
+    `is_broken` from ten different failed keys on, when they are over a fifth of all keys seen lately.
+    """
+
+    MIN_FAILED = 10
+    SHARE = 0.2
+    _WINDOW = 10_000
+
+    def __init__(self) -> None:
+        self.is_paused = False
+        """Set when the queue has been paused for it: then nothing more of it is to be combined."""
+        self._lock = Lock()
+        self._failed: dict[bytes, str] = {}
+        self._reported = 0
+
+    def report(self, reported: int, failed: dict[bytes, str]) -> None:
+        """Count the keys of a committed pass."""
+        with self._lock:
+            self._reported += reported
+            self._failed.update(failed)
+            if self._reported > self._WINDOW:
+                self._reported //= 2
+                self._failed = dict(list(self._failed.items())[len(self._failed) // 2 :])
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether to pause the queue rather than to go on setting keys aside."""
+        with self._lock:
+            failed = len(self._failed)
+            return failed >= self.MIN_FAILED and failed > self.SHARE * (failed + self._reported)
+
+    def describe(self) -> str:
+        """The reason for a pause, with the latest error."""
+        with self._lock:
+            failed, latest = len(self._failed), next(reversed(self._failed.values()), "")
+            return f"{failed} of the last {failed + self._reported} keys failed, the latest with: {latest}"

@@ -1,0 +1,99 @@
+"""The keys of a queue's top and of its published clouds, below the prefixes that `cq.keys` gives to observers.
+
+Numbers are big-endian, so that keys sort as the numbers do.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from cq.keys import QueueKeys
+
+_LENGTH: Final = Struct(">H")
+_VERSION: Final = Struct(">Q")
+_PIECE: Final = Struct(">I")
+
+
+class TopKeys:
+    """The keys of one generation of a queue's top: `D` is its prefix, `group` is length2 and text, empty for none.
+
+    D "i" group place sort_key     score            one for each key that has a score, the highest first
+    D "c" group                    how many those are
+    D "r" group length2 bytes      how many of those have a score whose place begins with these bytes
+    D "m" group                    versionstamp of the group's last change, until its cloud is published
+    D "n"                          versionstamp of the last change: the notification of the publisher
+    D "a"                          present once the clouds of earlier generations are marked
+    """
+
+    def __init__(self, queue: QueueKeys, generation: int) -> None:
+        self._data = queue.observer_data(generation)
+        self.notification = self._data + b"n"
+        self.adopted = self._data + b"a"
+
+    def entries(self, group: str | None) -> bytes:
+        """The prefix of a group's entries; behind it comes where an entry stands."""
+        return self._data + b"i" + group_bytes(group)
+
+    def count(self, group: str | None) -> bytes:
+        """The key of the number of a group's entries."""
+        return self._data + b"c" + group_bytes(group)
+
+    def counts(self) -> bytes:
+        """The prefix of all groups' numbers of entries; behind it comes the group."""
+        return self._data + b"c"
+
+    def node(self, group: str | None, place: bytes) -> bytes:
+        """The key of the number of entries whose place begins so."""
+        return self._data + b"r" + group_bytes(group) + _LENGTH.pack(len(place)) + place
+
+    def nodes_before(self, group: str | None, place: bytes) -> tuple[bytes, bytes]:
+        """The range of the nodes that differ from this one in the last byte, and sort before it."""
+        node = self.node(group, place)
+        return node[:-1], node
+
+    def mark(self, group: str | None) -> bytes:
+        """The key that says that a group's cloud may differ from the published one."""
+        return self.marks() + group_bytes(group)
+
+    def marks(self) -> bytes:
+        """The prefix of all marks; behind it comes the group."""
+        return self._data + b"m"
+
+
+class CloudKeys:
+    """The keys of the published clouds: `Z` is the prefix of what the queue's top publishes.
+
+    Z "h" group                    the cloud, or its head when it is in pieces
+    Z "p" group version8 piece4    a piece of a cloud, never changed
+    """
+
+    def __init__(self, queue: QueueKeys) -> None:
+        self._published = queue.observer_published("top")
+
+    def head(self, group: str | None) -> bytes:
+        """The key that readers read and watch."""
+        return self.heads() + group_bytes(group)
+
+    def heads(self) -> bytes:
+        """The prefix of all heads; behind it comes the group."""
+        return self._published + b"h"
+
+    def pieces(self, group: str | None, version: int) -> bytes:
+        """The prefix of the pieces of one version."""
+        return self._published + b"p" + group_bytes(group) + _VERSION.pack(version)
+
+    def piece(self, group: str | None, version: int, piece: int) -> bytes:
+        """The key of one piece."""
+        return self.pieces(group, version) + _PIECE.pack(piece)
+
+
+def group_bytes(group: str | None) -> bytes:
+    """A group in a key: no group's bytes begin with another's."""
+    text = b"" if group is None else group.encode()
+    return _LENGTH.pack(len(text)) + text
+
+
+def group_of(data: bytes) -> str | None:
+    """The inverse of `group_bytes`."""
+    return data[_LENGTH.size :].decode() or None
