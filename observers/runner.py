@@ -18,27 +18,34 @@ class Runner(Generic[T]):
 
     Args:
         work: returns after how many seconds the task is to run again: 0 for at once, behind the other tasks that wait,
-            `DONE` for not at all. It must not raise.
-        after: called with a task that is done, when it may already be submitted again.
+            `DONE` for not at all.
+        failed: called with the task and what `work` has raised, in its stead.
+        after: called with a task that is done, when it may already be submitted again; must not raise.
         threads: how many tasks run at once.
     """
 
-    def __init__(self, work: Callable[[T], float], after: Callable[[T], None], threads: int) -> None:
+    def __init__(
+        self,
+        work: Callable[[T], float],
+        failed: Callable[[T, BaseException], float],
+        after: Callable[[T], None],
+        threads: int,
+    ) -> None:
         self._work = work
+        self._failed = failed
         self._after = after
         self._idle = threading.Condition()
         self._busy: set[T] = set()
         self._timers: dict[T, threading.Timer] = {}
         self._closed = False
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cq-pass")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cq-worker")
 
-    def submit(self, task: T) -> None:
-        """Run the task, unless it is already under way or the runner is closed; never blocks for long."""
+    def submit(self, task: T, seconds: float = 0.0) -> None:
+        """Run the task, at once or later, unless it is already under way or the runner is closed; never blocks."""
         with self._idle:
-            if self._closed or task in self._busy:
-                return
-            self._busy.add(task)
-            self._pool.submit(self._run, task)
+            if not self._closed and task not in self._busy:
+                self._busy.add(task)
+                self._again(task, seconds)
 
     def is_busy(self, task: T) -> bool:
         """Whether the task is running, waiting for a thread, or waiting for its time."""
@@ -59,21 +66,27 @@ class Runner(Generic[T]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, task: T) -> None:
-        pause = self._work(task)
+        try:
+            seconds = self._work(task)
+        except BaseException as error:  # noqa: BLE001 - nothing that a task does may end its thread unnoticed
+            seconds = self._failed(task, error)
         with self._idle:
-            if pause == 0.0 and not self._closed:
-                self._pool.submit(self._run, task)
-                return
-            if pause > 0.0 and not self._closed:
-                timer = self._timers[task] = threading.Timer(pause, self._resume, [task])
-                timer.daemon = True
-                timer.start()
+            if seconds >= 0.0 and not self._closed:
+                self._again(task, seconds)
                 return
             self._busy.discard(task)
             self._idle.notify_all()
-            if self._closed:
-                return
-        self._after(task)
+            closed = self._closed
+        if not closed:
+            self._after(task)
+
+    def _again(self, task: T, seconds: float) -> None:
+        if seconds == 0.0:
+            self._pool.submit(self._run, task)
+            return
+        timer = self._timers[task] = threading.Timer(seconds, self._resume, [task])
+        timer.daemon = True
+        timer.start()
 
     def _resume(self, task: T) -> None:
         with self._idle:

@@ -14,12 +14,20 @@ class WatchSlot:
     def __init__(self) -> None:
         self._watch: Void | None = None
 
-    def hold(self, watch: Void, then: Callable[[], object]) -> None:
-        """Hold this watch, and call `then()` once it is ready, from whatever thread; the one before is cancelled."""
+    @property
+    def is_free(self) -> bool:
+        """Whether no watch is held that can still fire."""
+        return self._watch is None
+
+    def hold(self, watch: Void, fired: Callable[[], object], failed: Callable[[], object]) -> None:
+        """Hold this watch, and call `fired()` or `failed()` once it is ready, from whatever thread.
+
+        The one held before is cancelled.
+        """
         before, self._watch = self._watch, watch
         if before is not None:
             before.cancel()
-        watch.on_ready(lambda ready: self._ready(ready, then))
+        watch.on_ready(lambda ready: self._ready(ready, fired, failed))
 
     def cancel(self) -> None:
         """Hold no watch."""
@@ -27,6 +35,13 @@ class WatchSlot:
         if watch is not None:
             watch.cancel()
 
-    def _ready(self, watch: Any, then: Callable[[], object]) -> None:
-        if watch is self._watch:  # a cancelled watch becomes ready, too
-            then()
+    def _ready(self, watch: Any, fired: Callable[[], object], failed: Callable[[], object]) -> None:
+        if self._watch is None or watch is not self._watch:  # it was cancelled, which makes it ready, too
+            return
+        self._watch = None
+        try:
+            watch.wait()
+        except Exception:  # noqa: BLE001 - whatever it failed with, it will not fire
+            failed()
+        else:
+            fired()

@@ -1,6 +1,6 @@
 """The worker: which buckets have work, when to wait, when to stop.
 
-Each bucket is a task that is either under way in one of a few threads or waits for its watch. A watch is made in a
+Each bucket is a job that is either under way in one of a few threads or waits for its watch. A watch is made in a
 transaction that only reads, at the read version at which the bucket's notification was found absent, so no add
 is missed; it fires within milliseconds of the add. Several buckets are in flight at once, to hide the store's latency.
 One more watch, on a key that every change of configuration writes, tells when to look at the queues again.
@@ -12,43 +12,45 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from cq import keys
-from cq.app import App, QueueCode
-from cq.combining import Limits, PassResult
-from cq.config import pause, queue_names, read_config, read_flags
+from cq.app import App
+from cq.batch import Limits
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
-from cq.keys import QueueKeys
-from cq.markers import trim_markers
+from cq.failures import FailureShare
+from cq.observers.builtin import observer_tasks
+from cq.observers.combining import CombineTask, Paused, combine_tasks
+from cq.observers.jobs import Job, Totals
+from cq.observers.queues import Found, OpenQueue, find_queues, notified_buckets
 from cq.observers.runner import DONE, Runner
-from cq.observers.tasks import QueueTasks, Task, Totals
+from cq.observers.trimming import FIRST_SECONDS, TrimTask
 from cq.observers.watchslot import WatchSlot
-from cq.store.api import Database, Transaction, Void, error_code
+from cq.store.api import Database, Transaction, error_code
 from cq.store.transact import transact
 
 log = logging.getLogger("cq.worker")
 
 SAFETY_SECONDS: Final = 30.0
 """How often notifications are looked at although no watch has fired."""
-TRIM_SECONDS: Final = 3600.0
-"""How often operation ids are looked through for ones to forget."""
+END_SECONDS: Final = 2.0
+"""How long a worker that ends tries to take back its notes."""
 _LOOK_SECONDS: Final = 0.5  # how often a drain that waits looks whether it is to stop
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 10.0
 _DRAIN_TRIES: Final = 6
+_REST_SECONDS: Final = 1.0  # when a watch was refused, or a queue paused
+_MEMORY_BYTES: Final = 64_000_000  # for current values, of all queues together
 
 
 class Worker:
-    """Combines queues, until stopped or until everything queued is combined.
+    """Combines queues, until stopped or until everything queued is combined; to be used once.
 
     Args:
         db: a database of either store.
-        app: the code for queues that need more than built-in combiners.
+        app: the code for queues that need more than built-in combiners and observers.
         queues: their names; none for all queues of the store, also those configured later.
         concurrency: how many buckets are in flight at once.
         limits: of each pass.
@@ -68,30 +70,37 @@ class Worker:
         self.names = [keys.check_name(name) for name in queues]
         self.totals = Totals()
         self._limits = limits
-        self._concurrency = concurrency
-        self._queues: dict[str, QueueTasks] = {}
-        self._problems: dict[str, str] = {}
+        self._found: dict[str, Found] = {}
+        self._open: dict[str, OpenQueue] = {}
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._changed = WatchSlot()
+        self._used = False
         self._draining = False
-        self._error: Exception | None = None
-        self._trimmed = time.monotonic()
+        self._error: BaseException | None = None
+        self._runner: Runner[Job] = Runner(self._run, self._failed, self._rearm, concurrency)
 
     def run(self) -> None:
         """Combine until `stop` is called, waiting for work without polling.
 
-        Queues that are paused, or whose code this process lacks, are left alone, with a warning. Raises
-        `QueueNotConfigured` when a queue named does not exist, and the store's `FDBError` when it cannot be read.
+        Queues that are paused, or whose code this process lacks, are left alone, with a warning. While the store does
+        not answer, it tries again. Raises `QueueNotConfigured` when a queue named does not exist.
         """
-        self._start()
+        self._use()
+        failures = 0
         try:
             while not self._stopping.is_set():
                 self._wake.clear()
-                self._changed.hold(self._load(), self._wake.set)
-                self._arm([task for task in self._tasks() if not self._runner.is_busy(task)])
-                self._wake.wait(SAFETY_SECONDS)
-                self._trim_markers()
+                try:
+                    self._look()
+                    failures, seconds = 0, SAFETY_SECONDS
+                except Exception as error:
+                    if error_code(error) is None:
+                        raise
+                    failures += 1
+                    seconds = _delay(failures)
+                    log.warning("the store cannot be read, again in %.1f s: %s", seconds, error)
+                self._wake.wait(seconds)
         finally:
             self._end()
 
@@ -101,18 +110,19 @@ class Worker:
         Raises:
             QueueNotConfigured: a queue named does not exist.
             ConfigurationError: something is queued that this process lacks the code for, or in a queue that is paused.
+            CorruptData: a bucket's rows are stamped later than the store's versions.
             FDBError: the store fails again and again.
         """
+        self._use()
         self._draining = True
-        self._start()
         try:
-            while not self._stopping.is_set() and self._error is None:
-                self._load().cancel()
-                tasks = self._notified()
-                if not tasks:
+            while not self._stopping.is_set():
+                self._load()
+                jobs = self._notified()
+                if not jobs:
                     return
-                for task in tasks:
-                    self._runner.submit(task)
+                for job in jobs:
+                    self._runner.submit(job)
                 while not self._runner.wait_idle(_LOOK_SECONDS) and not self._stopping.is_set():
                     pass
             if self._error is not None:
@@ -121,152 +131,170 @@ class Worker:
             self._end()
 
     def stop(self) -> None:
-        """Make `run` or `drain` return once the passes under way are done; from any thread or signal handler."""
+        """Make `run` or `drain` return once the passes under way are done.
+
+        From any thread; in a signal handler call it in a thread of its own, as it takes locks.
+        """
         self._stopping.set()
         self._wake.set()
 
-    def _start(self) -> None:
-        self._runner: Runner[Task] = Runner(self._pass, self._rearm, self._concurrency)
+    def _use(self) -> None:
+        if self._used:
+            raise RuntimeError("a worker can be used once: make another")
+        self._used = True
 
     def _end(self) -> None:
         self._stopping.set()
         self._changed.cancel()
         self._runner.close()
-        for queue in self._queues.values():
-            queue.retire()
-            for task in queue.tasks:
-                with suppress(Exception):  # the store may be what has failed; a note too many does no harm
-                    task.bucket.end()
-
-    def _tasks(self) -> list[Task]:
-        return [task for queue in self._queues.values() for task in queue.tasks]
+        self._close(list(self._open.values()))
 
     # Which queues
 
-    def _load(self) -> Void:
-        """Read which queues there are to combine; returns a watch on all configurations."""
-        found, watch = transact(self.db, self._read_queues)
-        for name in self._queues.keys() - found.keys():
-            self._queues.pop(name).retire()
-        for name, (code, problem) in found.items():
-            self._use(name, code, problem)
-        self._problems = {name: problem for name, (_, problem) in found.items()}
-        return watch
+    def _load(self) -> None:
+        """Find out which queues there are to combine, and wait for any change of that."""
+        found, watch = find_queues(self.db, self.app, self.names)
+        if self._draining:
+            watch.cancel()
+        else:
+            self._changed.hold(watch, self._wake.set, lambda: None)  # without it, the safety look does
+        for name, each in found.items():
+            if each.problem and self._problem(name) != each.problem and not self._draining:
+                log.warning("left alone: %s", each.problem)
+        self._found = found
+        self._close([self._open.pop(name) for name in list(self._open) if not self._is_current(name)])
+        for name, each in found.items():
+            if each.code is not None and name not in self._open:
+                self._open_queue(name, each)
 
-    def _read_queues(self, tr: Transaction) -> tuple[dict[str, tuple[QueueCode | None, str]], Void]:
-        found: dict[str, tuple[QueueCode | None, str]] = {}
-        for name in self.names or queue_names(tr.snapshot):
-            config = read_config(tr.snapshot, name)
-            flags = read_flags(tr.snapshot, name)
-            if flags.paused:
-                found[name] = None, f"queue {name!r} is paused ({flags.reason})"
-                continue
-            try:
-                found[name] = self.app.code(config), ""
-            except CodeMismatch as error:
-                found[name] = None, str(error)
-        return found, tr.watch(keys.CHANGED)
+    def _problem(self, name: str) -> str:
+        return self._found[name].problem if name in self._found else ""
 
-    def _use(self, name: str, code: QueueCode | None, problem: str) -> None:
-        if problem and self._problems.get(name) != problem and not self._draining:
-            log.warning("left alone: %s", problem)
-        current = self._queues.get(name)
-        if current is not None and current.code != code:
-            self._queues.pop(name).retire()
-            current = None
-        if code is not None and current is None:
-            self._queues[name] = QueueTasks(self.db, code, self._limits)
+    def _is_current(self, name: str) -> bool:
+        """Whether a queue that is open is still to be worked on, as it was configured when it was opened."""
+        found, queue = self._found.get(name), self._open[name]
+        if found is None or found.code is None or queue.failures.is_paused:
+            return False
+        return found.code.config == queue.code.config
 
-    # Which buckets
-
-    def _arm(self, tasks: Sequence[Task]) -> None:
-        """Submit the tasks that are notified, and watch the others."""
-        for task, watch in transact(self.db, lambda tr: _watch(tr, tasks)):
-            if watch is None:
-                self._runner.submit(task)
-            else:
-                task.watch.hold(watch, partial(self._runner.submit, task))
-
-    def _rearm(self, task: Task) -> None:
-        if self._draining or task.retired or self._stopping.is_set():
+    def _open_queue(self, name: str, found: Found) -> None:
+        code = found.code
+        if code is None:
             return
+        memory = _MEMORY_BYTES // max(1, len(self._found))
+        failures = FailureShare()
+        tasks = combine_tasks(
+            self.db,
+            code,
+            failures,
+            self.totals,
+            self._stopping.is_set,
+            limits=self._limits,
+            memory_bytes=memory,
+        )
+        trim = Job(TrimTask(self.db, name))
+        others = [trim, *map(Job, observer_tasks(self.db, code.config))]
+        self._open[name] = OpenQueue(code, failures, [Job(task) for task in tasks], others)
+        if not self._draining:
+            self._runner.submit(trim, FIRST_SECONDS)
+
+    def _close(self, queues: list[OpenQueue]) -> None:
+        """Retire the jobs of these queues, and take back their notes of attempts."""
+        for queue in queues:
+            queue.retire()
+        jobs = [job for queue in queues for job in queue.jobs]
+
+        def end(tr: Transaction) -> None:
+            tr.options.set_timeout(int(END_SECONDS * 1000))
+            for job in jobs:
+                if isinstance(job.task, CombineTask):
+                    job.task.bucket.attempts.end(tr)
+
         try:
-            self._arm([task])
+            transact(self.db, end)
         except Exception as error:
             if error_code(error) is None:
                 raise
-            log.warning("%s cannot be watched: %s", task, error)
-            self._wake.set()
+            log.warning("notes of attempts are left behind: %s", error)
+        for job in jobs:
+            job.task.end()
 
-    def _notified(self) -> list[Task]:
-        """The tasks with notifications, at one read version for all queues."""
-        return transact(self.db, self._read_notified)
+    # Which jobs
 
-    def _read_notified(self, tr: Transaction) -> list[Task]:
-        rows = {name: tr.snapshot.get_range(*QueueKeys(name).notifications()) for name in self._problems}
-        tasks = []
-        for name, found in rows.items():
-            for row in found:
-                if self._problems[name]:
-                    raise ConfigurationError(f"updates wait that cannot be combined: {self._problems[name]}")
-                _, number = QueueKeys(name).bucket_of_notification(row.key)
-                tasks.append(self._queues[name].tasks[number])
-        return tasks
+    def _look(self) -> None:
+        """Look at the configuration, and see to it that every job runs or is watched."""
+        self._load()
+        jobs = [job for queue in self._open.values() for job in queue.jobs]
+        self._arm([job for job in jobs if job.task.notification and not self._runner.is_busy(job)])
 
-    # Passes
+    def _arm(self, jobs: Sequence[Job]) -> None:
+        """Submit the jobs that are notified, and watch those of the others that are not watched."""
+        for job, watch in transact(self.db, lambda tr: _watch(tr, jobs)):
+            if watch is not None:
+                job.watch.hold(
+                    watch,
+                    partial(self._runner.submit, job),
+                    partial(self._runner.submit, job, _REST_SECONDS),
+                )
+            else:
+                self._runner.submit(job)
 
-    def _pass(self, task: Task) -> float:
-        """One pass; returns when the task is to run again."""
-        if task.retired or self._stopping.is_set():
+    def _rearm(self, job: Job) -> None:
+        if self._draining or job.retired or self._stopping.is_set() or job.task.notification is None:
+            return
+        try:
+            self._arm([job])
+        except Exception as error:  # noqa: BLE001 - it must not be lost: it runs again, if in vain
+            log.warning("%s cannot be watched: %s", job, error)
+            self._runner.submit(job, _REST_SECONDS)
+
+    def _notified(self) -> list[Job]:
+        """The jobs of all buckets with work, at one read version."""
+        jobs = []
+        for name, buckets in notified_buckets(self.db, list(self._found)).items():
+            if buckets and self._problem(name):
+                raise ConfigurationError(f"updates wait that cannot be combined: {self._problem(name)}")
+            jobs += [self._open[name].buckets[number] for number in buckets]
+        return jobs
+
+    # Running them
+
+    def _run(self, job: Job) -> float:
+        """One step of a job; returns when it is to run again."""
+        if job.retired or self._stopping.is_set():
             return DONE
         try:
-            result = task.bucket.combine()
+            seconds = job.task.run()
         except (CodeMismatch, QueueNotConfigured):
-            self._wake.set()  # the configuration has changed: read it again
+            self._wake.set()  # the configuration has changed: look at it again
             return DONE
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must hold up this bucket only
-            return self._failed(task, error)
-        task.failures = 0
-        self.totals.count(result)
-        self._tell(task, result)
-        if task.queue.failures.is_broken:
-            self._pause(task)
-            return DONE
-        return _LAST_DELAY if result.foreign else 0.0 if result.more else DONE
+        except Paused:
+            self._wake.set()
+            return DONE if self._draining else _REST_SECONDS
+        job.failures = 0
+        return seconds
 
-    def _tell(self, task: Task, result: PassResult) -> None:
-        for encoded, error in result.aside.items():
-            log.warning("%s: set aside %s: %s", task, task.shown(encoded), error)
-        if result.foreign:
-            log.error("%s: a row is stamped later than the read version: was it copied here?", task)
-
-    def _failed(self, task: Task, error: Exception) -> float:
-        task.failures += 1
-        if self._draining and task.failures >= _DRAIN_TRIES:
-            self._error = error
-            self._stopping.set()
+    def _failed(self, job: Job, error: BaseException) -> float:
+        job.failures += 1
+        if self._draining and job.failures >= _DRAIN_TRIES:
+            self._give_up(error)
             return DONE
-        delay = min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** (task.failures - 1))
-        log.warning("%s: the pass failed, again in %.1f s: %s: %s", task, delay, type(error).__name__, error)
+        delay = _delay(job.failures)
+        log.warning("%s: failed, again in %.1f s: %s: %s", job, delay, type(error).__name__, error)
         return delay
 
-    def _pause(self, task: Task) -> None:
-        """Pause a queue of which too many keys fail: that is the deployment's fault, not theirs."""
-        reason = task.queue.failures.describe()
-        name = task.queue.code.config.name
-        log.error("queue %r is paused: %s", name, reason)
-        task.queue.retire()
-        pause(self.db, name, reason)
-        self._wake.set()
-
-    def _trim_markers(self) -> None:
-        if time.monotonic() - self._trimmed >= TRIM_SECONDS:
-            self._trimmed = time.monotonic()
-            for name in self._queues:
-                trim_markers(self.db, name)
+    def _give_up(self, error: BaseException) -> None:
+        self._error = error
+        self.stop()
 
 
-def _watch(tr: Transaction, tasks: Sequence[Task]) -> list[tuple[Task, Any]]:
-    """For each task a watch on its notification, or None where there is one."""
-    found = [(task, tr.snapshot.get(task.notification)) for task in tasks]
-    return [(task, None if value.present() else tr.watch(task.notification)) for task, value in found]
+def _watch(tr: Transaction, jobs: Sequence[Job]) -> list[tuple[Job, Any]]:
+    """The jobs that are notified, with None, and those that are neither that nor watched, with a watch."""
+    found = [(job, key, tr.snapshot.get(key)) for job in jobs if (key := job.task.notification) is not None]
+    notified: list[tuple[Job, Any]] = [(job, None) for job, _, value in found if value.present()]
+    silent = [(job, key) for job, key, value in found if not value.present() and job.watch.is_free]
+    return notified + [(job, tr.watch(key)) for job, key in silent]
+
+
+def _delay(failures: int) -> float:
+    return min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(failures - 1, 30))

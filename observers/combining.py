@@ -1,0 +1,112 @@
+"""The tasks of combining: a bucket each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+from cq.app import QueueCode
+from cq.backfill import switch_observers
+from cq.batch import Limits
+from cq.bucket import Bucket
+from cq.combining import ManyFailed, PassResult
+from cq.config import pause
+from cq.errors import CorruptData, CqError
+from cq.failures import FailureShare
+from cq.keys import QueueKeys
+from cq.observers.jobs import Totals
+from cq.observers.runner import DONE
+from cq.state import Memory
+from cq.store.api import Database
+
+log = logging.getLogger("cq.worker")
+
+
+class Paused(CqError):
+    """The queue has been paused by this process, which is about to see it."""
+
+
+class CombineTask:
+    """Passes over one bucket."""
+
+    def __init__(
+        self, bucket: Bucket, failures: FailureShare, totals: Totals, should_stop: Callable[[], bool]
+    ) -> None:
+        config = bucket.code.config
+        self.bucket = bucket
+        self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
+        self._failures = failures
+        self._totals = totals
+        self._should_stop = should_stop
+
+    def __str__(self) -> str:
+        return f"bucket {self.bucket.bucket} of queue {self.bucket.code.config.name!r}"
+
+    def run(self) -> float:
+        """One pass.
+
+        Raises what `Bucket.combine` raises, but `Paused` when so many keys fail that it has paused the queue, and
+        `CorruptData` when the first row that is left is stamped later than the store's versions.
+        """
+        if self._failures.is_paused:
+            raise Paused
+        try:
+            result = self.bucket.combine(self._should_stop)
+        except ManyFailed as error:
+            self._pause(str(error))
+        self._totals.count(result)
+        self._tell(result)
+        self._failures.report(result.reported, result.aside)
+        if self._failures.is_broken:
+            self._pause(self._failures.describe())
+        if result.completed:
+            switch_observers(self.bucket.db, self.bucket.code.config.name)
+        if result.foreign:
+            raise CorruptData(
+                "a row is stamped later than the read version: was it copied here from elsewhere?"
+            )
+        return 0.0 if result.more else DONE
+
+    def end(self) -> None:
+        """Nothing: notes of attempts are taken back for all buckets at once."""
+
+    def _tell(self, result: PassResult) -> None:
+        for encoded, error in result.aside.items():
+            log.warning("%s: set aside %s: %s", self, self._shown(encoded), error)
+
+    def _shown(self, encoded: bytes) -> str:
+        if not encoded:
+            return "a row"
+        try:
+            return ascii(self.bucket.code.config.key.decode(encoded))
+        except (CorruptData, ValueError):
+            return ascii(encoded)
+
+    def _pause(self, reason: str) -> NoReturn:
+        """Pause a queue of which too many keys fail: that is the deployment's fault, not theirs."""
+        name = self.bucket.code.config.name
+        self._failures.is_paused = True  # for the other buckets, at once
+        pause(self.bucket.db, name, reason)
+        log.error("queue %r is paused: %s", name, reason)
+        raise Paused
+
+
+def combine_tasks(
+    db: Database,
+    code: QueueCode,
+    failures: FailureShare,
+    totals: Totals,
+    should_stop: Callable[[], bool],
+    *,
+    limits: Limits | None = None,
+    memory_bytes: int = 64_000_000,
+) -> list[CombineTask]:
+    """A task for each bucket of a queue; together they remember at most so many bytes of current values."""
+    each = memory_bytes // code.config.buckets
+    return [
+        CombineTask(
+            Bucket(db, code, number, limits=limits, memory=Memory(each)), failures, totals, should_stop
+        )
+        for number in range(code.config.buckets)
+    ]

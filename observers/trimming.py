@@ -1,0 +1,38 @@
+"""The task of forgetting operation ids, in small steps now and then."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cq.markers import Trim
+from cq.store.api import Database
+
+FIRST_SECONDS: Final = 60.0
+"""How long after its start a worker begins."""
+EVERY_SECONDS: Final = 3600.0
+"""How long it rests between two looks at all operation ids."""
+
+
+class TrimTask:
+    """Looks through a queue's operation ids, a page in each step."""
+
+    def __init__(self, db: Database, name: str) -> None:
+        self.name = name
+        self.notification = None
+        self._db = db
+        self._trim: Trim | None = None
+
+    def __str__(self) -> str:
+        return f"operation ids of queue {self.name!r}"
+
+    def run(self) -> float:
+        """One page; then the next at once, or the first one again after a while."""
+        if self._trim is None:
+            self._trim = Trim(self._db, self.name)
+        if self._trim.step():
+            return 0.0
+        self._trim = None
+        return EVERY_SECONDS
+
+    def end(self) -> None:
+        """Nothing: each step is whole."""
