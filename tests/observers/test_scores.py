@@ -38,7 +38,7 @@ PARTS: dict[str, st.SearchStrategy[Any]] = {
 
 def order(one: Any, other: Any) -> int:
     """-1, 0 or 1: of numbers of different types, as exact ones."""
-    return (one > other) - (one < other)
+    return int(one > other) - int(one < other)
 
 
 @given(NUMBERS, NUMBERS)

@@ -1,0 +1,211 @@
+"""The top of a queue: an index of its keys by score, kept exact by the passes that change values.
+
+The index is written blindly from the old and the new value of each change, so it costs no read, and passes over
+different buckets never conflict over it. The order is by score, the highest first, as numbers (see
+`cq.observers.scores`), and among equal scores by key, ascending (see `cq.observers.sortkeys`). `Ranking` reads it,
+and what `Publisher` publishes of it is the cloud.
+
+Counts are changed by atomic adds, which never conflict either. With `ranks` they are kept for every beginning of a
+score's bytes, a trie: the keys that score higher than some key are those below its path's left-hand siblings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from cq import codec
+from cq.changes import Change, ObserverFunction, ObserverSpec
+from cq.config import QueueConfig
+from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
+from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
+from cq.observers.scores import descending
+from cq.observers.sortkeys import to_sort_key
+from cq.store.api import Transaction
+from cq.topkeys import TopKeys
+
+ScoreFunction = Callable[[Any, Any], Any]
+"""`score(key, value)`: an int, Decimal or float, or None to keep the key out."""
+GroupFunction = Callable[[Any, Any], str | None]
+"""`group(key, value)`: the group that the key belongs to, or None to keep the key out."""
+
+NAME: Final = "top"
+MAX_N: Final = 10_000
+MAX_GROUP_BYTES: Final = 500
+_MAX_ENTRY_BYTES: Final = 10_000  # FoundationDB's limit of a key
+_NUMBERS: Final = ("int", "float", "decimal", "any")
+_COUNT_BYTES: Final = 8
+_NO_ENTRIES: Final = bytes(_COUNT_BYTES)
+
+
+def top(
+    n: int = 100,
+    *,
+    every: int = 1000,
+    ranks: bool = False,
+    score: ScoreFunction | None = None,
+    group: GroupFunction | None = None,
+    version: int = 1,
+) -> ObserverSpec:
+    """The observer to configure a queue with, for `cq.configure` or `cq.App.queue`.
+
+    Args:
+        n: how many keys the published cloud has; 1 to 10,000. The index has all.
+        every: the cloud is published once in so many milliseconds at most; 0 to 86,400,000.
+        ranks: keep the counts that ranks need: a few atomic adds for each change of a score.
+        score: what to order by; None for the value itself. What it raises sets the key aside.
+        group: keeps a top and a cloud for each group, a str of 1 to 500 bytes; None for one top of the whole queue.
+        version: of `score` and `group`, to be raised whenever they would give anything else.
+
+    Raises `InvalidConfiguration`.
+    """
+    for what, number, least, most in (("n", n, 1, MAX_N), ("every", every, 0, 86_400_000)):
+        if type(number) is not int or not least <= number <= most:
+            raise InvalidConfiguration(
+                f"expected {what} of a top to be {least:,} to {most:,}, got: {number!r}"
+            )
+    if type(ranks) is not bool:
+        raise InvalidConfiguration(f"expected ranks of a top to be True or False, got: {ranks!r}")
+    own = score is not None, group is not None
+    settings = {"n": n, "every": every, "ranks": ranks, "score": own[0], "group": own[1]}
+    factory = partial(observer, score=score, group=group) if any(own) else None
+    return ObserverSpec(NAME, version, settings, factory)
+
+
+def observer(
+    config: QueueConfig,
+    settings: Mapping[str, Any],
+    generation: int,
+    *,
+    score: ScoreFunction | None = None,
+    group: GroupFunction | None = None,
+) -> ObserverFunction:
+    """The function that keeps one generation of a queue's top.
+
+    Raises:
+        CodeMismatch: the settings ask for a score or group function that is not given.
+        InvalidConfiguration: the queue's values are no numbers, and there is no score function.
+    """
+    for what, function in (("score", score), ("group", group)):
+        if bool(settings.get(what)) != (function is not None):
+            raise CodeMismatch(
+                f"the top of queue {config.name!r} is configured with a {what} function of the application's: "
+                "start this process with --app and the application that declares it"
+                if settings.get(what)
+                else f"the top of queue {config.name!r} is configured without the {what} function of this process"
+            )
+    if score is None and config.value.name not in _NUMBERS:
+        raise InvalidConfiguration(
+            f"the values of queue {config.name!r} are of type {config.value}, which has no scores: "
+            "declare a top with a score function in an application"
+        )
+    index = _Index(config, TopKeys(QueueKeys(config.name), generation), bool(settings["ranks"]), score, group)
+    return index.observe
+
+
+class Place(NamedTuple):
+    """Where an entry stands: its group, its score's bytes, and the score."""
+
+    group: str | None
+    place: bytes
+    score: Any
+
+
+def place_of(key: Any, value: Any, score: ScoreFunction | None, group: GroupFunction | None) -> Place | None:
+    """Where a key of this value stands, None when it is kept out; raises `InvalidData` and what the functions raise."""
+    if value is None:
+        return None
+    number = value if score is None else score(key, value)
+    if number is None:
+        return None
+    name = None if group is None else group(key, value)
+    if group is not None and name is None:
+        return None
+    try:
+        return Place(_checked_group(name), descending(number), number)
+    except InvalidData as error:
+        raise type(error)(f"key {key!r}: {error}") from None
+
+
+def _checked_group(group: object) -> str | None:
+    if group is None:
+        return None
+    try:
+        size = len(group.encode()) if isinstance(group, str) else 0
+    except UnicodeEncodeError:  # a lone surrogate
+        size = 0
+    if not isinstance(group, str) or not 0 < size <= MAX_GROUP_BYTES:
+        raise InvalidData(f"expected a group to be text of 1 to {MAX_GROUP_BYTES} bytes, got: {group!r:.80}")
+    return group
+
+
+class _Index:
+    """Writes the index of one generation."""
+
+    def __init__(
+        self,
+        config: QueueConfig,
+        keys: TopKeys,
+        ranks: bool,
+        score: ScoreFunction | None,
+        group: GroupFunction | None,
+    ) -> None:
+        self._key_type = config.key
+        self._keys = keys
+        self._ranks = ranks
+        self._score = score
+        self._group = group
+
+    def observe(self, tr: Transaction, changes: Sequence[Change]) -> None:
+        """Write what the changes make of the index: all validated before the first write, no reads."""
+        moves = [move for change in changes if (move := self._move(change))]
+        counts: Counter[bytes] = Counter()
+        groups: dict[str | None, None] = {}
+        for sort_key, old, new in moves:
+            if old is not None:
+                tr.clear(self._entry(old, sort_key))
+                self._count(counts, old, -1)
+                groups[old.group] = None
+            if new is not None:
+                tr.set(self._entry(new, sort_key), codec.encode(new.score))
+                self._count(counts, new, 1)
+                groups[new.group] = None
+        for key, difference in counts.items():
+            _add(tr, key, difference)
+        for group in groups:
+            tr.set_versionstamped_value(self._keys.mark(group), INCOMPLETE_VERSIONSTAMP)
+        if groups:
+            tr.set_versionstamped_value(self._keys.notification, INCOMPLETE_VERSIONSTAMP)
+
+    def _move(self, change: Change) -> tuple[bytes, Place | None, Place | None] | None:
+        """Sort key, and where the entry stood and is to stand; None when that is the same."""
+        old = place_of(change.key, change.old, self._score, self._group)
+        new = place_of(change.key, change.new, self._score, self._group)
+        if old is new or (old is not None and new is not None and old[:2] == new[:2]):
+            return None
+        sort_key = to_sort_key(self._key_type, change.key)
+        if new is not None and (size := len(self._entry(new, sort_key))) > _MAX_ENTRY_BYTES:
+            raise TooLarge(
+                f"key {change.key!r:.80}: with group and score an entry of {size:,} bytes exceeds the limit "
+                f"of {_MAX_ENTRY_BYTES:,}"
+            )
+        return sort_key, old, new
+
+    def _entry(self, place: Place, sort_key: bytes) -> bytes:
+        return self._keys.entries(place.group) + place.place + sort_key
+
+    def _count(self, counts: Counter[bytes], place: Place, difference: int) -> None:
+        """Note that the entry has come or gone; beginnings that old and new place share cancel out."""
+        counts[self._keys.count(place.group)] += difference
+        if self._ranks:
+            for length in range(len(place.place) + 1):
+                counts[self._keys.node(place.group, place.place[:length])] += difference
+
+
+def _add(tr: Transaction, key: bytes, difference: int) -> None:
+    if difference:
+        tr.add(key, difference.to_bytes(_COUNT_BYTES, "little", signed=True))
+    if difference < 0:
+        tr.compare_and_clear(key, _NO_ENTRIES)  # applied behind the add, wherever others add meanwhile
