@@ -1,0 +1,222 @@
+"""The published cloud: the top of a queue as it was at one moment, read in one piece and waited for without polling.
+
+`Publisher` writes it; every web server reads it with one read, and is told when there is a newer one. Its version
+goes up by one with each publication and never back, whichever worker publishes; only when the top is taken out of
+the queue's configuration and put in again does it begin anew.
+
+A cloud is one value, or, beyond what fits into one, a head and pieces under keys of that version. Head and pieces are
+read at one version of the store, so they always belong together.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from cq import codec
+from cq.config import read_config
+from cq.errors import CorruptData, InvalidConfiguration, NotReady
+from cq.keys import QueueKeys
+from cq.observers.ranking import check_group, missing, settings_of
+from cq.observers.top import NAME
+from cq.observers.weights import weights
+from cq.store.api import Database, Transaction, TransactionRead, Void, error_code
+from cq.store.transact import transact
+from cq.topkeys import CloudKeys
+
+PIECE_BYTES: Final = 90_000
+"""What goes into one value, so that it stays below FoundationDB's limit of 100,000 bytes."""
+CLOUD_BYTES: Final = 500_000
+"""About what a cloud takes at most: of keys as long as that it has fewer than the n configured."""
+
+_FORMAT: Final = 1
+
+
+class CloudEntry(NamedTuple):
+    """A key with its score, and its weight from 1 to 9 (see `cq.observers.weights`)."""
+
+    key: Any
+    score: Any
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """A published cloud.
+
+    Attributes:
+        queue: the queue's name.
+        group: the group it is of, None for the whole queue.
+        version: counts the publications, from 1.
+        created: when it was published, in UTC, by the clock of the worker that did so.
+        entries: the highest score first, equal scores by key; empty once nothing has a score.
+    """
+
+    queue: str
+    group: str | None
+    version: int
+    created: datetime
+    entries: tuple[CloudEntry, ...]
+
+
+class CloudReader:
+    """Reads a queue's published cloud; a handle without state, for databases and transactions of either store.
+
+    Args:
+        name: the queue's name.
+        group: whose cloud, for a queue with groups.
+    """
+
+    def __init__(self, name: str, group: str | None = None) -> None:
+        self.name = name
+        self.group = group
+        self._keys = CloudKeys(QueueKeys(name))
+        self._current = QueueKeys(name).observer_current(NAME)
+
+    def read(self, tr: TransactionRead) -> Cloud:
+        """The newest cloud, with one read; one more, of all pieces at once, when it exceeds 90 kB.
+
+        Raises:
+            NotReady: none has been published yet.
+            InvalidConfiguration, QueueNotConfigured: the queue keeps no top, or is none.
+        """
+        stored = tr.get(self._keys.head(self.group)).value
+        if stored is None:
+            raise self._missing(tr)
+        return self._cloud(tr, Head.from_bytes(stored))
+
+    def wait(self, db: Database, version: int = 0, timeout: float | None = None) -> Cloud | None:
+        """Wait until there is a cloud of another version than this, which is a newer one, and return it.
+
+        Nothing is polled: a watch tells. Begin with version 0, or with that of the cloud that is shown, and versions in
+        between may be left out. Waits for the first publication, too.
+
+        Args:
+            db: a database; the wait is outside of any transaction.
+            version: what the caller has.
+            timeout: in seconds; None waits for ever.
+
+        Returns None when the time is over. Raises `InvalidConfiguration`, `QueueNotConfigured`, also when the top is
+        taken out of the configuration meanwhile.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            cloud, watch = transact(db, lambda tr: self._newer(tr, version))
+            if cloud is not None or watch is None:
+                return cloud
+            if not _wait_for(db, watch, None if end is None else end - time.monotonic()):
+                return None
+
+    def _newer(self, tr: Transaction, version: int) -> tuple[Cloud | None, Void | None]:
+        key = self._keys.head(self.group)
+        stored = tr.snapshot.get(key).value
+        if stored is None:
+            error = self._missing(tr.snapshot)
+            if not isinstance(error, NotReady):
+                raise error
+        elif (head := Head.from_bytes(stored)).version != version:
+            return self._cloud(tr.snapshot, head), None
+        return None, tr.watch(key)
+
+    def _cloud(self, tr: TransactionRead, head: Head) -> Cloud:
+        return Cloud(
+            self.name,
+            self.group,
+            head.version,
+            datetime.fromtimestamp(head.created / 1000, UTC),
+            head.entries(tr, self._keys, self.group),
+        )
+
+    def _missing(self, tr: TransactionRead) -> Exception:
+        current = tr.get(self._current)
+        config = read_config(getattr(tr, "snapshot", tr), self.name)
+        if current.value is None:
+            return missing(config)
+        try:
+            check_group(config, settings_of(config, codec.decode(current.value)), self.group)
+        except InvalidConfiguration as error:
+            return error
+        of = "" if self.group is None else f", group {self.group!r}"
+        return NotReady(
+            f"no cloud of queue {self.name!r}{of} has been published yet: workers do so once there is something in it"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What lies in a cloud's head.
+
+    Attributes:
+        version: of the cloud.
+        created: in milliseconds since 1970.
+        digest: of the encoded entries.
+        pieces: how many pieces hold the encoded entries; 0 when `data` does.
+        data: the encoded entries, if they fit.
+    """
+
+    version: int
+    created: int
+    digest: bytes
+    pieces: int
+    data: bytes
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> Head:
+        """The inverse of `to_bytes`; raises `CorruptData`."""
+        fields = codec.decode(stored)
+        if not isinstance(fields, list) or len(fields) != 6 or fields[0] != _FORMAT:
+            raise CorruptData(
+                "a cloud that this version of cq has not written: upgrade cq, or build the top anew"
+            )
+        return cls(*fields[1:])
+
+    def to_bytes(self) -> bytes:
+        """As stored."""
+        return codec.encode([_FORMAT, self.version, self.created, self.digest, self.pieces, self.data])
+
+    def entries(self, tr: TransactionRead, keys: CloudKeys, group: str | None) -> tuple[CloudEntry, ...]:
+        """The entries, from the head or its pieces; `tr` is the transaction that read the head."""
+        data = self.data
+        if self.pieces:
+            found = [tr.get(keys.piece(group, self.version, number)) for number in range(self.pieces)]
+            data = b"".join(piece.value or b"" for piece in found)
+        entries = codec.decode(data)
+        return tuple(
+            CloudEntry(tuple(key) if isinstance(key, list) else key, score, weight)
+            for key, score, weight in entries
+        )
+
+
+def encode_entries(entries: Sequence[tuple[Any, Any]]) -> bytes:
+    """(key, score) pairs with their weights, as stored in a cloud."""
+    weighed = zip(entries, weights([score for _, score in entries]), strict=True)
+    return codec.encode([[key, score, weight] for (key, score), weight in weighed])
+
+
+def digest_of(data: bytes) -> bytes:
+    """What tells encoded entries apart without reading them."""
+    return blake2b(data, digest_size=16).digest()
+
+
+def _wait_for(db: Database, watch: Void, seconds: float | None) -> bool:
+    """Whether the watch fired within that time; one that failed has fired, after the store's back-off."""
+    ready = threading.Event()
+    watch.on_ready(lambda _: ready.set())
+    try:
+        if not ready.wait(None if seconds is None else max(0.0, seconds)):
+            return False
+    finally:
+        watch.cancel()
+    try:
+        watch.wait()
+    except Exception as error:
+        code = error_code(error)
+        if code is None:
+            raise
+        db.create_transaction().on_error(code).wait()
+    return True
