@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import stat
 import sys
@@ -12,7 +11,7 @@ import typer
 
 import cq
 from cq.cli.options import NO_VALUE, WORDS, AppPath, Json, Queue, Store, load_app, open_store
-from cq.cli.output import print_json, progress
+from cq.cli.output import as_word, print_json, progress
 from cq.config import QueueConfig, read_config
 from cq.jsonl import Position, add_jsonl
 from cq.jsonvalues import key_from_word, split_word, to_json, value_from_word
@@ -142,12 +141,4 @@ def _print_item(key: Any, value: Any, as_json: bool) -> None:
     if as_json:
         print_json({"key": to_json(key), "value": to_json(value)})
     else:
-        typer.echo(f"{_word(key)}\t{'-' if value is None else _word(value)}")
-
-
-def _word(value: Any) -> str:
-    """As people read it: text without quotes, unless it would break the line or steer the terminal."""
-    plain = to_json(value)
-    if isinstance(plain, str) and plain.isprintable():
-        return plain
-    return jsonlib.dumps(plain, ensure_ascii=False)
+        typer.echo(f"{as_word(key)}\t{'-' if value is None else as_word(value)}")

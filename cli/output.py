@@ -20,6 +20,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from cq.jsonvalues import to_json
+
 _WIDE: Final = 200  # where lines need not fit a screen
 
 stderr: Final = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -29,6 +31,14 @@ def print_json(value: Any) -> None:
     """One line of JSON, in ASCII where standard output is not Unicode."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
     typer.echo(json.dumps(value, ensure_ascii=not encoding.startswith("utf")))
+
+
+def as_word(value: Any) -> str:
+    """As people read it: text without quotes, unless it would break the line or steer the terminal."""
+    plain = to_json(value)
+    if isinstance(plain, str) and plain.isprintable():
+        return plain
+    return json.dumps(plain, ensure_ascii=False)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:

@@ -36,6 +36,7 @@ def test_the_commands_are_these() -> None:
     """A new one is to be tested here and described in README.md."""
     assert {" ".join(path) for path in COMMANDS} == {
         "add",
+        "cloud",
         "configure",
         "demo words",
         "get",
@@ -43,6 +44,7 @@ def test_the_commands_are_these() -> None:
         "pause",
         "resume",
         "status",
+        "top",
         "worker",
     }
 

@@ -1,0 +1,142 @@
+"""`cq top`, `cq cloud`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from cq.cli.options import Json, Queue, Store, open_store
+from cq.cli.output import as_word, note, print_json
+from cq.jsonvalues import to_json
+from cq.observers.cloud import Cloud, CloudReader
+from cq.observers.html import to_html
+from cq.observers.ranking import Ranking
+from cq.store.transact import transact
+
+Group = Annotated[
+    str | None, typer.Option(metavar="GROUP", help="Whose, when the queue's top is kept in groups.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("top", epilog="Examples: cq top words -n 20; cq top words --bottom --json")(top)
+    app.command("cloud", epilog="Examples: cq cloud words --html words.html; cq cloud words --follow --json")(
+        cloud
+    )
+
+
+def top(
+    queue: Queue,
+    number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many keys.")] = 20,
+    bottom: Annotated[bool, typer.Option("--bottom", help="The lowest scores, the lowest first.")] = False,
+    group: Group = None,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="The names of the groups instead, with how many keys each has.")
+    ] = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Print the keys of the highest scores, the highest first and equal ones by key: a line each, key and score.
+
+    Exact as of the last pass. With --json lines of `{"key": ..., "score": ...}`, or `{"group": ..., "count": ...}`.
+    """
+    db, ranking = open_store(store), Ranking(queue)
+    if groups:
+        for name, count in _groups(db, ranking, number):
+            _print_line(json, group=name, count=count)
+        return
+    for entry in islice(ranking.scan(db, group=group, bottom=bottom), number):
+        _print_line(json, key=entry.key, score=entry.score)
+
+
+def cloud(
+    queue: Queue,
+    group: Group = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with each newer version as it is published, until ^C.")
+    ] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-", help="Write a page of HTML instead, anew for each version."),
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Print the published cloud: its version, then a line for each key with weight (1-9), key and score.
+
+    Workers publish it. With --json a line for each version: queue, group, version, created, and entries as
+    `[{"key": ..., "score": ..., "weight": ...}, ...]`.
+    """
+    db, reader = open_store(store), CloudReader(queue, group)
+    for found in _versions(db, reader) if follow else [transact(db, lambda tr: reader.read(tr.snapshot))]:
+        if html is not None:
+            _write_page(html, to_html(found))
+        if json:
+            print_json(_as_json(found))
+        elif html is None:
+            _print_cloud(found)
+        elif html != "-":
+            note(f"cq cloud: wrote version {found.version:,} to {html}")
+
+
+def _groups(db: Any, ranking: Ranking, number: int) -> list[tuple[str, int]]:
+    return transact(db, lambda tr: ranking.groups(tr.snapshot, number))
+
+
+def _versions(db: Any, reader: CloudReader) -> Iterator[Cloud]:
+    version = 0
+    while found := reader.wait(db, version):
+        yield found
+        version = found.version
+
+
+def _print_line(as_json: bool, **fields: Any) -> None:
+    if as_json:
+        print_json({what: to_json(value) for what, value in fields.items()})
+    else:
+        typer.echo("\t".join(map(as_word, fields.values())))
+
+
+def _print_cloud(found: Cloud) -> None:
+    number = len(found.entries)
+    typer.echo(f"version {found.version:,}, {found.created:%Y-%m-%d %H:%M:%S} UTC, {number:,} keys")
+    for entry in found.entries:
+        typer.echo(f"{entry.weight}\t{as_word(entry.key)}\t{as_word(entry.score)}")
+
+
+def _as_json(found: Cloud) -> dict[str, Any]:
+    return {
+        "queue": found.queue,
+        "group": found.group,
+        "version": found.version,
+        "created": found.created.isoformat(),
+        "entries": [
+            {"key": to_json(entry.key), "score": to_json(entry.score), "weight": entry.weight}
+            for entry in found.entries
+        ],
+    }
+
+
+def _write_page(path: str, page: str) -> None:
+    """Write a file that is whole at every moment, for web servers that read it meanwhile."""
+    if path == "-":
+        typer.echo(page, nl=False)
+        return
+    folder, name = os.path.split(os.path.abspath(path))
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=folder, prefix=f".{name}.", delete=False
+    ) as file:
+        try:
+            file.write(page)
+            file.close()
+            os.chmod(file.name, 0o644)  # web servers are other users
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise

@@ -1,0 +1,136 @@
+"""A cloud as a page of HTML that stands by itself: no script, no other file, light and dark.
+
+The words are a list in the order of the top, so that they are read out from the most important down, each with its
+score as text: the size says nothing that is not said in words. Type grows by the same ratio from weight to weight,
+and colours keep a contrast of at least 4.5 to 1 on their background.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from html import escape
+from typing import Any, Final
+
+from cq.jsonvalues import to_json
+from cq.observers.cloud import Cloud, CloudEntry
+from cq.observers.scores import Score
+
+_PAGE: Final = """\
+<!doctype html>
+<html lang="{language}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="cq">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+<h1 id="title">{title}</h1>
+<p class="about">{about}</p>
+{body}
+</main>
+</body>
+</html>
+"""
+
+_STYLE: Final = """\
+:root {
+  color-scheme: light dark;
+  --page: #fbfaf8; --text: #1f2328; --quiet: #59606a; --line: #d9d6cf;
+  --w1: #5b6470; --w2: #4d6076; --w3: #3f5d80; --w4: #2f5a8a; --w5: #1d5694;
+  --w6: #3c4ea6; --w7: #5a43ab; --w8: #7a359f; --w9: #96247f;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --page: #15181d; --text: #e8e6e1; --quiet: #a2a9b3; --line: #343a43;
+    --w1: #98a1ad; --w2: #9bacc2; --w3: #9cb6d8; --w4: #97bdec; --w5: #8fc2fb;
+    --w6: #a9b8ff; --w7: #c1b0ff; --w8: #dba6fb; --w9: #f79ddf;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0; background: var(--page); color: var(--text);
+  font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif;
+}
+main { max-width: 64rem; margin: 0 auto; padding: clamp(1.25rem, 4vw, 3.5rem) clamp(1rem, 4vw, 2.5rem); }
+h1 { margin: 0; font-size: 1.5rem; font-weight: 650; line-height: 1.25; overflow-wrap: anywhere; }
+.about { margin: .35rem 0 0; color: var(--quiet); font-size: .875rem; font-variant-numeric: tabular-nums; }
+.cloud {
+  display: flex; flex-wrap: wrap; align-items: baseline; gap: .15em 1.1rem;
+  margin: 1.75rem 0 0; padding: 1.75rem 0 0; border-top: 1px solid var(--line); list-style: none;
+}
+.cloud li { max-width: 100%; line-height: 1.2; overflow-wrap: anywhere; white-space: pre-wrap; }
+.score { color: var(--quiet); font-size: .75rem; font-weight: 400; font-variant-numeric: tabular-nums; }
+.empty { margin: 1.75rem 0 0; padding: 1.75rem 0 0; border-top: 1px solid var(--line); }
+@media (forced-colors: active) { .cloud li, .score { color: CanvasText; } }
+@media print { body { background: none; } }
+"""
+
+
+def to_html(cloud: Cloud, title: str | None = None, language: str = "en") -> str:
+    """The whole page, in UTF-8 once it is encoded.
+
+    Args:
+        cloud: as `CloudReader` reads it.
+        title: its heading; the queue's name and group if left out.
+        language: the page's, as an HTML language tag; the words may be of any.
+    """
+    heading = title or (cloud.queue if cloud.group is None else f"{cloud.queue}: {cloud.group}")
+    return _PAGE.format(
+        language=escape(language),
+        title=escape(shown(heading)),
+        style=_STYLE + _sizes(),
+        about=_about(cloud),
+        body=_list(cloud.entries),
+    )
+
+
+def _sizes() -> str:
+    """A rule for each weight: each is larger than the one before by the same ratio, from 0.95 to 3.4 rem."""
+    return "".join(
+        f".w{weight} {{ font-size: {0.95 * (3.4 / 0.95) ** ((weight - 1) / 8):.3f}rem; "
+        f"font-weight: {400 + 35 * (weight - 1)}; color: var(--w{weight}); }}\n"
+        for weight in range(1, 10)
+    )
+
+
+def _about(cloud: Cloud) -> str:
+    number = len(cloud.entries)
+    created = cloud.created.replace(microsecond=0)
+    return (
+        f"{number:,} {'entry' if number == 1 else 'entries'}, highest first, version {cloud.version:,}, "
+        f'<time datetime="{created.isoformat()}">{created:%Y-%m-%d %H:%M:%S} UTC</time>'
+    )
+
+
+def _list(entries: tuple[CloudEntry, ...]) -> str:
+    if not entries:
+        return '<p class="empty">Nothing has a score yet.</p>'
+    # The role is said, since lists without bullets are no lists to some screen readers.
+    items = "\n".join(map(_item, entries))
+    return f'<ol class="cloud" role="list" aria-labelledby="title">\n{items}\n</ol>'
+
+
+def _item(entry: CloudEntry) -> str:
+    word = f'<span dir="auto">{escape(shown(entry.key))}</span>'
+    return f'<li class="w{entry.weight}">{word} <span class="score">{escape(number(entry.score))}</span></li>'
+
+
+def shown(key: Any) -> str:
+    """A key as people read it: the parts of a tuple side by side, bytes in base64, control characters visible."""
+    parts = key if isinstance(key, tuple) else (key,)
+    text = " · ".join(part if isinstance(part, str) else str(to_json(part)) for part in parts)
+    return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text) or '""'
+
+
+def number(score: Score) -> str:
+    """A score as people read it: ints in groups of three, all others with six digits."""
+    if isinstance(score, int) and abs(score) < 10**18:
+        return f"{score:,}"
+    return (
+        f"{score if isinstance(score, float) else Decimal(score):.6g}"  # an int may be too large for a float
+    )

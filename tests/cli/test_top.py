@@ -1,0 +1,120 @@
+"""`cq top` and `cq cloud`: what they print, and the page they write."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from typing import Any
+
+import pytest
+
+import cq
+from cq.config import ObserverConfig
+from cq.observers.publisher import Publisher
+from cq.observers.runner import DONE
+from cq.observers.top import observer, top
+from cq.store.transact import transact
+from tests.cli.conftest import SECONDS, Cli, Here
+
+
+class Words:
+    """The queue `words` with a top; values are told and clouds published in this process."""
+
+    def __init__(self, db: Any, **settings: Any) -> None:
+        self.db = db
+        self.spec = top(every=0, **settings)
+        self.config = cq.configure(db, "words", observers=[self.spec])
+        self.observer = ObserverConfig(
+            "top", 1, dict(self.spec.settings), self.config.observers[0].generation
+        )
+        self.group = settings.get("group")
+
+    def tell(self, **values: int) -> None:
+        """New keys with their values; then the cloud is published."""
+        changes = [cq.Change(key, None, value) for key, value in values.items()]
+        observe = observer(self.config, self.spec.settings, self.observer.generation, group=self.group)
+        transact(self.db, lambda tr: observe(tr, changes))
+        task = Publisher(self.db, self.config, self.observer)
+        while task.run() != DONE:
+            pass
+
+
+def test_the_top_and_the_bottom(here: Here, db: Any) -> None:
+    Words(db).tell(c=1, a=3, b=3, d=0)
+
+    assert here("top", "words") == (0, "a\t3\nb\t3\nc\t1\nd\t0\n", "")
+    assert here("top", "words", "-n", "1").out == "a\t3\n"
+    assert here("top", "words", "--bottom", "-n", "2").out == "d\t0\nc\t1\n"
+    assert here("top", "words", "-n", "1", "--json").rows() == [{"key": "a", "score": 3}]
+
+
+def test_groups(here: Here, db: Any) -> None:
+    Words(db, group=lambda key, value: key[0]).tell(a1=1, a2=2, b1=5)
+
+    assert here("top", "words", "--group", "a").out == "a2\t2\na1\t1\n"
+    assert here("top", "words", "--group", "c") == (0, "", "")
+    assert here("top", "words", "--groups").out == "a\t2\nb\t1\n"
+    assert here("top", "words", "--groups", "--json").rows()[0] == {"group": "a", "count": 2}
+    assert here("cloud", "words", "--group", "b", "--json").rows()[0]["group"] == "b"
+
+
+def test_the_cloud(here: Here, db: Any) -> None:
+    Words(db).tell(a=100, b=10, c=1)
+
+    lines = here("cloud", "words").out.splitlines()
+    assert lines[0].startswith("version 1, 20")
+    assert lines[1:] == ["9\ta\t100", "5\tb\t10", "1\tc\t1"]
+    (found,) = here("cloud", "words", "--json").rows()
+    assert found["version"] == 1
+    assert found["entries"][0] == {"key": "a", "score": 100, "weight": 9}
+
+
+def test_a_page_is_written_whole(here: Here, db: Any, cli: Cli) -> None:
+    Words(db).tell(a=1)
+    page = cli.folder / "words.html"
+
+    assert here("cloud", "words", "--html", "words.html") == (
+        0,
+        "",
+        "cq cloud: wrote version 1 to words.html\n",
+    )
+    assert page.read_text().startswith("<!doctype html>")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o644
+    assert here("cloud", "words", "--html", "-").out == page.read_text()
+    assert not [name for name in os.listdir(cli.folder) if name.startswith(".")]
+
+
+def test_following_shows_each_version_as_it_comes(cli: Cli, db: Any) -> None:
+    words = Words(db)
+    following = cli.start("cloud", "words", "--follow", "--json")
+    assert following.stdout is not None
+    for number in range(1, 4):
+        words.tell(**{f"key{number}": number})
+        found = json.loads(following.stdout.readline())
+        assert (found["version"], len(found["entries"])) == (number, number)
+    following.send_signal(signal.SIGINT)
+
+    assert following.wait(SECONDS) == 130
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["top", "nobody"], "queue 'nobody' is not configured"),
+        (["cloud", "nobody", "--follow"], "queue 'nobody' is not configured"),
+        (["top", "plain"], "queue 'plain' keeps no top: run `cq configure plain --top` first"),
+        (["cloud", "plain"], "queue 'plain' keeps no top"),
+        (["cloud", "words"], "no cloud of queue 'words' has been published yet"),
+    ],
+)
+def test_what_is_missing_is_said_in_a_line(here: Here, db: Any, command: list[str], said: str) -> None:
+    cq.configure(db, "plain")
+    Words(db)
+
+    ended = here(*command)
+
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith(f"cq: {said}")
+    assert ended.err.count("\n") == 1
