@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -145,6 +146,9 @@ def _add(
     position: Position,
     reached: Position,
 ) -> None:
+    # Where no position can be kept, an operation id keeps a retry from adding the batch again.
+    once = secrets.token_bytes(16) if key is None else None
+
     def add(tr: Transaction) -> None:
         if key is not None:
             stored = _read_position(tr, key)
@@ -155,7 +159,7 @@ def _add(
                     "somebody else is adding this file at the same time: run it again when that is done"
                 )
             tr.set(key, codec.encode(list(reached)))
-        queue.add(tr, pairs)
+        queue.add(tr, pairs, once=once)
 
     if reached != position:
         transact(db, add)

@@ -291,13 +291,18 @@ class QueueKeys:
 
     def new_aside(self, encoded_key: bytes, piece: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a piece of what is set aside."""
-        head = _HASH.pack(crc32(encoded_key)) + _LENGTH.pack(len(encoded_key)) + encoded_key
-        prefix = self._aside + head
+        prefix = self._aside_of(encoded_key)
         return prefix + _INCOMPLETE + piece.to_bytes(4, "big") + _OFFSET.pack(len(prefix))
 
-    def aside(self) -> tuple[bytes, bytes]:
-        """The range of all that was set aside."""
-        return self._aside, prefix_end(self._aside)
+    def aside(self, encoded_key: bytes | None = None) -> tuple[bytes, bytes]:
+        """The range of all that was set aside, or of what was set aside of one key."""
+        if encoded_key is None:
+            return self._aside, prefix_end(self._aside)
+        prefix = self._aside_of(encoded_key)
+        return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + 5)
+
+    def _aside_of(self, encoded_key: bytes) -> bytes:
+        return self._aside + _HASH.pack(crc32(encoded_key)) + _LENGTH.pack(len(encoded_key)) + encoded_key
 
     def parse_aside(self, key: bytes) -> tuple[bytes, bytes, int]:
         """Encoded key, versionstamp and piece of an entry that was set aside."""
@@ -406,13 +411,19 @@ class ExportKeys:
         """The range of all notes of failures."""
         return self._failures, prefix_end(self._failures)
 
-    def aside(self) -> tuple[bytes, bytes]:
-        """The range of all that was set aside."""
-        return self._aside, prefix_end(self._aside)
+    def aside(self, encoded_key: bytes | None = None) -> tuple[bytes, bytes]:
+        """The range of all that was set aside, or of what was set aside of one key."""
+        if encoded_key is None:
+            return self._aside, prefix_end(self._aside)
+        prefix = self._aside_of(encoded_key)
+        return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + 5)
 
     def aside_piece(self, bucket: int, sequence: bytes, piece: int) -> bytes:
         """The key of a piece of an entry that was set aside."""
         return self._aside + _HASH.pack(bucket) + sequence + _HASH.pack(piece)
+
+    def _aside_of(self, encoded_key: bytes) -> bytes:
+        return self._aside + _HASH.pack(crc32(encoded_key)) + _LENGTH.pack(len(encoded_key)) + encoded_key
 
     def parse_aside(self, key: bytes) -> tuple[int, bytes, int]:
         """Bucket, sequence and piece of an entry that was set aside."""

@@ -23,6 +23,8 @@ ROW_BYTES: Final = 8_000
 PENDING_BYTES: Final = 1_000_000
 """How much of a bucket's backlog a read with `pending=True` combines at most."""
 
+PAGE_BYTES: Final = 1_000_000
+"""How much a page of items holds, about."""
 _INT64: Final = 1 << 63  # up to here CBOR takes at most nine bytes
 _counter: Final = count()  # process-wide, so that all rows of a transaction are kept apart, whoever adds them
 
@@ -129,7 +131,7 @@ class CombineQueue:
         }
 
     def items(self, tr: TransactionRead, *, limit: int = 1000, after: bytes | None = None) -> Page:
-        """Up to `limit` keys with the values last reported, in hash order, from a continuation onward.
+        """Up to `limit` keys with the values last reported, or about 1 MB of them, in hash order, from `after` onward.
 
         Pages read in one transaction are one consistent picture; a transaction lives five seconds, so use `scan` for
         more than it can read. Use `tr.snapshot` unless the transaction is to conflict with every pass.
@@ -137,10 +139,14 @@ class CombineQueue:
         config = read_config(_snapshot(tr), self.name)
         begin, end = self.keys.values()
         begin = begin if after is None else keys.after(begin + after)
-        rows = tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL).to_list()
-        found = [(config.key.decode(self.keys.encoded_key(row.key)), codec.decode(row.value)) for row in rows]
-        more = len(rows) == limit
-        return Page(found, rows[-1].key[len(self.keys.values()[0]) :] if more else None)
+        found: list[tuple[Any, Any]] = []
+        size = 0
+        for row in tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
+            found.append((config.key.decode(self.keys.encoded_key(row.key)), codec.decode(row.value)))
+            size += len(row.key) + len(row.value)
+            if len(found) == limit or size > PAGE_BYTES:
+                return Page(found, row.key[len(self.keys.values()[0]) :])
+        return Page(found, None)
 
     def scan(self, db: Database, *, limit: int = 1000) -> Iterator[tuple[Any, Any]]:
         """All keys with the values last reported, a transaction for each `limit` of them.

@@ -1,20 +1,28 @@
 """What was set aside: updates of keys that cannot be combined or reported, with the error.
 
 An entry is [error, update, update, ...] under the key and the versionstamp of the transaction that moved it there, in
-pieces that fit into a value. Adding the updates again later gives up their place in the commit order.
+pieces that fit into a value. They can be looked at, added again or dropped; adding them again gives up their place in
+the commit order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cq import codec
-from cq.keys import QueueKeys
-from cq.store.api import Transaction, TransactionRead
+from cq.config import read_config
+from cq.errors import InvalidData
+from cq.keys import QueueKeys, after
+from cq.queue import CombineQueue
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
 
 _PIECE_BYTES: Final = 90_000
 _ERROR_CHARACTERS: Final = 1_000
+ANY: Final = object()
+"""Stands for all keys."""
 
 
 class Aside(NamedTuple):
@@ -39,13 +47,67 @@ def set_aside(
     return piece
 
 
-def read_aside(tr: TransactionRead, keys: QueueKeys, limit: int = 0) -> list[Aside]:
-    """What was set aside, in hash order; at most `limit` pieces unless that is 0."""
-    found = []
-    for row in tr.get_range(*keys.aside(), limit=limit):
-        error, *updates = codec.decode(row.value)
-        found.append(Aside(keys.parse_aside(row.key)[0], error, updates))
-    return found
+def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0) -> list[Aside]:
+    """What was set aside of a queue, or of one key, in hash order; at most `limit` pieces unless that is 0.
+
+    Raises `QueueNotConfigured`, and `InvalidData` for a key of another type.
+    """
+    keys = QueueKeys(name)
+    rows = tr.get_range(*_range(tr, keys, name, key), limit=limit)
+    return [_parse(keys, row.key, row.value) for row in rows]
+
+
+def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
+    """Add again what was set aside of a queue, or of one key; returns how many updates these were.
+
+    A transaction for each piece. Raises `InvalidData` at the first piece that the queue does not take (a row that cq
+    has not written, say): it stays where it is, and what was before it is added.
+    """
+    queue = CombineQueue(name)
+
+    def add(tr: Transaction, piece: bytes, value: bytes) -> int:
+        found = _parse(queue.keys, piece, value)
+        if found.encoded_key == b"":
+            raise InvalidData("a row that cannot be read cannot be added again: drop it")
+        decoded = read_config(tr, name).key.decode(found.encoded_key)
+        queue.add(tr, [(decoded, update) for update in found.updates])
+        return len(found.updates)
+
+    return sum(_each_piece(db, name, key, add))
+
+
+def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
+    """Forget what was set aside of a queue, or of one key; returns how many pieces went."""
+    return sum(_each_piece(db, name, key, lambda tr, piece, value: 1))
+
+
+def _each_piece(db: Database, name: str, key: Any, use: Any) -> Iterator[int]:
+    """Use and remove the pieces one by one, each in a transaction of its own that both happen in."""
+    keys = QueueKeys(name)
+
+    def step(tr: Transaction, begin: bytes | None) -> tuple[bytes, int] | None:
+        first, end = _range(tr, keys, name, key)
+        rows = tr.get_range(begin or first, end, limit=1).to_list()
+        if not rows:
+            return None
+        result = use(tr, rows[0].key, rows[0].value)
+        tr.clear(rows[0].key)
+        return after(rows[0].key), result
+
+    begin: bytes | None = None
+    while (done := transact(db, partial(step, begin=begin))) is not None:
+        begin, result = done
+        yield result
+
+
+def _range(tr: TransactionRead, keys: QueueKeys, name: str, key: Any) -> tuple[bytes, bytes]:
+    config = read_config(tr, name)
+    return keys.aside() if key is ANY else keys.aside(config.key.encoder()(key))
+
+
+def _parse(keys: QueueKeys, key: bytes, value: bytes) -> Aside:
+    error, *updates = codec.decode(value)
+    return Aside(keys.parse_aside(key)[0], error, updates)
 
 
 def _pieces(updates: list[Any]) -> Iterator[list[Any]]:

@@ -66,4 +66,4 @@ def nothing_queued(db: Any, name: str) -> bool:
 
 def aside(db: Any, name: str) -> list[Aside]:
     """What was set aside."""
-    return transact(db, lambda tr: read_aside(tr, QueueKeys(name)))
+    return transact(db, lambda tr: read_aside(tr, name))

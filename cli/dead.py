@@ -1,0 +1,99 @@
+"""`cq dead`: what was set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+import cq
+from cq.cli.options import Json, Queue, Store
+from cq.cli.output import as_word, print_json, print_table
+from cq.config import read_config
+from cq.jsonvalues import key_from_word, to_json
+from cq.setaside import ANY, Aside, drop_aside, read_aside, retry_aside
+
+Key = Annotated[str | None, typer.Argument(metavar="[KEY]", help="One key; all of them if left out.")]
+dead = typer.Typer(
+    help="Look at what was set aside: updates of keys that could not be combined or reported.",
+    no_args_is_help=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    dead.command("list", epilog="Example: cq dead list words")(show_list)
+    dead.command("show", epilog="Example: cq dead show words hello --json")(show)
+    dead.command("retry", epilog="Example: cq dead retry words hello")(retry)
+    dead.command("drop", epilog="Example: cq dead drop words hello")(drop)
+    app.add_typer(dead, name="dead")
+
+
+def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
+    """List the keys with how many updates were set aside, and the error. With --json a line for each."""
+    db = cq.open(store)
+    found: dict[Any, tuple[str, int]] = {}
+    for each in db.transact(partial(read_aside, name=queue)):
+        found[each.encoded_key] = each.error, found.get(each.encoded_key, ("", 0))[1] + len(each.updates)
+    shown = [(_key(db, queue, encoded), count, error) for encoded, (error, count) in found.items()]
+    if json:
+        for key, count, error in shown:
+            print_json({"key": to_json(key), "updates": count, "error": error})
+    else:
+        print_table(
+            ["key", "updates", "error"], [(_shown(key), *rest) for key, *rest in shown], right=["updates"]
+        )
+
+
+def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
+    """Show the updates that were set aside, in commit order, with the error. With --json a line for each piece."""
+    db = cq.open(store)
+    pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
+    for each in pieces:
+        decoded, updates = _key(db, queue, each.encoded_key), [to_json(update) for update in each.updates]
+        if json:
+            print_json({"key": to_json(decoded), "error": each.error, "updates": updates})
+        else:
+            typer.echo(f"{_shown(decoded)}: {each.error}")
+            for update in updates:
+                typer.echo(f"  {as_word(update)}")
+
+
+def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
+    """Add again what was set aside, after its cause is mended. Its place in the commit order is given up."""
+    db = cq.open(store)
+    count = retry_aside(db, queue, _wanted(db, queue, key))
+    if json:
+        print_json({"queue": queue, "added": count})
+    else:
+        typer.echo(f"added {count:,} updates to queue {queue!r} again")
+
+
+def drop(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
+    """Forget what was set aside: its updates will never count."""
+    db = cq.open(store)
+    count = drop_aside(db, queue, _wanted(db, queue, key))
+    if json:
+        print_json({"queue": queue, "dropped": count})
+    else:
+        typer.echo(f"dropped {count:,} pieces of queue {queue!r}")
+
+
+def _wanted(db: Any, queue: str, word: str | None) -> Any:
+    if word is None:
+        return ANY
+    config = db.transact(lambda tr: read_config(tr.snapshot, queue))
+    return key_from_word(config.key, word)
+
+
+def _key(db: Any, queue: str, encoded: bytes) -> Any:
+    """The key, None for rows that cannot be read."""
+    if not encoded:
+        return None
+    return db.transact(lambda tr: read_config(tr.snapshot, queue)).key.decode(encoded)
+
+
+def _shown(key: Any) -> str:
+    return "(a row that cannot be read)" if key is None else as_word(key)

@@ -1,0 +1,107 @@
+"""What was set aside can be looked at, added again and dropped, by the library and the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import cq
+from cq import codec
+from cq.cli.main import app as command_line
+from cq.keys import QueueKeys
+from cq.setaside import drop_aside, retry_aside
+from cq.store.transact import transact
+from tests.helpers import add, aside, combine_all, get, nothing_queued
+
+
+def broken(name: str, *bad: str) -> cq.App:
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if wrong := [change.key for change in changes if change.key in bad]:
+            raise RuntimeError(f"not {wrong[0]}")
+
+    app = cq.App()
+    app.queue(name, observers=[observer])
+    return app
+
+
+def test_what_is_retried_after_its_cause_is_mended_counts(db: Any, name: str) -> None:
+    app = broken(name, "a", "b")
+    app.configure(db, name, buckets=2)
+    add(db, name, {"a": 1, "b": 2, "c": 3}, {"a": 4})
+    combine_all(db, name, app)
+    assert {codec.decode(each.encoded_key): sum(each.updates) for each in aside(db, name)} == {"a": 5, "b": 2}
+
+    assert retry_aside(db, name, "a") >= 1
+    combine_all(db, name, broken(name))
+
+    assert get(db, name, "a") == 5
+    assert [codec.decode(each.encoded_key) for each in aside(db, name)] == ["b"]
+    assert drop_aside(db, name) == 1
+    assert aside(db, name) == []
+    assert get(db, name, "b") is None
+
+
+def test_pieces_of_large_updates_come_back_in_order(db: Any, name: str) -> None:
+    app = cq.App()
+    app.queue(name, combiner=cq.Combiner("failing", 1, fails))
+    app.configure(db, name, value=bytes, buckets=1)
+    updates = [bytes([number]) * 60_000 for number in range(3)]
+    add(db, name, *({"a": update} for update in updates))
+    combine_all(db, name, app)
+    assert len(aside(db, name)) == 3
+
+    assert retry_aside(db, name) == 3
+
+    app.queue(
+        name, combiner=cq.Combiner("failing", 1, lambda key, values: b"".join(value[:1] for value in values))
+    )
+    combine_all(db, name, app)
+    assert get(db, name, "a") == b"\x00\x01\x02"
+
+
+def fails(key: Any, values: Any) -> Any:
+    raise RuntimeError("no")
+
+
+def test_a_row_that_cannot_be_read_can_only_be_dropped(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    transact(db, lambda tr: tr.set_versionstamped_key(QueueKeys(name).new_row(1, 0, 0), b"\xff"))
+    combine_all(db, name)
+
+    with pytest.raises(cq.InvalidData, match="drop it"):
+        retry_aside(db, name)
+    assert len(aside(db, name)) == 1
+    assert drop_aside(db, name) == 1
+    assert nothing_queued(db, name)
+
+
+def test_keys_of_another_type_and_unknown_queues_are_refused(db: Any, name: str) -> None:
+    with pytest.raises(cq.QueueNotConfigured):
+        drop_aside(db, name)
+    cq.configure(db, name)
+    with pytest.raises(cq.InvalidData):
+        drop_aside(db, name, 7)
+
+
+def test_the_command_line_shows_retries_and_drops(tmp_path: Any) -> None:
+    url = f"embedded:{tmp_path / 'test.db'}"
+    with cq.open(url) as db:  # type: ignore[attr-defined]
+        broken("words", "a", "b").configure(db, "words", buckets=1)
+        add(db, "words", {"a": 1, "b": 2})
+        combine_all(db, "words", broken("words", "a", "b"))
+
+    def run(*arguments: str) -> list[Any]:
+        result = CliRunner().invoke(command_line, ["dead", *arguments, "--store", url, "--json"])
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    listed = sorted(run("list", "words"), key=lambda each: each["key"])
+    assert [(each["key"], each["updates"]) for each in listed] == [("a", 1), ("b", 1)]
+    assert listed[0]["error"] == "observer 'observer': RuntimeError: not a"
+    assert [each["updates"] for each in run("show", "words", "b")] == [[2]]
+    assert run("retry", "words", "a") == [{"queue": "words", "added": 1}]
+    assert run("drop", "words") == [{"queue": "words", "dropped": 1}]
+    assert run("list", "words") == []
