@@ -16,11 +16,12 @@ from cq.changes import Change
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, NotReady, TooLarge
 from cq.observers.ranking import Entry, Ranking
 from cq.observers.top import observer, top
-from cq.store.embedded import FDBError
+from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.observers.tops import FIRST, ToldTop
 from tests.test_queue import Calls
 
+NOT_COMMITTED = 1020
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 KEYS = st.sampled_from(["a", "b", "c", "bb", "ä", "日", "", "a\x00", "z" * 50])
@@ -341,5 +342,6 @@ def test_reading_through_a_transaction_conflicts_with_changes_of_what_was_read_o
         tr.commit().wait()
 
     commit_after({"c": 2})
-    with pytest.raises(FDBError):
+    with pytest.raises(Exception, match=r".") as failed:
         commit_after({"c": 10})
+    assert error_code(failed.value) == NOT_COMMITTED
