@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import sys
 from typing import Annotated, Any
@@ -56,7 +57,8 @@ def add(
     else:
         config = db.transact(lambda tr: read_config(tr.snapshot, queue))
         pairs = [_pair(config, word) for word in updates or ()]
-        db.transact(lambda tr: handle.add(tr, pairs, once=once))
+        operation = once or secrets.token_bytes(16)  # a retry must not add them again
+        db.transact(lambda tr: handle.add(tr, pairs, once=operation))
         added = len(pairs)
     if json:
         print_json({"queue": queue, "added": added})
