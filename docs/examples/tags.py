@@ -1,0 +1,33 @@
+"""A union of sets: all tags that anybody has given to a picture, added without reading them first."""
+
+import tempfile
+
+import cq
+from cq.observers.worker import Worker
+
+db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
+cq.configure(db, "tags", key=int, value=set, combiner="union")
+tags = cq.CombineQueue("tags")
+
+
+@cq.transactional
+def tag(tr, picture, *names):
+    tags.add(tr, {picture: set(names)})
+
+
+@cq.transactional
+def tags_of(tr, picture):
+    return tags.get(tr, picture)
+
+
+tag(db, 17, "harbour", "evening")
+tag(db, 17, "boats", "harbour")
+tag(db, 18, "forest")
+
+Worker(db).drain()
+print(sorted(tags_of(db, 17)))
+print(sorted(tags_of(db, 18)))
+
+# Prints:
+# ['boats', 'evening', 'harbour']
+# ['forest']

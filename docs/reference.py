@@ -1,0 +1,87 @@
+"""Writes the pages that repeat what the code says: cli.md, and the table in key-layout.md.
+
+Run it after a change of commands or keys, with cq installed: `python docs/reference.py`. Tests compare the pages with
+what it would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from cq import keys
+from cq.cli.main import app
+
+DOCS = Path(__file__).parent
+BEGIN, END = "<!-- begin: written by reference.py -->", "<!-- end -->"
+
+
+def commands(command: Any, words: str = "cq") -> Iterator[tuple[str, Any]]:
+    """All commands, those of groups included, with their words on the command line."""
+    if not hasattr(command, "commands"):
+        yield words, command
+        return
+    for name, each in command.commands.items():
+        yield from commands(each, f"{words} {name}")
+
+
+def cli() -> str:
+    """A section for each command, made from what its `--help` is made of."""
+    return "\n".join(section(words, command) for words, command in commands(typer.main.get_command(app)))
+
+
+def section(words: str, command: Any) -> str:
+    """A command's usage, text, arguments and options, and examples."""
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option"]
+    usage = " ".join([words, *map(placed, arguments), "[OPTIONS]"])
+    examples = command.epilog.partition(":")[2].strip().split("; ")
+    lines = [f"## {words}", "", f"    {usage}", "", paragraphs(command.help), ""]
+    lines += [f"- `{argument.metavar}`: {argument.help}" for argument in arguments]
+    lines += [f"- `{named(option)}`: {option.help}{default(option)}" for option in options]
+    return "\n".join([*lines, "", "```sh", *examples, "```", ""])
+
+
+def placed(argument: Any) -> str:
+    """An argument as a usage line shows it."""
+    name = argument.metavar + (" ..." if argument.nargs == -1 else "")
+    return name if argument.required else f"[{name}]"
+
+
+def named(option: Any) -> str:
+    """An option with what it takes."""
+    return f"{option.opts[0]} {option.metavar}" if option.metavar else str(option.opts[0])
+
+
+def default(option: Any) -> str:
+    """What an option is when it is not given, where that is worth saying."""
+    return "" if option.default in (None, False) else f" Default: `{option.default}`."
+
+
+def paragraphs(text: str) -> str:
+    """The text of a docstring, a line for each paragraph."""
+    return "\n\n".join(" ".join(each.split()) for each in inspect.cleandoc(text).split("\n\n"))
+
+
+def key_layout() -> str:
+    """The table of keys at the head of cq/keys.py, and what stands around it."""
+    return f"```text\n{inspect.getdoc(keys)}\n```\n"
+
+
+def page(name: str, written: str) -> str:
+    """A page with what is written between its marks."""
+    content = (DOCS / name).read_text()
+    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    return pattern.sub(lambda _: f"{BEGIN}\n\n{written}\n{END}", content)
+
+
+PAGES = {"cli.md": cli, "key-layout.md": key_layout}
+
+if __name__ == "__main__":
+    for file, write in PAGES.items():
+        (DOCS / file).write_text(page(file, write()))
