@@ -8,14 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-import cq
-from cq.cli.options import Json, Queue, Store
+from cq.cli.options import Json, Queue, Store, open_store
 from cq.cli.output import as_word, print_json, print_table
 from cq.config import read_config
 from cq.jsonvalues import key_from_word, to_json
 from cq.setaside import ANY, Aside, drop_aside, read_aside, retry_aside
 
-Key = Annotated[str | None, typer.Argument(metavar="[KEY]", help="One key; all of them if left out.")]
+Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One key; all of them if left out.")]
 dead = typer.Typer(
     help="Look at what was set aside: updates of keys that could not be combined or reported.",
     no_args_is_help=True,
@@ -33,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
     """List the keys with how many updates were set aside, and the error. With --json a line for each."""
-    db = cq.open(store)
+    db = open_store(store)
     found: dict[Any, tuple[str, int]] = {}
     for each in db.transact(partial(read_aside, name=queue)):
         found[each.encoded_key] = each.error, found.get(each.encoded_key, ("", 0))[1] + len(each.updates)
@@ -49,7 +48,7 @@ def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
 
 def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Show the updates that were set aside, in commit order, with the error. With --json a line for each piece."""
-    db = cq.open(store)
+    db = open_store(store)
     pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
     for each in pieces:
         decoded, updates = _key(db, queue, each.encoded_key), [to_json(update) for update in each.updates]
@@ -63,7 +62,7 @@ def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
 
 def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Add again what was set aside, after its cause is mended. Its place in the commit order is given up."""
-    db = cq.open(store)
+    db = open_store(store)
     count = retry_aside(db, queue, _wanted(db, queue, key))
     if json:
         print_json({"queue": queue, "added": count})
@@ -73,7 +72,7 @@ def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False
 
 def drop(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Forget what was set aside: its updates will never count."""
-    db = cq.open(store)
+    db = open_store(store)
     count = drop_aside(db, queue, _wanted(db, queue, key))
     if json:
         print_json({"queue": queue, "dropped": count})
