@@ -41,6 +41,8 @@ BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000
 STOPPED_SECONDS: Final = 5.0
 """How often a stopped export is looked at: somebody may have decided what to do."""
+AHEAD_SECONDS: Final = 1.0
+"""How long entries of a later generation are left to a worker that knows of it, before looking again."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,8 @@ class ExportTask:
         bucket: which one.
         exporter: see `Exporter`.
         batch_bytes, batch_entries: of a batch, about.
+        generation: the latest whose entries this exporter is for, None for any: whoever has not heard yet that the
+            table is another one now must not export what is meant for it.
 
     Attributes:
         notification: the key that is present while there is work.
@@ -85,6 +89,7 @@ class ExportTask:
         bucket: int,
         exporter: Exporter,
         *,
+        generation: int | None = None,
         batch_bytes: int = BATCH_BYTES,
         batch_entries: int = BATCH_ENTRIES,
         signal: Callable[[str], object] = _no_signal,
@@ -95,6 +100,7 @@ class ExportTask:
         self.keys = ExportKeys(queue)
         self.notification = self.keys.notification(bucket)
         self._exporter = exporter
+        self._generation = generation
         self._batch_bytes, self._batch_entries = batch_bytes, batch_entries
         self._signal = signal
         self._note = FailureNote(db, self.keys, bucket)
@@ -136,6 +142,8 @@ class ExportTask:
         if read.waiting.last_key is None:
             if read.waiting.foreign:
                 raise ExportFailed("an entry is stamped later than the read version: was it copied here?")
+            if read.waiting.is_ahead:
+                return AHEAD_SECONDS
             self._note.clear()
             return DONE
         self._export(read)
@@ -153,11 +161,17 @@ class ExportTask:
         snapshot = tr.snapshot
         notification = snapshot.get(self.notification)
         waiting = read_waiting(
-            snapshot, self.keys, self.bucket, version.wait(), self._batch_bytes, self._batch_entries
+            snapshot,
+            self.keys,
+            self.bucket,
+            version.wait(),
+            self._batch_bytes,
+            self._batch_entries,
+            self._generation,
         )
         control, state = read_control(snapshot, self.keys), read_state(snapshot, self.keys, self.bucket)
         stopped = read_stopped(snapshot, self.keys)
-        if waiting.last_key is None and not waiting.foreign and stopped is None:
+        if waiting.last_key is None and waiting.at_end and stopped is None:
             self._clear_notification(tr, notification.value)
         return Read(control, state, stopped, notification.value, waiting)
 

@@ -20,7 +20,15 @@ from typing import Any, Final, NamedTuple
 from cq import codec
 from cq.codec import MAX_VALUE_BYTES
 from cq.errors import CorruptData, InvalidData, TooLarge
-from cq.keys import SEQUENCE_BYTES, ExportKeys, after, sequence_at, version_of, versionstamp_of
+from cq.keys import (
+    SEQUENCE_BYTES,
+    ExportKeys,
+    after,
+    generation_of,
+    sequence_at,
+    version_of,
+    versionstamp_of,
+)
 from cq.store.api import WANT_ALL, TransactionRead
 
 ROW_BYTES: Final = 8_000
@@ -65,6 +73,7 @@ class Waiting:
     last: bytes = b""
     at_end: bool = True
     foreign: bool = False
+    is_ahead: bool = False
 
 
 class _Counters:
@@ -151,11 +160,12 @@ def read_waiting(
     read_version: int,
     limit_bytes: int,
     limit_entries: int,
+    generation: int | None = None,
 ) -> Waiting:
     """A bucket's first entries, whole rows of them, until a limit is exceeded.
 
-    Reading ends before a row that is stamped later than the read version: it was copied here from elsewhere, and
-    clearing up to it could take along what nobody has read.
+    Reading ends before a row of a generation later than the one given, and before a row that is stamped later than
+    the read version: that was copied here from elsewhere, and clearing up to it could take along what nobody has read.
     """
     found = Waiting()
     size = 0
@@ -167,6 +177,9 @@ def read_waiting(
         sequence = keys.sequence_of_row(row.key)
         if version_of(versionstamp_of(sequence)) > read_version:
             found.at_end, found.foreign = False, True
+            break
+        if generation is not None and generation_of(sequence) > generation:
+            found.at_end, found.is_ahead = False, True
             break
         size += len(row.key) + len(row.value)
         found.last_key = row.key

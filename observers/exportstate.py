@@ -74,9 +74,10 @@ def read_state(tr: TransactionRead, queue: ExportKeys, bucket: int) -> ExportSta
 
 
 def stop(tr: Transaction, queue: ExportKeys, epoch: int, message: str) -> None:
-    """Stop the export in all buckets, unless it is in another epoch by now."""
-    if read_control(tr, queue).epoch == epoch:
+    """Stop the export in all buckets, unless it is in another epoch by now; the keeper looks whether it may go on."""
+    if read_control(tr, queue).epoch == epoch and read_stopped(tr, queue) != shortened(message):
         tr.set(queue.stopped, codec.encode([epoch, shortened(message)]))
+        tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
 
 
 def read_stopped(tr: TransactionRead, queue: ExportKeys) -> str | None:

@@ -1,0 +1,135 @@
+"""What waits to be exported, for how long, and what fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from cq.backfill import current_generation
+from cq.config import read_config
+from cq.errors import QueueNotConfigured
+from cq.keys import ExportKeys, version_of, versionstamp_of
+from cq.observers.export import BUCKETS
+from cq.observers.exportstate import (
+    Failure,
+    export_names,
+    read_control,
+    read_entries_aside,
+    read_failures,
+    read_stopped,
+)
+from cq.status import current_version
+from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
+from cq.store.transact import transact
+
+_COUNT_BYTES: Final = 1_000_000
+_MOST_ASIDE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExportStatus:
+    """What waits in an export queue.
+
+    Attributes:
+        name: of the queue.
+        table: it is exported to; None for a queue whose exporter is an application's.
+        waiting_buckets, buckets: those with entries, and all.
+        rows, bytes: that wait, in packed rows.
+        exact: whether these were counted; else they are about right, up to a few times off.
+        oldest_seconds: age of the oldest entry that waits, None when there is none.
+        aside: entries set aside (at most 1,000 are counted).
+        state: `active`; `filling` while the export is told of all values, or rows of earlier generations are to be
+            swept; `failing`; `stopped`.
+        error: the latest error, empty when nothing fails.
+        failing_since: when it failed first, in seconds since 1970.
+        tries: how often in a row.
+    """
+
+    name: str
+    table: str | None
+    waiting_buckets: int
+    buckets: int
+    rows: int
+    bytes: int
+    exact: bool
+    oldest_seconds: float | None
+    aside: int
+    state: str
+    error: str
+    failing_since: float | None
+    tries: int
+
+
+def export_status(db: Database, name: str | None = None) -> list[ExportStatus]:
+    """The status of one export queue, or of all; raises `QueueNotConfigured` for one that there is not."""
+    names = transact(db, lambda tr: export_names(tr.snapshot))
+    if name is not None and name not in names:
+        transact(db, lambda tr: read_config(tr.snapshot, name))
+        names = [name]
+    now = current_version(db)
+    return [transact(db, partial(_read, name=each, now=now)) for each in names if name in (None, each)]
+
+
+def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
+    snapshot, keys = tr.snapshot, ExportKeys(name)
+    firsts = [snapshot.get_range(*keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
+    oldest = [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
+    rows, size, exact = _count(tr, keys)
+    failures = read_failures(snapshot, keys)
+    stopped = read_stopped(snapshot, keys)
+    worst = max(failures, key=lambda failure: failure.tries, default=None)
+    aside = sum(1 for _, _ in zip(range(_MOST_ASIDE), read_entries_aside(snapshot, keys), strict=False))
+    table, filling = _configured(tr, name)
+    return ExportStatus(
+        name=name,
+        table=table,
+        waiting_buckets=len(oldest),
+        buckets=BUCKETS,
+        rows=rows,
+        bytes=size,
+        exact=exact,
+        oldest_seconds=max(0, now - min(oldest)) / VERSIONS_PER_SECOND if oldest else None,
+        aside=aside,
+        state=_state(stopped, worst, filling),
+        error=stopped or (worst.error if worst else ""),
+        failing_since=min((failure.since for failure in failures), default=None),
+        tries=worst.tries if worst else 0,
+    )
+
+
+def _configured(tr: Transaction, name: str) -> tuple[str | None, bool]:
+    """The table that a combine queue is exported to, and whether that is still being filled."""
+    try:
+        config = read_config(tr.snapshot, name)
+    except QueueNotConfigured:
+        return None, False
+    observer: Any = next((each for each in config.observers if each.name == "export"), None)
+    if observer is None:
+        return None, False
+    settings = observer.settings
+    table = f"{settings['schema']}.{settings['table']}" if "schema" in settings else str(settings["table"])
+    told = current_generation(tr.snapshot, name, observer.name) == observer.generation
+    swept = read_control(tr.snapshot, ExportKeys(name)).swept >= observer.generation
+    return table, not (told and swept)
+
+
+def _state(stopped: str | None, failure: Failure | None, filling: bool) -> str:
+    if stopped is not None:
+        return "stopped"
+    if failure is not None:
+        return "failing"
+    return "filling" if filling else "active"
+
+
+def _count(tr: Transaction, keys: ExportKeys) -> tuple[int, int, bool]:
+    """Rows and bytes that wait: counted while they are few, else estimated from these and the store's figure."""
+    rows = size = 0
+    begin, end = keys.all_rows()
+    for row in tr.snapshot.get_range(begin, end, streaming_mode=WANT_ALL):
+        rows += 1
+        size += len(row.key) + len(row.value)
+        if size > _COUNT_BYTES:
+            about = max(size, tr.snapshot.get_estimated_range_size_bytes(begin, end).wait())
+            return rows * about // size, about, False
+    return rows, size, True

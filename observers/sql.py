@@ -1,0 +1,198 @@
+"""Exporting into a SQL table, exactly once in effect.
+
+The table's rows and the progress of their bucket change in one SQL transaction, which locks the progress first. That is
+the sequence of the last entry applied; entries up to it are skipped. So a batch that is exported again after a crash,
+or by a worker that stood still while others went on, changes nothing, and what was deleted stays so.
+
+When the store has entries cleared that the reporting database's progress has not reached, that database was set back.
+When its progress is at an entry that the store neither holds nor has cleared, the store was set back. Versions are not
+compared for this: a restore raises them. Either way the export stops, for somebody to decide what to do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from cq.observers.exportbatch import Batch
+from cq.observers.exporterrors import CannotExport, ExportStopped, OutdatedBatch
+from cq.observers.exportrows import Entry
+from cq.observers.sqlcheck import check
+from cq.observers.sqldialect import CannotConvert, Dialect
+from cq.observers.sqlengine import ReportingDatabase
+from cq.observers.sqlprogress import CLOSED, Feeder, ProgressTables
+from cq.observers.sqltable import TableDefinition
+
+
+def _no_signal(point: str) -> None:
+    """What tests replace, to do something at a point."""
+
+
+class SqlExporter:
+    """An exporter into a table; used by all buckets of an export queue, from any thread.
+
+    Args:
+        reporting: the database.
+        definition: the table.
+        store: the id of the store that the batches are from.
+    """
+
+    def __init__(
+        self,
+        reporting: ReportingDatabase,
+        definition: TableDefinition,
+        store: bytes,
+        *,
+        signal: Callable[[str], object] = _no_signal,
+    ) -> None:
+        self.reporting = reporting
+        self.definition = definition
+        self.store = store
+        self._signal = signal
+        self._checked = threading.Event()
+
+    def __call__(self, batch: Batch) -> None:
+        """Apply a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
+        try:
+            with self.reporting.transaction() as (conn, dialect):
+                self._apply(conn, dialect, batch)
+                self._signal("applied")
+        except CannotExport:
+            raise
+        except Exception:
+            self._checked.clear()  # whatever it was: before going on, look at the tables again
+            raise
+        self._signal("committed")
+
+    def check(self, batch: Batch) -> None:
+        """What a batch would find, without applying any: for checks at the start. Raises as a call does."""
+        with self.reporting.transaction() as (conn, dialect):
+            own = self._prepared(conn, dialect, batch)
+            feeder = Feeder(self.store, batch.queue)
+            progress = own.locked(conn, feeder, batch.epoch, batch.bucket)
+            self._fence(batch, b"" if progress is None else progress)
+
+    def _apply(self, conn: sa.Connection, dialect: Dialect, batch: Batch) -> None:
+        own = self._prepared(conn, dialect, batch)
+        feeder = Feeder(self.store, batch.queue)
+        progress = own.locked(conn, feeder, batch.epoch, batch.bucket)
+        if progress is None:
+            progress = self._first_use(conn, own, batch)
+        self._signal("locked")
+        self._fence(batch, progress)
+        if progress >= batch.last:
+            return
+        upserts, deletes = self._coalesced(dialect, batch, progress)
+        table = self.definition.table(dialect)
+        if upserts:
+            dialect.upsert(conn, table, upserts)
+        if deletes:
+            dialect.delete(conn, table, deletes)
+        own.advance(conn, feeder, batch.epoch, batch.bucket, batch.last)
+
+    # Whether the tables are as expected, and nobody else's
+
+    def _prepared(self, conn: sa.Connection, dialect: Dialect, batch: Batch) -> ProgressTables:
+        """cq's own tables, once it is known that all is as expected."""
+        own = ProgressTables.of(dialect, self.definition.schema)
+        if not self._checked.is_set():
+            check(conn, dialect, self.definition, batch.queue)
+            self._claim(conn, own, batch)
+            self._checked.set()
+        return own
+
+    def _claim(self, conn: sa.Connection, own: ProgressTables, batch: Batch) -> None:
+        feeder = Feeder(self.store, batch.queue)
+        owner = own.claim(conn, str(self.definition), feeder)
+        if owner != feeder:
+            of = "this store" if owner.store == self.store else "another store (or of this one, made anew)"
+            raise ExportStopped(
+                f"the table {str(self.definition)!r} is fed by queue {owner.queue!r} of {of}: export to another table, "
+                f"or take it over with `cq export rebuild {batch.queue}`"
+            )
+
+    def _first_use(self, conn: sa.Connection, own: ProgressTables, batch: Batch) -> bytes:
+        """Make the bucket's row of progress, or find that of somebody who was faster."""
+        if batch.cleared:
+            self._reporting_was_set_back(batch)
+        self._claim(conn, own, batch)
+        feeder = Feeder(self.store, batch.queue)
+        own.insert_if_missing(conn, feeder, batch.epoch, batch.bucket)
+        return own.locked(conn, feeder, batch.epoch, batch.bucket) or b""
+
+    # The fence
+
+    def _fence(self, batch: Batch, progress: bytes) -> None:
+        """Return if the entries behind `progress` may be applied; it cannot change while this looks.
+
+        Raises `OutdatedBatch` when others have gone on since the batch was read, `ExportStopped` when either database
+        was set back.
+        """
+        if progress == batch.cleared or progress in batch.known:
+            return
+        if progress < batch.cleared:
+            self._reporting_was_set_back(batch)
+        position = batch.look(progress)
+        if position.epoch != batch.epoch:
+            raise OutdatedBatch
+        if position.cleared >= progress and progress != CLOSED:
+            raise OutdatedBatch  # all of the batch has been applied and cleared
+        if not position.holds:
+            self._store_was_set_back(batch, progress)
+
+    def _reporting_was_set_back(self, batch: Batch) -> None:
+        raise ExportStopped(
+            f"the reporting database ({self.reporting}) lacks changes that bucket {batch.bucket} of queue "
+            f"{batch.queue!r} has exported: it was set back or emptied, or is not the one exported to before. "
+            f"{_advice(batch.queue)}"
+        )
+
+    def _store_was_set_back(self, batch: Batch, progress: bytes) -> None:
+        if progress == CLOSED:
+            raise ExportStopped(
+                f"the export of queue {batch.queue!r} was taken over, or a rebuild or rebase that this store knows "
+                f"nothing of has ended it. {_advice(batch.queue)}"
+            )
+        raise ExportStopped(
+            f"the reporting database ({self.reporting}) has changes of bucket {batch.bucket} of queue {batch.queue!r} "
+            f"that this store knows nothing of: the store was set back. {_advice(batch.queue)}"
+        )
+
+    # From entries to rows
+
+    def _coalesced(
+        self, dialect: Dialect, batch: Batch, progress: bytes
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The rows to write and the keys to delete: of each key what its last entry says."""
+        errors: dict[bytes, str] = {}
+        latest: dict[bytes, Entry] = {}
+        for entry in batch.ordered:
+            if entry.sequence > progress:
+                latest[entry.encoded_key] = entry
+        rows: dict[tuple[Any, ...], tuple[Entry, dict[str, Any]]] = {}
+        for entry in sorted(latest.values(), key=lambda entry: entry.sequence):
+            try:
+                key = self.definition.layout.key_row(dialect, entry.key)
+                row = key if entry.value is None else self._row(dialect, entry)
+                rows[tuple(key.values())] = entry, row
+            except CannotConvert as error:
+                errors[entry.sequence] = str(error)
+        if errors:
+            raise CannotExport(next(iter(errors.values())), errors)
+        return (
+            [row for entry, row in rows.values() if entry.value is not None],
+            [row for entry, row in rows.values() if entry.value is None],
+        )
+
+    def _row(self, dialect: Dialect, entry: Entry) -> dict[str, Any]:
+        return self.definition.row(dialect, entry.key, entry.value, entry.sequence)
+
+
+def _advice(queue: str) -> str:
+    return (
+        f"`cq export rebuild {queue}` exports everything again; "
+        f"`cq export rebase {queue}` goes on from here, if both are known to agree"
+    )

@@ -1,0 +1,124 @@
+"""Making the tables in the reporting database, and comparing what is there with what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateTable
+
+from cq.observers.exporterrors import ExportFailed
+from cq.observers.sqldialect import Dialect
+from cq.observers.sqlengine import ReportingDatabase
+from cq.observers.sqlprogress import ProgressTables
+from cq.observers.sqltable import TableDefinition
+
+
+def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]:
+    """Create the table and cq's own, as far as they are missing; returns the names of those created.
+
+    Raises `ExportFailed` when one that is there differs from what is expected; nothing is created then.
+    """
+    created = []
+    with reporting.transaction() as (conn, dialect):
+        for table in _tables(dialect, definition):
+            if sa.inspect(conn).has_table(table.name, schema=table.schema):
+                _raise_differences(conn, dialect, table)
+            else:
+                conn.execute(CreateTable(table, if_not_exists=True))
+                created.append(_shown(table))
+    return created
+
+
+def check(conn: sa.Connection, dialect: Dialect, definition: TableDefinition, queue: str) -> None:
+    """Raises `ExportFailed`, naming the difference, unless all tables are there as expected."""
+    for table in _tables(dialect, definition):
+        if not sa.inspect(conn).has_table(table.name, schema=table.schema):
+            raise ExportFailed(
+                f"the reporting database has no table {_shown(table)!r}: run `cq export init {queue}`"
+            )
+        _raise_differences(conn, dialect, table)
+
+
+def _tables(dialect: Dialect, definition: TableDefinition) -> list[sa.Table]:
+    own = ProgressTables.of(dialect, definition.schema)
+    return [own.progress, own.tables, definition.table(dialect)]
+
+
+def _raise_differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
+    differences = list(_differences(conn, dialect, table))
+    if differences:
+        raise ExportFailed(
+            f"the table {_shown(table)!r} is not as expected: {'; '.join(differences)}; "
+            "change it, or export to another table"
+        )
+
+
+def _differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> Iterator[str]:
+    inspector = sa.inspect(conn)
+    found = {column["name"]: column for column in inspector.get_columns(table.name, schema=table.schema)}
+    for column in table.columns:
+        if column.name not in found:
+            yield f"it has no column {column.name!r}"
+            continue
+        there = found[column.name]["type"]
+        if not _holds(column.type, there):
+            yield f"column {column.name!r} is {_type(there, conn)}, expected {_type(column.type, conn)}"
+    for name, other in found.items():
+        if name not in table.columns and not other["nullable"] and other.get("default") is None:
+            yield f"column {name!r} is not cq's, and takes no row without a value for it"
+    primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
+    expected = [column.name for column in table.primary_key.columns]
+    if sorted(primary) != sorted(expected):
+        yield f"its primary key is ({', '.join(primary)}), expected ({', '.join(expected)})"
+    else:
+        yield from _collations(conn, dialect, table)
+
+
+def _holds(expected: sa.types.TypeEngine[Any], found: sa.types.TypeEngine[Any]) -> bool:
+    """Whether a column of one type takes all that one of the other does, as far as the two types say."""
+    if isinstance(expected, sa.JSON):
+        return isinstance(found, sa.JSON | sa.Text)  # MariaDB's JSON is text
+    if isinstance(expected, sa.Boolean):
+        return isinstance(found, sa.Boolean | sa.Integer)  # MySQL's BOOLEAN is a TINYINT
+    if isinstance(expected, sa.Integer):
+        wide = isinstance(found, sa.BigInteger) or not isinstance(expected, sa.BigInteger)
+        return isinstance(found, sa.Integer) and wide
+    if isinstance(expected, sa.Float | sa.Numeric):
+        return isinstance(found, sa.Float | sa.Numeric)
+    for family in (sa.String, sa.LargeBinary, sa.types._Binary, sa.DateTime):
+        if isinstance(expected, family):
+            return isinstance(found, family) and _length(found) >= _length(expected)
+    return isinstance(found, type(expected)) or isinstance(expected, type(found))
+
+
+def _length(of: Any) -> float:
+    length = getattr(of, "length", None)
+    return float("inf") if length is None else float(length)
+
+
+def _collations(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> Iterator[str]:
+    """Texts of the primary key that are not compared as expected: a and A, or e and é, would be one key."""
+    expected = {
+        column.name: column.type.collation
+        for column in table.primary_key.columns
+        if isinstance(column.type, sa.String) and column.type.collation is not None
+    }
+    if not expected:
+        return
+    found = dialect.collations(conn, table)
+    for name, collation in expected.items():
+        if name in found and not dialect.is_same_collation(collation, found[name]):
+            yield f"column {name!r} has the collation {found[name]}, expected {collation}"
+
+
+def _type(of: sa.types.TypeEngine[Any], conn: sa.Connection) -> str:
+    try:
+        return str(of.compile(dialect=conn.dialect))
+    except Exception:  # noqa: BLE001 - a type that SQLAlchemy does not know has no name here
+        return type(of).__name__
+
+
+def _shown(table: sa.Table) -> str:
+    return table.name if table.schema is None else f"{table.schema}.{table.name}"

@@ -1,0 +1,26 @@
+"""The kinds of databases that cq reports to."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from cq.errors import InvalidConfiguration
+from cq.observers.sqldialect import Dialect
+from cq.observers.sqlmysql import Mysql
+from cq.observers.sqlpostgresql import Postgresql
+from cq.observers.sqlsqlite import Sqlite
+
+
+def dialect_of(engine: sa.Engine) -> Dialect:
+    """The dialect of a database; raises `InvalidConfiguration` for one that cq does not report to."""
+    match engine.dialect.name:
+        case "postgresql":
+            return Postgresql()
+        case "sqlite":
+            return Sqlite()
+        case "mysql" | "mariadb":
+            return Mysql(is_mariadb=bool(getattr(engine.dialect, "is_mariadb", False)))
+        case other:
+            raise InvalidConfiguration(
+                f"expected a URL of postgresql, sqlite, mysql or mariadb for the reporting database, got: {other}"
+            )

@@ -1,0 +1,207 @@
+"""The reporting database and its connections. Its URL comes from the environment, and is never stored or shown."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+
+from cq.errors import CqError, InvalidConfiguration
+from cq.observers.exporterrors import CannotExport, ExportFailed
+from cq.observers.sqldialect import Dialect
+from cq.observers.sqldialects import dialect_of
+
+DEFAULT_ENV: Final = "CQ_REPORTING_URL"
+BUSY_SECONDS: Final = 30
+_READ_ONLY: Final = "cq_read_only"
+_DRIVERS: Final = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+}
+_PACKAGES: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
+# Of what SQLSTATE says, these classes are about the data: invalid data, constraints, limits of the program.
+_DATA_STATES: Final = ("22", "23", "54")
+
+
+class ReportingDatabase:
+    """A SQL database to report to; opened when first needed, closed by `close`. Thread-safe.
+
+    Args:
+        url: SQLAlchemy's; None for that in the environment variable `env`.
+        env: the name of the variable.
+    """
+
+    def __init__(self, url: str | None = None, *, env: str = DEFAULT_ENV) -> None:
+        self._env = env
+        self._given = url
+        self._lock = threading.Lock()
+        self._engine: sa.Engine | None = None
+        self._dialect: Dialect | None = None
+        self._secrets: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> sa.Engine:
+        """SQLAlchemy's engine; raises `InvalidConfiguration` when there is no URL, or none that it knows."""
+        with self._lock:
+            if self._engine is None:
+                self._engine = self._open()
+            return self._engine
+
+    @contextmanager
+    def transaction(self) -> Iterator[tuple[sa.Connection, Dialect]]:
+        """A transaction that writes, durable once it ends; an exception rolls it back.
+
+        Raises `CannotExport` when the database says that the data is to blame, `ExportFailed` for what else it says.
+        """
+        with self._mapped(), self.engine.begin() as conn:
+            dialect = self._dialect_of(conn)
+            dialect.begin(conn)
+            yield conn, dialect
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[sa.Connection, Dialect]]:
+        """A transaction that only reads. Raises `ExportFailed`."""
+        with self._mapped(), self.engine.connect() as conn:
+            reader = conn.execution_options(**{_READ_ONLY: True})
+            yield reader, self._dialect_of(reader)
+
+    def close(self) -> None:
+        """Close the connections that are not in use; the next transaction opens it again."""
+        with self._lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.dispose()
+
+    def __str__(self) -> str:
+        """Kind, host and name of the database, without user and password."""
+        url = self.engine.url
+        name = url.database or ""
+        return (
+            f"{url.get_backend_name()} {url.host or ''}/{name}"
+            if url.host
+            else f"{url.get_backend_name()} {name}"
+        )
+
+    def _dialect_of(self, conn: sa.Connection) -> Dialect:
+        if self._dialect is None:
+            self._dialect = dialect_of(conn.engine)  # only now is it known whether it is MySQL or MariaDB
+        return self._dialect
+
+    def _open(self) -> sa.Engine:
+        url = self._url()
+        self._secrets = _secrets_of(url)
+        options: dict[str, Any] = {"hide_parameters": True, "pool_pre_ping": True, "pool_recycle": 60}
+        match url.get_backend_name():
+            case "sqlite":
+                options["connect_args"] = {"timeout": BUSY_SECONDS}
+            case "postgresql":
+                options |= {"connect_args": {"connect_timeout": 10}, "isolation_level": "READ COMMITTED"}
+            case "mysql" | "mariadb":
+                options |= {"connect_args": {"connect_timeout": 10, "charset": "utf8mb4"}}
+                options["isolation_level"] = "READ COMMITTED"
+        try:
+            engine = sa.create_engine(url, **options)
+        except exc.NoSuchModuleError:
+            raise InvalidConfiguration(
+                f"${self._env} names a database that cq does not report to: {url.drivername}"
+            ) from None
+        except ImportError as error:
+            extra = _PACKAGES.get(error.name or "")
+            wanted = f"pip install '.[{extra}]'" if extra else f"pip install {error.name}"
+            raise InvalidConfiguration(
+                f"the driver {error.name!r} for the database in ${self._env} is not installed: run `{wanted}`"
+            ) from None
+        dialect_of(engine)  # refuses what cq cannot write to
+        _listen(engine)
+        return engine
+
+    def _url(self) -> sa.URL:
+        text = self._given or os.environ.get(self._env)
+        if not text:
+            raise InvalidConfiguration(
+                f"${self._env} is not set: give the URL of the reporting database there, "
+                "for example postgresql://user:password@host/database or sqlite:///report.db"
+            )
+        try:
+            url = sa.make_url(text)
+        except (exc.ArgumentError, ValueError):
+            # Not chained: the original message could show the URL, and so its password.
+            raise InvalidConfiguration(
+                f"${self._env} holds no URL such as postgresql://user:password@host/database"
+            ) from None
+        return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except exc.SQLAlchemyError as error:
+            # Not chained: the driver's own message may hold what must not be shown.
+            raise self._told(error) from None
+        except OverflowError as error:  # of SQLite's driver
+            raise CannotExport(str(error)) from None
+
+    def _told(self, error: exc.SQLAlchemyError) -> CqError:
+        """The error in one line, with what it means for the batch."""
+        original = getattr(error, "orig", None)
+        text = " ".join(str(original or error).split())
+        message = self._redacted(f"{type(original or error).__name__}: {text}")
+        return CannotExport(message) if _is_about_data(error) else ExportFailed(message)
+
+    def _redacted(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def _is_about_data(error: exc.SQLAlchemyError) -> bool:
+    if isinstance(error, exc.DataError | exc.IntegrityError):
+        return True
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return isinstance(state, str) and state[:2] in _DATA_STATES
+
+
+def _secrets_of(url: sa.URL) -> tuple[str, ...]:
+    """What must be shown nowhere: the password, as it is and as it stands in the URL."""
+    password = url.password
+    if not password:
+        return ()
+    in_url = url.render_as_string(hide_password=False).split("@")[0].rpartition(":")[2]
+    return (str(password), in_url)
+
+
+def _listen(engine: sa.Engine) -> None:
+    """Set what every connection of the engine needs."""
+    match engine.dialect.name:
+        case "sqlite":
+            event.listen(engine, "connect", _prepare_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+        case "mysql" | "mariadb":
+            event.listen(engine, "connect", _prepare_mysql)
+
+
+def _prepare_sqlite(connection: Any, record: object) -> None:
+    connection.isolation_level = None  # the driver begins no transactions: `_begin_sqlite` does
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _begin_sqlite(conn: sa.Connection) -> None:
+    # A transaction that will write takes the lock now: later, it could find that somebody else has written since.
+    read_only = conn.get_execution_options().get(_READ_ONLY)
+    conn.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _prepare_mysql(connection: Any, record: object) -> None:
+    with connection.cursor() as cursor:
+        # Values that do not fit are errors, not cut off; whoever stands still holds his locks for a minute, no longer.
+        cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
+        cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {BUSY_SECONDS}")
+        cursor.execute("SET SESSION wait_timeout = 120")
+        cursor.execute("SET SESSION time_zone = '+00:00'")

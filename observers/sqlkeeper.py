@@ -1,0 +1,185 @@
+"""The keeper of an export: what concerns all of its buckets together.
+
+At the start of a worker it compares how far every bucket is exported in both databases, so that one that was set back
+is noticed also when nothing waits. It looks again at an export that is stopped. And when a new generation has been
+exported whole, it sweeps the rows that are from earlier ones: of keys that have no value any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cq.keys import ExportKeys, first_sequence, version_of, versionstamp_of
+from cq.observers.export import BUCKETS
+from cq.observers.exportbatch import Batch, Position
+from cq.observers.exporterrors import ExportStopped, OutdatedBatch
+from cq.observers.exportnote import FailureNote
+from cq.observers.exportrows import holds
+from cq.observers.exportstate import Control, ExportState, read_control, read_state, read_stopped, stop
+from cq.observers.runner import DONE
+from cq.observers.sql import SqlExporter
+from cq.observers.sqlsweep import sweep
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+log = logging.getLogger("cq.export")
+
+STOPPED_SECONDS: Final = 5.0
+SWEEP_SECONDS: Final = 0.5
+"""How often it is looked whether a generation has been exported whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the store says of the export at one version."""
+
+    notification: bytes | None
+    control: Control
+    states: list[ExportState]
+    stopped: str | None
+
+    def cleared(self, bucket: int) -> bytes:
+        state = self.states[bucket]
+        return state.cleared if state.epoch == self.control.epoch else b""
+
+
+class Keeper:
+    """The keeper, as a task of a worker.
+
+    Args:
+        db: a database of either store.
+        queue: the name of the export queue.
+        exporter: into the table.
+        generation: of the export.
+        is_told: whether the export has been told of all values, as of the transaction.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        queue: str,
+        exporter: SqlExporter,
+        generation: int,
+        is_told: Callable[[TransactionRead], bool],
+    ) -> None:
+        self.db = db
+        self.queue = queue
+        self.keys = ExportKeys(queue)
+        self.notification = self.keys.keeper
+        self._exporter = exporter
+        self._generation = generation
+        self._is_told = is_told
+        self._told_at: int | None = None
+        self._epoch = 0
+        self._note = FailureNote(db, self.keys, None)
+
+    def __str__(self) -> str:
+        return f"keeper of the export of queue {self.queue!r}"
+
+    @property
+    def problem(self) -> str:
+        """The latest error while it fails or the export is stopped, else empty."""
+        return self._note.problem
+
+    def run(self) -> float:
+        """Look at everything; returns after how many seconds to look again, or `DONE`. Never raises an `Exception`."""
+        try:
+            return self._step()
+        except OutdatedBatch:
+            return 0.0
+        except ExportStopped as error:
+            return self._stop(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it holds up nothing else
+            return self._note.failed(self, error)
+
+    def end(self) -> None:
+        """The worker leaves the export: close the connections to the reporting database."""
+        self._exporter.reporting.close()
+
+    def _step(self) -> float:
+        found = transact(self.db, self._read)
+        self._epoch = found.control.epoch
+        for bucket in range(BUCKETS):
+            self._exporter.check(self._nothing_of(found, bucket))
+        if found.stopped is not None:
+            transact(self.db, lambda tr: self._go_on(tr, found))
+        if found.control.swept < self._generation and not self._sweep():
+            return SWEEP_SECONDS
+        self._note.clear()
+        if found.notification is not None:
+            value = found.notification
+            transact(self.db, lambda tr: tr.compare_and_clear(self.notification, value))
+        return DONE
+
+    def _read(self, tr: Transaction) -> _Found:
+        snapshot = tr.snapshot
+        notification = snapshot.get(self.notification)
+        control = read_control(snapshot, self.keys)
+        states = [read_state(snapshot, self.keys, bucket) for bucket in range(BUCKETS)]
+        return _Found(notification.value, control, states, read_stopped(snapshot, self.keys))
+
+    # Whether a database was set back
+
+    def _nothing_of(self, found: _Found, bucket: int) -> Batch:
+        """A batch without entries, to compare positions by."""
+        cleared = found.cleared(bucket)
+
+        def look(sequence: bytes) -> Position:
+            return transact(self.db, lambda tr: self._position(tr.snapshot, bucket, sequence))
+
+        return Batch(self.queue, bucket, (), cleared, found.control.epoch, cleared, (), look)
+
+    def _position(self, snapshot: TransactionRead, bucket: int, sequence: bytes) -> Position:
+        control = read_control(snapshot, self.keys)
+        state = read_state(snapshot, self.keys, bucket)
+        cleared = state.cleared if state.epoch == control.epoch else b""
+        return Position(control.epoch, cleared, holds(snapshot, self.keys, bucket, sequence))
+
+    def _stop(self, error: ExportStopped) -> float:
+        if self._note.problem != str(error):
+            log.error("%s: the export is stopped: %s", self, error)
+        self._note.problem = str(error)
+        with suppress(Exception):  # the store may be what fails; the next look finds the same
+            transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))
+        return STOPPED_SECONDS
+
+    def _go_on(self, tr: Transaction, found: _Found) -> None:
+        """Whatever had stopped the export is mended."""
+        if read_control(tr, self.keys).epoch == found.control.epoch:
+            tr.clear(self.keys.stopped)
+
+    # Sweeping
+
+    def _sweep(self) -> bool:
+        """Delete what earlier generations have left, once this one is exported whole; whether that is done."""
+        if not transact(self.db, self._is_exported):
+            return False
+        definition = self._exporter.definition
+        swept = sweep(self._exporter.reporting, definition, first_sequence(self._generation))
+        if swept:
+            log.info("%s: %d rows of earlier generations are swept", self, swept)
+        transact(self.db, self._note_swept)
+        return True
+
+    def _is_exported(self, tr: Transaction) -> bool:
+        """Whether all that had been added when the last value was told is exported."""
+        if self._told_at is None:
+            if not self._is_told(tr.snapshot):
+                return False
+            self._told_at = tr.get_read_version().wait()
+        firsts = [tr.snapshot.get_range(*self.keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
+        oldest = [
+            version_of(versionstamp_of(self.keys.sequence_of_row(row.key)))
+            for first in firsts
+            for row in first
+        ]
+        return all(version > self._told_at for version in oldest)
+
+    def _note_swept(self, tr: Transaction) -> None:
+        control = read_control(tr, self.keys)
+        if control.swept < self._generation:
+            tr.set(self.keys.control, replace(control, swept=self._generation).to_bytes())

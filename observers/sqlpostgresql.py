@@ -1,0 +1,126 @@
+"""PostgreSQL as a reporting database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from cq.observers.sqldialect import CannotConvert, Dialect, Row, on_conflict_update
+
+_DURABLE: Final = sa.text(
+    "SELECT set_config('synchronous_commit', 'on', true)"
+    " WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
+)
+_COLLATIONS: Final = sa.text(
+    "SELECT a.attname AS column, c.collname AS collation"
+    " FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation"
+    " JOIN pg_class t ON t.oid = a.attrelid JOIN pg_namespace n ON n.oid = t.relnamespace"
+    " WHERE t.relname = :name AND a.attnum > 0 AND NOT a.attisdropped"
+    " AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_table_is_visible(t.oid) ELSE n.nspname = :schema END"
+)
+_IMPATIENT: Final = sa.text(
+    "SELECT set_config('lock_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '60s', true)"
+)
+
+
+class Postgresql(Dialect):
+    """PostgreSQL 12 and newer."""
+
+    name = "postgresql"
+    # A third of a page of a B-tree, less what surrounds the key.
+    max_key_bytes = 2_600
+
+    def binary_text(self, length: int | None) -> sa.types.TypeEngine[Any]:
+        return postgresql.TEXT(collation="C")
+
+    def binary(self, length: int | None) -> sa.types.TypeEngine[Any]:
+        return postgresql.BYTEA()
+
+    def value_types(self) -> Mapping[str, sa.types.TypeEngine[Any]]:
+        return {
+            "str": postgresql.TEXT(),
+            "bytes": postgresql.BYTEA(),
+            "float": postgresql.DOUBLE_PRECISION(),
+            "decimal": postgresql.NUMERIC(),
+            "json": postgresql.JSONB(),
+        }
+
+    def time(self) -> sa.types.TypeEngine[Any]:
+        return postgresql.TIMESTAMP(timezone=True)
+
+    def number(self, value: float) -> float:
+        return value
+
+    def text(self, value: str) -> str:
+        if "\x00" in value:
+            raise CannotConvert("PostgreSQL's text cannot hold the character U+0000")
+        return super().text(value)
+
+    def json(self, plain: Any) -> Any:
+        if "\\u0000" in json.dumps(plain):
+            raise CannotConvert("PostgreSQL's JSON cannot hold the character U+0000")
+        return super().json(plain)
+
+    def collations(self, conn: sa.Connection, table: sa.Table) -> dict[str, str]:
+        rows = conn.execute(_COLLATIONS, {"name": table.name, "schema": table.schema})
+        return {row.column: row.collation for row in rows}
+
+    def is_same_collation(self, expected: str, found: str) -> bool:
+        return {"POSIX": "C"}.get(found, found) == expected
+
+    def begin(self, conn: sa.Connection) -> None:
+        # A commit that returns is on disk, also where the server is set to promise less. A worker that stands still in
+        # its transaction must not hold its bucket for ever.
+        conn.execute(_DURABLE)
+        conn.execute(_IMPATIENT)
+
+    def insert(self, table: sa.Table) -> postgresql.Insert:
+        return postgresql.insert(table)
+
+    def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
+        return postgresql.insert(table).values(row).on_conflict_do_nothing()
+
+    def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+        columns = list(table.columns)
+        source = self._unnested(columns)
+        statement = postgresql.insert(table).from_select(columns, sa.select(*map(_typed, source.c, columns)))
+        conn.execute(on_conflict_update(statement, table), self._arrays(columns, rows))
+
+    def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
+        columns = list(table.primary_key.columns)
+        wanted = sa.select(*self._unnested(columns).c)
+        statement = sa.delete(table).where(sa.tuple_(*columns).in_(wanted))
+        conn.execute(statement, self._arrays(columns, keys))
+
+    def _unnested(self, columns: Sequence[sa.Column[Any]]) -> Any:
+        """A table made of one array for each column: any number of rows in one statement that is prepared once."""
+        arrays = [
+            sa.bindparam(f"p{number}", type_=postgresql.ARRAY(_plain(column.type)))
+            for number, column in enumerate(columns)
+        ]
+        names = [sa.column(f"c{number}", _plain(column.type)) for number, column in enumerate(columns)]
+        return sa.func.unnest(*arrays).table_valued(*names, name="given").render_derived()
+
+    def _arrays(self, columns: Sequence[sa.Column[Any]], rows: Sequence[Row]) -> dict[str, list[Any]]:
+        return {
+            f"p{number}": [_encoded(column.type, row[column.name]) for row in rows]
+            for number, column in enumerate(columns)
+        }
+
+
+def _plain(of: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
+    """The type of an array's elements: without a collation, and text for JSON."""
+    return sa.Text() if isinstance(of, sa.String | sa.JSON) else of
+
+
+def _typed(given: Any, column: sa.Column[Any]) -> Any:
+    """What an array gives, for its column; only JSON needs a cast, and a cast to VARCHAR(n) would cut off."""
+    return sa.cast(given, column.type) if isinstance(column.type, sa.JSON) else given
+
+
+def _encoded(of: sa.types.TypeEngine[Any], value: Any) -> Any:
+    return json.dumps(value) if isinstance(of, sa.JSON) and value is not None else value

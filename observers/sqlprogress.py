@@ -1,0 +1,148 @@
+"""What cq keeps in the reporting database: how far each bucket is exported, and which queue feeds which table.
+
+cq_progress  store, queue, epoch, bucket -> sequence   a row is never deleted: a closed one keeps out whoever is late
+cq_tables    name -> store, queue                      a table is fed by one queue of one store
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from cq.keys import SEQUENCE_BYTES
+from cq.observers.sqldialect import Dialect
+from cq.storeid import STORE_ID_BYTES
+
+CLOSED: Final = b"\xff" * SEQUENCE_BYTES
+"""The progress of an epoch that was ended by a rebuild or rebase: there is no entry behind it."""
+_NAME_LENGTH: Final = 130
+
+
+class Feeder(NamedTuple):
+    """Which queue of which store."""
+
+    store: bytes
+    queue: str
+
+
+@dataclass(frozen=True)
+class ProgressTables:
+    """The two tables, in one schema, as a dialect has them."""
+
+    dialect: Dialect
+    progress: sa.Table
+    tables: sa.Table
+
+    @classmethod
+    def of(cls, dialect: Dialect, schema: str | None) -> ProgressTables:
+        """The tables of a schema, None for the default one."""
+        metadata = sa.MetaData()
+        name = dialect.binary_text(_NAME_LENGTH)
+        store = dialect.binary(STORE_ID_BYTES)
+        quoted = None if schema is None else sa.sql.quoted_name(schema, quote=True)
+        progress = sa.Table(
+            "cq_progress",
+            metadata,
+            sa.Column("store", store, primary_key=True),
+            sa.Column("queue", name, primary_key=True),
+            sa.Column("epoch", sa.BigInteger(), primary_key=True, autoincrement=False),
+            sa.Column("bucket", sa.BigInteger(), primary_key=True, autoincrement=False),
+            sa.Column("sequence", dialect.binary(SEQUENCE_BYTES), nullable=False),
+            sa.Column("updated_at", dialect.time(), nullable=False),
+            schema=quoted,
+        )
+        tables = sa.Table(
+            "cq_tables",
+            metadata,
+            sa.Column("name", name, primary_key=True),
+            sa.Column("store", store, nullable=False),
+            sa.Column("queue", name, nullable=False),
+            schema=quoted,
+        )
+        return cls(dialect, progress, tables)
+
+    # Progress
+
+    def locked(self, conn: sa.Connection, feeder: Feeder, epoch: int, bucket: int) -> bytes | None:
+        """The progress of a bucket, which nobody else can change until the transaction ends; None for no row."""
+        found = self._locking(sa.select(self.progress.c.sequence).where(self._at(feeder, epoch, bucket)))
+        value = conn.execute(found).scalar_one_or_none()
+        return None if value is None else bytes(value)
+
+    def insert_if_missing(
+        self, conn: sa.Connection, feeder: Feeder, epoch: int, bucket: int, sequence: bytes = b""
+    ) -> None:
+        """Make a bucket's row; whoever else is making it is waited for, and his stays."""
+        row = {
+            "store": feeder.store,
+            "queue": feeder.queue,
+            "epoch": epoch,
+            "bucket": bucket,
+            "sequence": sequence,
+            "updated_at": self._now(),
+        }
+        conn.execute(self.dialect.insert_if_missing(self.progress, row))
+
+    def advance(self, conn: sa.Connection, feeder: Feeder, epoch: int, bucket: int, sequence: bytes) -> None:
+        """Set the progress of a bucket whose row is locked."""
+        change = {"sequence": sequence, "updated_at": self._now()}
+        conn.execute(sa.update(self.progress).where(self._at(feeder, epoch, bucket)).values(change))
+
+    def all_of(self, conn: sa.Connection, feeder: Feeder) -> dict[tuple[int, int], bytes]:
+        """{(epoch, bucket): progress} of a queue, locked."""
+        table = self.progress
+        query = sa.select(table.c.epoch, table.c.bucket, table.c.sequence).where(self._of(feeder))
+        return {
+            (epoch, bucket): bytes(sequence) for epoch, bucket, sequence in conn.execute(self._locking(query))
+        }
+
+    def close(self, conn: sa.Connection, feeder: Feeder) -> None:
+        """End all epochs of a queue: nothing that was read in them can be applied any more."""
+        change = {"sequence": CLOSED, "updated_at": self._now()}
+        conn.execute(sa.update(self.progress).where(self._of(feeder)).values(change))
+
+    # Who feeds which table
+
+    def owner(self, conn: sa.Connection, name: str) -> Feeder | None:
+        """Who feeds a table, locked; None for nobody so far."""
+        table = self.tables
+        query = self._locking(sa.select(table.c.store, table.c.queue).where(table.c.name == name))
+        found = conn.execute(query).one_or_none()
+        return None if found is None else Feeder(bytes(found.store), found.queue)
+
+    def claim(self, conn: sa.Connection, name: str, feeder: Feeder) -> Feeder:
+        """Say that this queue feeds the table, unless another one does; returns which one does.
+
+        A queue that feeds this table feeds no other one any more.
+        """
+        row = {"name": name, "store": feeder.store, "queue": feeder.queue}
+        conn.execute(self.dialect.insert_if_missing(self.tables, row))
+        owner = self.owner(conn, name) or feeder
+        if owner == feeder:
+            others = sa.and_(self._of(feeder, self.tables), self.tables.c.name != name)
+            conn.execute(sa.delete(self.tables).where(others))
+        return owner
+
+    def take(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
+        """Say that this queue feeds the table, whoever did before; that one's export is closed."""
+        owner = self.claim(conn, name, feeder)
+        if owner != feeder:
+            self.close(conn, owner)
+            conn.execute(sa.update(self.tables).where(self.tables.c.name == name).values(feeder._asdict()))
+
+    def _at(self, feeder: Feeder, epoch: int, bucket: int) -> Any:
+        table = self.progress
+        return sa.and_(self._of(feeder), table.c.epoch == epoch, table.c.bucket == bucket)
+
+    def _of(self, feeder: Feeder, table: sa.Table | None = None) -> Any:
+        columns = (self.progress if table is None else table).c
+        return sa.and_(columns.store == feeder.store, columns.queue == feeder.queue)
+
+    def _locking(self, query: Any) -> Any:
+        return query.with_for_update() if self.dialect.locks_rows else query
+
+    def _now(self) -> Any:
+        return self.dialect.moment(datetime.now(UTC))

@@ -1,0 +1,116 @@
+"""What somebody decides when a database was set back: export everything again, or go on from where both are.
+
+Both begin a new epoch. In the reporting database all progress of earlier ones is closed, for good, in the transaction
+that makes the progress of the new one: so a worker that read a batch before cannot apply it after. Then the store takes
+over the new epoch. If that is not reached, the export stands still, and either can be run again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from cq.configuring import rebuild_observer
+from cq.keys import ExportKeys, generation_of
+from cq.observers.export import BUCKETS
+from cq.observers.exporterrors import ExportFailed
+from cq.observers.exportrows import holds
+from cq.observers.exports import NAME, Export, wake_keeper
+from cq.observers.exportstate import Control, ExportState, read_control, read_state
+from cq.observers.sqlcheck import check
+from cq.observers.sqlprogress import CLOSED, Feeder, ProgressTables
+from cq.observers.sqltable import SEQUENCE
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+_MAX_GENERATIONS: Final = 1_000
+
+
+def rebase(db: Database, export: Export) -> int:
+    """Go on exporting from where the store is, whatever the reporting database holds; returns the new epoch.
+
+    Nothing is exported again. A table that another queue feeds is taken over. Raises `ExportFailed`.
+    """
+    keys = ExportKeys(export.queue)
+    epoch = _take_over(db, export, keys)
+    if not transact(db, lambda tr: _begin_epoch(tr, keys, epoch)):
+        raise ExportFailed(f"another rebuild or rebase of queue {export.queue!r} has overtaken this one")
+    return epoch
+
+
+def rebuild(db: Database, export: Export) -> int:
+    """Export all values again, through the passes and without stopping, then sweep; returns the new generation.
+
+    The workers do it; this returns at once. Raises `ExportFailed`.
+    """
+    highest = _highest_generation(export)
+    generation = _new_generation(db, export.queue)
+    # In a store that was set back, numbers come again that the table already has.
+    if highest - generation > _MAX_GENERATIONS:
+        raise ExportFailed(
+            f"the table {str(export.definition)!r} has rows with sequences that are not cq's: empty it first"
+        )
+    while generation <= highest:
+        generation = _new_generation(db, export.queue)
+    rebase(db, export)
+    return generation
+
+
+def _new_generation(db: Database, queue: str) -> int:
+    config = rebuild_observer(db, queue, NAME)
+    return next(each.generation for each in config.observers if each.name == NAME)
+
+
+def _highest_generation(export: Export) -> int:
+    """The latest generation of which anything is in the table."""
+    with export.reporting.transaction() as (conn, dialect):
+        check(conn, dialect, export.definition, export.queue)
+        sequence = export.definition.table(dialect).c[SEQUENCE]
+        found = conn.execute(sa.select(sequence).order_by(sequence.desc()).limit(1)).scalar_one_or_none()
+    return 0 if found is None else generation_of(bytes(found))
+
+
+def _take_over(db: Database, export: Export, keys: ExportKeys) -> int:
+    """Close all epochs before in the reporting database, and make the progress of a new one."""
+    feeder = Feeder(export.store, export.queue)
+    with export.reporting.transaction() as (conn, dialect):
+        check(conn, dialect, export.definition, export.queue)
+        own = ProgressTables.of(dialect, export.definition.schema)
+        own.take(conn, str(export.definition), feeder)
+        before = own.all_of(conn, feeder)
+        control = transact(db, lambda tr: read_control(tr.snapshot, keys))
+        epoch = max([control.epoch, *(epoch for epoch, _ in before)]) + 1
+        own.close(conn, feeder)
+        for bucket in range(BUCKETS):
+            progress = before.get((control.epoch, bucket), b"")
+            start = _start(db, keys, control, bucket, progress)
+            own.insert_if_missing(conn, feeder, epoch, bucket, start)
+    return epoch
+
+
+def _start(db: Database, keys: ExportKeys, control: Control, bucket: int, progress: bytes) -> bytes:
+    """From where a bucket is to go on: what was applied and waits to be cleared is not applied again."""
+
+    def read(tr: Transaction) -> bytes:
+        if progress not in (b"", CLOSED) and holds(tr.snapshot, keys, bucket, progress):
+            return progress
+        state = read_state(tr.snapshot, keys, bucket)
+        return state.cleared if state.epoch == control.epoch else b""
+
+    return transact(db, read)
+
+
+def _begin_epoch(tr: Transaction, keys: ExportKeys, epoch: int) -> bool:
+    """Take over a new epoch, with what is known of each bucket in the one before; False if another one was faster."""
+    control = read_control(tr, keys)
+    if control.epoch >= epoch:
+        return control.epoch == epoch  # when the commit before got lost
+    for bucket in range(BUCKETS):
+        state = read_state(tr, keys, bucket)
+        cleared = state.cleared if state.epoch == control.epoch else b""
+        tr.set(keys.state(bucket), ExportState(epoch, cleared).to_bytes())
+    tr.set(keys.control, Control(epoch, control.swept).to_bytes())
+    tr.clear(keys.stopped)
+    wake_keeper(tr, keys)
+    return True

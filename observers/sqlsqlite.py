@@ -1,0 +1,84 @@
+"""SQLite as a reporting database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+
+from cq.observers.sqldialect import Dialect, Row, on_conflict_update
+
+_INDEXES: Final = sa.text("SELECT name, origin FROM pragma_index_list(:name)")
+_INDEX_COLLATIONS: Final = sa.text("SELECT name, coll FROM pragma_index_xinfo(:name) WHERE key = 1")
+
+
+class Sqlite(Dialect):
+    """SQLite 3.24 and newer; a transaction that reports begins with `BEGIN IMMEDIATE`, which locks the database."""
+
+    name = "sqlite"
+    locks_rows = False
+
+    def binary_text(self, length: int | None) -> sa.types.TypeEngine[Any]:
+        return sqlite.TEXT(collation="BINARY")
+
+    def binary(self, length: int | None) -> sa.types.TypeEngine[Any]:
+        return sqlite.BLOB()
+
+    def value_types(self) -> Mapping[str, sa.types.TypeEngine[Any]]:
+        # A decimal as text keeps its digits; SQLite has no type that would.
+        text = sqlite.TEXT()
+        return {
+            "str": text,
+            "bytes": sqlite.BLOB(),
+            "float": sqlite.REAL(),
+            "decimal": text,
+            "datetime": text,
+            "json": text,
+        }
+
+    def time(self) -> sa.types.TypeEngine[Any]:
+        return sqlite.TEXT()
+
+    def decimal(self, value: Decimal) -> Any:
+        return str(value)
+
+    def moment(self, value: datetime) -> Any:
+        return value.astimezone(UTC).isoformat(sep=" ", timespec="microseconds")
+
+    def json(self, plain: Any) -> Any:
+        return self.text(json.dumps(plain, ensure_ascii=False))
+
+    def collations(self, conn: sa.Connection, table: sa.Table) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for index in conn.execute(_INDEXES, {"name": table.name}).all():
+            if index.origin == "pk":
+                rows = conn.execute(_INDEX_COLLATIONS, {"name": index.name})
+                found |= {row.name: row.coll for row in rows}
+        return found
+
+    def insert(self, table: sa.Table) -> sqlite.Insert:
+        return sqlite.insert(table)
+
+    def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
+        return sqlite.insert(table).values(row).on_conflict_do_nothing()
+
+    def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+        # One prepared statement, run for each row within the library: faster than one with many rows.
+        conn.execute(on_conflict_update(sqlite.insert(table), table), list(rows))
+
+    def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
+        conn.execute(*_delete_each(table, keys))
+
+
+def _delete_each(table: sa.Table, keys: Sequence[Row]) -> tuple[sa.Executable, list[dict[str, Any]]]:
+    columns = list(table.primary_key.columns)
+    given = {column.name: f"p{number}" for number, column in enumerate(columns)}
+    where = [column == sa.bindparam(given[column.name]) for column in columns]
+    return sa.delete(table).where(*where), [
+        {parameter: key[column] for column, parameter in given.items()} for key in keys
+    ]

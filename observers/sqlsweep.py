@@ -1,0 +1,67 @@
+"""Going through a table in pieces, and sweeping the rows that a generation has not written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cq.observers.sqlengine import ReportingDatabase
+from cq.observers.sqltable import SEQUENCE, TableDefinition, columns_of
+
+PAGE: Final = 2_000
+
+
+def pages(reporting: ReportingDatabase, definition: TableDefinition) -> Iterator[list[dict[str, Any]]]:
+    """All rows in the order of their primary keys, some at a time, each piece in a transaction of its own."""
+    last: tuple[Any, ...] | None = None
+    while True:
+        with reporting.reading() as (conn, dialect):
+            table = definition.table(dialect)
+            key = list(table.primary_key.columns)
+            query = sa.select(table).order_by(*key).limit(PAGE)
+            if last is not None:
+                query = query.where(_behind(key, last))
+            rows = [dict(row) for row in conn.execute(query).mappings()]
+        if rows:
+            yield rows
+        if len(rows) < PAGE:
+            return
+        last = columns_of(rows[-1], [column.name for column in key])
+
+
+def sweep(reporting: ReportingDatabase, definition: TableDefinition, below: bytes) -> int:
+    """Delete the rows whose sequence is below this one, online and in pieces; returns how many there were."""
+    swept = 0
+    for rows in pages(reporting, definition):
+        stale = [row for row in rows if bytes(row[SEQUENCE]) < below]
+        if stale:
+            swept += _delete(reporting, definition, stale, below)
+    return swept
+
+
+def _delete(
+    reporting: ReportingDatabase, definition: TableDefinition, rows: list[dict[str, Any]], below: bytes
+) -> int:
+    with reporting.transaction() as (conn, dialect):
+        table = definition.table(dialect)
+        key = list(table.primary_key.columns)
+        names = [column.name for column in key]
+        given = [sa.bindparam(f"p{number}", type_=column.type) for number, column in enumerate(key)]
+        # Of a row that was written meanwhile the sequence is no longer below.
+        where = [column == parameter for column, parameter in zip(key, given, strict=True)]
+        where.append(table.c[SEQUENCE] < sa.bindparam("below", below))
+        parameters = [
+            {f"p{number}": value for number, value in enumerate(columns_of(row, names))} | {"below": below}
+            for row in rows
+        ]
+        return conn.execute(sa.delete(table).where(*where), parameters).rowcount
+
+
+def _behind(key: list[sa.Column[Any]], last: tuple[Any, ...]) -> Any:
+    """Whether a row comes after the one with this primary key."""
+    if len(key) == 1:
+        return key[0] > last[0]
+    given = [sa.bindparam(None, value, type_=column.type) for column, value in zip(key, last, strict=True)]
+    return sa.tuple_(*key) > sa.tuple_(*given)

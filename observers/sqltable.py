@@ -1,0 +1,241 @@
+"""The table that a queue is exported to: which columns, and how keys and values become rows.
+
+By default a table has the columns `key` (`key_1`, `key_2` ... for tuples), `value`, `sequence` and `updated_at`. An
+application can have columns of its own for key and value; `sequence` (of the entry that wrote the row) and
+`updated_at` are cq's.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cq.codec import KeyType, ValueType
+from cq.errors import InvalidConfiguration
+from cq.keys import SEQUENCE_BYTES
+from cq.observers.sqldialect import CannotConvert, Dialect
+
+SEQUENCE: Final = "sequence"
+UPDATED_AT: Final = "updated_at"
+MAX_NAME: Final = 63
+"""Characters of an identifier: PostgreSQL's limit, and the lowest of all."""
+
+Types = Mapping[str, sa.types.TypeEngine[Any]]
+
+
+class Layout(ABC):
+    """Which columns a table has for key and value, and what is in them."""
+
+    @abstractmethod
+    def key_types(self, dialect: Dialect) -> Types:
+        """{column: type} of the primary key."""
+
+    @abstractmethod
+    def value_types(self, dialect: Dialect) -> Types:
+        """{column: type} of the other columns, but for `sequence` and `updated_at`."""
+
+    @abstractmethod
+    def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
+        """{column: value} of the primary key; raises `CannotConvert`."""
+
+    @abstractmethod
+    def value_row(self, dialect: Dialect, key: Any, value: Any) -> dict[str, Any]:
+        """{column: value} of the other columns; raises `CannotConvert`."""
+
+    def key_of(self, row: Mapping[str, Any]) -> Any:
+        """The key of a row, from the columns of its primary key; None when the layout cannot tell."""
+        return None
+
+
+class DefaultLayout(Layout):
+    """The columns for a queue's types."""
+
+    def __init__(self, key: KeyType, value: ValueType) -> None:
+        self._key, self._value = key, value
+        parts = range(1, len(key.parts) + 1)
+        self._names = [f"key_{part}" for part in parts] if key.is_tuple else ["key"]
+
+    def key_types(self, dialect: Dialect) -> Types:
+        parts = self._key.parts
+        return {
+            name: dialect.key_type(kind, len(parts)) for name, kind in zip(self._names, parts, strict=True)
+        }
+
+    def value_types(self, dialect: Dialect) -> Types:
+        return {"value": dialect.value_type(self._value.name)}
+
+    def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
+        parts = key if self._key.is_tuple else (key,)
+        if not isinstance(parts, tuple) or len(parts) != len(self._names):
+            raise CannotConvert(f"the key {key!r} is not of the type {self._key}")
+        converted = [dialect.to_sql(kind, part) for kind, part in zip(self._key.parts, parts, strict=True)]
+        dialect.check_key(converted)
+        return dict(zip(self._names, converted, strict=True))
+
+    def value_row(self, dialect: Dialect, key: Any, value: Any) -> dict[str, Any]:
+        return {"value": dialect.to_sql(self._value.name, value)}
+
+    def key_of(self, row: Mapping[str, Any]) -> Any:
+        parts = tuple(
+            bytes(part) if isinstance(part, memoryview) else part for part in map(row.get, self._names)
+        )
+        return parts if self._key.is_tuple else parts[0]
+
+
+class Columns(Layout):
+    """Columns of an application's own.
+
+    Args:
+        key: {column: SQLAlchemy type} of the primary key. Texts are compared byte by byte, unless the type names
+            a collation.
+        value: {column: SQLAlchemy type} of the others; names other than `sequence` and `updated_at`.
+        key_row: from a key to {column: value} of the primary key. Different keys must give different ones.
+        value_row: from key and value to {column: value} of the other columns.
+        key_of: from {column: value} of the primary key back to the key, for `cq export verify` to find rows too many.
+
+    What the functions raise sets the entry aside.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: Types,
+        value: Types,
+        key_row: Callable[[Any], Mapping[str, Any]],
+        value_row: Callable[[Any, Any], Mapping[str, Any]],
+        key_of: Callable[[Mapping[str, Any]], Any] | None = None,
+    ) -> None:
+        taken = {SEQUENCE, UPDATED_AT} & (key.keys() | value.keys()) | key.keys() & value.keys()
+        if not key or taken:
+            raise InvalidConfiguration(
+                f"expected columns for the key, and names that are not taken, got: {sorted(taken) or 'no key'}"
+            )
+        self._types = dict(key), dict(value)
+        self._key_row, self._value_row, self._key_of = key_row, value_row, key_of
+
+    def key_types(self, dialect: Dialect) -> Types:
+        return {name: _compared_by_bytes(of, dialect) for name, of in self._types[0].items()}
+
+    def value_types(self, dialect: Dialect) -> Types:
+        return self._types[1]
+
+    def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
+        row = _checked(dialect, _called(self._key_row, key), self._types[0])
+        dialect.check_key(list(row.values()))
+        return row
+
+    def value_row(self, dialect: Dialect, key: Any, value: Any) -> dict[str, Any]:
+        return _checked(dialect, _called(self._value_row, key, value), self._types[1])
+
+    def key_of(self, row: Mapping[str, Any]) -> Any:
+        return None if self._key_of is None else self._key_of(row)
+
+
+@dataclass(frozen=True)
+class TableDefinition:
+    """A table to export to: its name, the schema it is in (None for the default one), and its columns.
+
+    Raises `InvalidConfiguration` for a name that not every database takes.
+    """
+
+    name: str
+    layout: Layout
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in (self.name, self.schema):
+            if name is not None:
+                check_identifier(name)
+
+    def __str__(self) -> str:
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+    def table(self, dialect: Dialect) -> sa.Table:
+        """The table as the dialect has it; its names are quoted wherever they occur."""
+        columns = [
+            sa.Column(_quoted(name), of, primary_key=True, autoincrement=False)
+            for name, of in self.layout.key_types(dialect).items()
+        ]
+        columns += [
+            sa.Column(_quoted(name), of, nullable=isinstance(self.layout, Columns))
+            for name, of in self.layout.value_types(dialect).items()
+        ]
+        columns += [
+            sa.Column(_quoted(SEQUENCE), dialect.binary(SEQUENCE_BYTES), nullable=False),
+            sa.Column(_quoted(UPDATED_AT), dialect.time(), nullable=False),
+        ]
+        schema = None if self.schema is None else _quoted(self.schema)
+        return sa.Table(_quoted(self.name), sa.MetaData(), *columns, schema=schema)
+
+    def row(self, dialect: Dialect, key: Any, value: Any, sequence: bytes) -> dict[str, Any]:
+        """The row of a key; raises `CannotConvert`."""
+        return {
+            **self.layout.key_row(dialect, key),
+            **self.layout.value_row(dialect, key, value),
+            SEQUENCE: sequence,
+            UPDATED_AT: dialect.moment(datetime.now(UTC)),
+        }
+
+
+def check_identifier(name: object) -> str:
+    """The name itself; raises `InvalidConfiguration` unless every database takes it, in quotes."""
+    if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_NAME or not name.isprintable():
+        raise InvalidConfiguration(f"expected a name of 1 to {MAX_NAME} printable characters, got: {name!r}")
+    if name != name.strip():  # MySQL takes no name that ends with a space
+        raise InvalidConfiguration(f"expected a name without spaces around it, got: {name!r}")
+    return name
+
+
+def same(expected: Any, found: Any) -> bool:
+    """Whether a column holds what was to be written, as drivers give it back."""
+    if isinstance(found, memoryview):
+        found = bytes(found)
+    if isinstance(expected, bool) or isinstance(found, bool):
+        return bool(expected) == bool(found)
+    if isinstance(expected, Decimal) or isinstance(found, Decimal):
+        return bool(_decimal(expected) == _decimal(found))
+    if isinstance(expected, float) and isinstance(found, float) and math.isnan(expected):
+        return math.isnan(found)
+    agrees: bool = expected == found
+    return agrees
+
+
+def _decimal(value: Any) -> Any:
+    return str(value) if isinstance(value, Decimal) and value.is_nan() else value
+
+
+def _quoted(name: str) -> Any:
+    return sa.sql.quoted_name(name, quote=True)
+
+
+def _compared_by_bytes(of: sa.types.TypeEngine[Any], dialect: Dialect) -> sa.types.TypeEngine[Any]:
+    if isinstance(of, sa.String) and of.collation is None:
+        binary = dialect.binary_text(of.length)
+        collation = getattr(binary, "collation", None)
+        return sa.String(of.length, collation=collation) if of.length else binary
+    return of
+
+
+def _called(function: Callable[..., Mapping[str, Any]], *args: Any) -> Mapping[str, Any]:
+    try:
+        return function(*args)
+    except Exception as error:
+        raise CannotConvert(f"{type(error).__name__}: {error}") from error
+
+
+def _checked(dialect: Dialect, row: Mapping[str, Any], types: Types) -> dict[str, Any]:
+    if row.keys() != types.keys():
+        raise CannotConvert(f"expected the columns {', '.join(types)}, got: {', '.join(row)}")
+    return {name: dialect.checked(value) for name, value in row.items()}
+
+
+def columns_of(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """The values of some columns of a row, to compare and to look up by."""
+    return tuple(row[name] for name in names)

@@ -1,0 +1,87 @@
+"""What tests of exports into SQL need: an export of a queue, and a look at its table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+import cq
+from cq.backfill import switch_observers
+from cq.observers import export
+from cq.observers.exports import Export, export_spec, export_tasks, find_export
+from cq.observers.runner import DONE
+from cq.observers.sqlcheck import init
+from cq.observers.sqltable import columns_of
+from cq.store.transact import transact
+from tests.helpers import combine_all
+
+FACTORIES = {"export": export.observer}
+
+
+def configure(
+    db: Any, name: str, table: str = "report", columns: str | None = None, **settings: Any
+) -> Export:
+    """A queue that is exported, and its table."""
+    cq.configure(db, name, observers=[export_spec(table, columns=columns)], **settings)
+    found = find_export(db, name)
+    init(found.reporting, found.definition)
+    return found
+
+
+def add(db: Any, name: str, updates: dict[Any, Any]) -> None:
+    """Add updates in one transaction."""
+    transact(db, lambda tr: cq.CombineQueue(name).add(tr, updates))
+
+
+def combine(db: Any, name: str) -> None:
+    """Run passes until nothing is queued, with the observers told."""
+    combine_all(db, name, App())
+    switch_observers(db, name)
+
+
+class App(cq.App):
+    """An app that has the built-in export."""
+
+    def code(self, wanted: Any, built_in: Any = None) -> Any:
+        return super().code(wanted, built_in or FACTORIES)
+
+
+def work(db: Any, name: str) -> None:
+    """Export until nothing is left to do; fails when a task fails."""
+    found = find_export(db, name)
+    tasks = export_tasks(db, found.config, found.observer)
+    try:
+        for task in reversed(tasks):  # the keeper last: it sweeps once all is exported
+            while (pause := task.run()) != DONE:
+                assert pause == 0.0, f"{task}: {task.problem or pause}"
+    finally:
+        for task in tasks:
+            task.end()
+
+
+def problems(db: Any, name: str) -> list[str]:
+    """Run every task once; what they say fails."""
+    found = find_export(db, name)
+    tasks = export_tasks(db, found.config, found.observer)
+    for task in tasks:
+        task.run()
+        task.end()
+    return [task.problem for task in tasks if task.problem]
+
+
+def table_of(found: Export, *columns: str) -> list[tuple[Any, ...]]:
+    """The rows of an export's table, sorted; of some columns, by default key and value."""
+    with found.reporting.reading() as (conn, dialect):
+        table = found.definition.table(dialect)
+        names = columns or tuple(
+            column.name for column in table.columns if column.name not in ("sequence", "updated_at")
+        )
+        rows = conn.execute(sa.select(table)).mappings().all()
+        return sorted(columns_of(dict(row), names) for row in rows)
+
+
+def sql(found: Export, text: str, **parameters: Any) -> None:
+    """Change something in the reporting database behind cq's back."""
+    with found.reporting.transaction() as (conn, _):
+        conn.execute(sa.text(text), parameters)
