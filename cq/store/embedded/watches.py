@@ -133,7 +133,8 @@ class Watches:
         finally:
             references, self._by_key, self._number = list(self._references()), {}, 0
             _fail(_live(references), code)
-            listener.close()
+            with self._lock:  # `close` may be about to wake it
+                listener.close()
 
     def _look(self, connection: sqlite3.Connection, listener: Listener) -> bool:
         """One round, longer while there is nothing to watch; False when the thread is not needed any more."""
