@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from cq.changes import Change, ObserverFunction
 from cq.config import QueueConfig
-from cq.keys import INCOMPLETE_VERSIONSTAMP, ExportKeys, bucket_of
+from cq.exportkeys import ExportKeys
+from cq.keys import INCOMPLETE_VERSIONSTAMP, bucket_of
 from cq.observers.exportrows import Entry, encoded_key, pack
 from cq.store.api import Transaction
 

@@ -17,7 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from cq.keys import ExportKeys, after
+from cq.exportkeys import ExportKeys
+from cq.keys import after
 from cq.observers.exportbatch import Batch, Exporter, Halving, Position
 from cq.observers.exporterrors import ExportFailed, ExportStopped, OutdatedBatch
 from cq.observers.exportnote import FailureNote

@@ -7,7 +7,7 @@ from typing import Final
 
 import tenacity
 
-from cq.keys import ExportKeys
+from cq.exportkeys import ExportKeys
 from cq.observers.exportstate import Failure, next_failure, read_failures, write_failure
 from cq.store.api import Database
 from cq.store.transact import transact

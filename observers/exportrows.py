@@ -20,15 +20,8 @@ from typing import Any, Final, NamedTuple
 from cq import codec
 from cq.codec import MAX_VALUE_BYTES
 from cq.errors import CorruptData, InvalidData, TooLarge
-from cq.keys import (
-    SEQUENCE_BYTES,
-    ExportKeys,
-    after,
-    generation_of,
-    sequence_at,
-    version_of,
-    versionstamp_of,
-)
+from cq.exportkeys import SEQUENCE_BYTES, ExportKeys, generation_of, sequence_at, versionstamp_of
+from cq.keys import after, version_of
 from cq.store.api import WANT_ALL, TransactionRead
 
 ROW_BYTES: Final = 8_000

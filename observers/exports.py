@@ -13,7 +13,8 @@ from cq.backfill import current_generation
 from cq.changes import ObserverSpec
 from cq.config import ObserverConfig, QueueConfig, read_config
 from cq.errors import InvalidConfiguration
-from cq.keys import INCOMPLETE_VERSIONSTAMP, ExportKeys
+from cq.exportkeys import ExportKeys
+from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.export import BUCKETS
 from cq.observers.exporting import ExportTask
 from cq.observers.sql import SqlExporter

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from cq import codec, keys
 from cq.errors import CorruptData
-from cq.keys import ExportKeys
+from cq.exportkeys import ExportKeys, name_of, queue_names_below
 from cq.store.api import Transaction, TransactionRead
 
 ERROR_CHARACTERS: Final = 1_000
@@ -180,9 +180,9 @@ def read_entries_aside(tr: TransactionRead, queue: ExportKeys) -> Iterator[Aside
 def export_names(tr: TransactionRead) -> list[str]:
     """The names of all export queues of which anything is stored, sorted; two reads for each queue there is."""
     names = []
-    begin, end = keys.queue_names_below()
+    begin, end = queue_names_below()
     while found := tr.get_range(begin, end, limit=1).to_list():
-        name = keys.name_of(found[0].key)
+        name = name_of(found[0].key)
         below = ExportKeys(name).prefix
         if tr.get_range(below, keys.prefix_end(below), limit=1).to_list():
             names.append(name)

@@ -9,7 +9,8 @@ from typing import Any, Final
 from cq.backfill import current_generation
 from cq.config import read_config
 from cq.errors import QueueNotConfigured
-from cq.keys import ExportKeys, version_of, versionstamp_of
+from cq.exportkeys import ExportKeys, versionstamp_of
+from cq.keys import version_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportstate import (
     Failure,

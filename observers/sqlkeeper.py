@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cq.keys import ExportKeys, first_sequence, version_of, versionstamp_of
+from cq.exportkeys import ExportKeys, first_sequence, versionstamp_of
+from cq.keys import version_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch, Position
 from cq.observers.exporterrors import ExportStopped, OutdatedBatch

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cq.keys import SEQUENCE_BYTES
+from cq.exportkeys import SEQUENCE_BYTES
 from cq.observers.sqldialect import Dialect
 from cq.storeid import STORE_ID_BYTES
 

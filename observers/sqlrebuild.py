@@ -12,7 +12,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from cq.configuring import rebuild_observer
-from cq.keys import ExportKeys, generation_of
+from cq.exportkeys import ExportKeys, generation_of
 from cq.observers.export import BUCKETS
 from cq.observers.exporterrors import ExportFailed
 from cq.observers.exportrows import holds

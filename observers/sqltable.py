@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from cq.codec import KeyType, ValueType
 from cq.errors import InvalidConfiguration
-from cq.keys import SEQUENCE_BYTES
+from cq.exportkeys import SEQUENCE_BYTES
 from cq.observers.sqldialect import CannotConvert, Dialect
 
 SEQUENCE: Final = "sequence"

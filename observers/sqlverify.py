@@ -16,7 +16,8 @@ import sqlalchemy as sa
 
 from cq.backfill import current_generation
 from cq.errors import CqError
-from cq.keys import ExportKeys, bucket_of, version_of, versionstamp_of
+from cq.exportkeys import ExportKeys, versionstamp_of
+from cq.keys import bucket_of, version_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportrows import encoded_key
 from cq.observers.exports import NAME, Export

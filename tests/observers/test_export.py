@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import cq
 from cq.config import read_config
-from cq.keys import ExportKeys, bucket_of
+from cq.exportkeys import ExportKeys
+from cq.keys import bucket_of
 from cq.observers import export, exporting
 from cq.observers.export import BUCKETS, ExportQueue
 from cq.observers.exportbatch import Batch, Halving, Position

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import mysql
 
 import cq
 from cq.codec import KeyType, ValueType
-from cq.keys import ExportKeys
+from cq.exportkeys import ExportKeys
 from cq.observers.exporterrors import CannotExport, ExportFailed
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.exportstatus import export_status

@@ -1,0 +1,137 @@
+"""The keys of export queues, which lie below `P "e"` of the combine queue of the same name, if there is one.
+
+Numbers are big-endian, so that keys sort as the numbers do.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from cq.errors import CorruptData
+from cq.keys import ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
+
+_INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
+_NUMBER: Final = Struct(">I")
+_PAIR: Final = Struct(">II")
+_COUNTER: Final = Struct(">Q")
+_OFFSET: Final = Struct("<I")
+
+SEQUENCE_BYTES: Final = 4 + VERSIONSTAMP_BYTES + _COUNTER.size
+"""Bytes of the sequence of an entry that waits to be exported: generation, versionstamp, counter."""
+
+
+class ExportKeys:
+    r"""The keys of one export queue, all below `P "e"`; P is that of the combine queue of the same name.
+
+        "q" bucket4 g4 versionstamp10 counter8   packed entries            add (blind)
+        "n" bucket4                              notification              add (blind), cleared by exporters
+        "b" bucket4                              epoch and `cleared up to` exporters (the lock)
+        "f" bucket4                              why it fails, since when  exporters
+        "x" bucket4 sequence22 piece4            what was set aside        exporters
+        "c"                                      epoch, generation swept   rebuild, rebase, the keeper
+        "s"                                      why the export is stopped exporters
+        "k"                                      the keeper's notification workers, rebuild, rebase
+
+    >>> ExportKeys("words").notification(2)
+    b'cq/q/words/en\x00\x00\x00\x02'
+    """
+
+    def __init__(self, name: str) -> None:
+        self.prefix = QueueKeys(name).prefix + b"e"
+        self.control = self.prefix + b"c"
+        self.stopped = self.prefix + b"s"
+        self.keeper = self.prefix + b"k"
+        self._rows = self.prefix + b"q"
+        self._notifications = self.prefix + b"n"
+        self._states = self.prefix + b"b"
+        self._failures = self.prefix + b"f"
+        self._aside = self.prefix + b"x"
+
+    def rows(self, bucket: int) -> tuple[bytes, bytes]:
+        """The range of a bucket's rows, in the order of their sequences."""
+        prefix = self._rows + _NUMBER.pack(bucket)
+        return prefix, prefix + b"\xff" * (SEQUENCE_BYTES + 1)
+
+    def new_row(self, bucket: int, generation: int, counter: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for a row; `counter` is that of its first entry."""
+        prefix = self._rows + _PAIR.pack(bucket, generation)
+        return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
+
+    def row(self, bucket: int, sequence: bytes) -> bytes:
+        """The key of the row whose first entry has this sequence."""
+        return self._rows + _NUMBER.pack(bucket) + sequence
+
+    def sequence_of_row(self, key: bytes) -> bytes:
+        """The sequence of a row's first entry; raises `CorruptData` for a key that is none of a row."""
+        if len(key) != len(self._rows) + _NUMBER.size + SEQUENCE_BYTES:
+            raise CorruptData(f"the key {key!r} is not one of an export queue")
+        return key[-SEQUENCE_BYTES:]
+
+    def all_rows(self) -> tuple[bytes, bytes]:
+        """The range of all rows of the export queue."""
+        return self._rows, prefix_end(self._rows)
+
+    def notification(self, bucket: int) -> bytes:
+        """The key that says that the bucket has entries to export."""
+        return self._notifications + _NUMBER.pack(bucket)
+
+    def state(self, bucket: int) -> bytes:
+        """The key of a bucket's state: what two exporters of one bucket conflict on."""
+        return self._states + _NUMBER.pack(bucket)
+
+    def failure(self, bucket: int | None) -> bytes:
+        """The key of the note of why a bucket's export fails, or the keeper's work (None)."""
+        return self._failures + (b"" if bucket is None else _NUMBER.pack(bucket))
+
+    def failures(self) -> tuple[bytes, bytes]:
+        """The range of all notes of failures."""
+        return self._failures, prefix_end(self._failures)
+
+    def aside(self) -> tuple[bytes, bytes]:
+        """The range of all that was set aside."""
+        return self._aside, prefix_end(self._aside)
+
+    def aside_piece(self, bucket: int, sequence: bytes, piece: int) -> bytes:
+        """The key of a piece of an entry that was set aside."""
+        return self._aside + _NUMBER.pack(bucket) + sequence + _NUMBER.pack(piece)
+
+    def parse_aside(self, key: bytes) -> tuple[int, bytes, int]:
+        """Bucket, sequence and piece of an entry that was set aside."""
+        rest = key[len(self._aside) :]
+        return _NUMBER.unpack(rest[:4])[0], rest[4:-4], _NUMBER.unpack(rest[-4:])[0]
+
+
+def sequence_at(first: bytes, offset: int) -> bytes:
+    """The sequence so many entries behind another one of the same row."""
+    counter = _COUNTER.unpack(first[-_COUNTER.size :])[0] + offset
+    return first[: -_COUNTER.size] + _COUNTER.pack(counter)
+
+
+def first_sequence(generation: int) -> bytes:
+    """What no sequence of the generation is below, and all of earlier ones are."""
+    return _NUMBER.pack(generation) + b"\x00" * (SEQUENCE_BYTES - 4)
+
+
+def generation_of(sequence: bytes) -> int:
+    """The generation in a sequence.
+
+    >>> generation_of(first_sequence(3))
+    3
+    """
+    return int(_NUMBER.unpack(sequence[:4])[0])
+
+
+def versionstamp_of(sequence: bytes) -> bytes:
+    """The versionstamp in a sequence."""
+    return sequence[4 : 4 + VERSIONSTAMP_BYTES]
+
+
+def queue_names_below() -> tuple[bytes, bytes]:
+    """The range below which every queue, combine queue or not, has its keys."""
+    return ROOT + b"q/", prefix_end(ROOT + b"q/")
+
+
+def name_of(key: bytes) -> str:
+    """The name of the queue that a key in that range belongs to."""
+    return key[len(ROOT) + 2 :].split(b"/", 1)[0].decode()
