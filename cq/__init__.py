@@ -4,7 +4,8 @@ from cq.app import App
 from cq.changes import Change, Observer, ObserverSpec
 from cq.codec import DELETE
 from cq.combiners import Combiner, changes
-from cq.config import QueueConfig, configure, pause, resume
+from cq.config import QueueConfig
+from cq.configuring import configure, pause, put_observer, rebuild_observer, remove_observer, resume
 from cq.errors import (
     BacklogTooDeep,
     ClientLibraryError,
@@ -57,6 +58,9 @@ __all__ = [
     "configure",
     "open",
     "pause",
+    "put_observer",
+    "rebuild_observer",
+    "remove_observer",
     "resume",
     "transact",
     "transactional",

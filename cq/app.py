@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cq import config, keys
+from cq import configuring, keys
 from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config import Named, ObserverConfig, QueueConfig
@@ -63,7 +63,7 @@ class App:
         combiner, observers = self._queues.get(name, (None, None))
         if combiner is not None:
             settings["combiner"] = combiner
-        return config.configure(db, name, **{"observers": observers, **settings})
+        return configuring.configure(db, name, **{"observers": observers, **settings})
 
     def code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None = None) -> QueueCode:
         """The code that a configuration asks for; raises `CodeMismatch` naming what is missing.

@@ -10,31 +10,25 @@ Pauses lie in a key of their own, the flags, which only workers read: a change o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from cq import codec, keys
-from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.codec import KeyType, ValueType
-from cq.combiners import Combiner, resolve
 from cq.errors import (
     CodeMismatch,
-    ConfigurationConflict,
     CorruptData,
     InvalidConfiguration,
     QueueNotConfigured,
 )
 from cq.keys import QueueKeys
-from cq.store.api import METADATA_VERSION, Database, Transaction, TransactionRead
-from cq.store.transact import transact
+from cq.store.api import METADATA_VERSION, TransactionRead
 
 FORMAT: Final = 1
 """The version of the key layout and of what is stored; a higher one is refused."""
 MAX_BUCKETS: Final = 4096
 DEFAULT_BUCKETS: Final = 16
-_SHAPE: Final = ("key", "value", "combiner", "buckets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +49,14 @@ class ObserverConfig:
     Attributes:
         name, version, settings: as in `ObserverSpec`.
         generation: of its data; no two observers that a queue has ever had share one.
+        is_built_in: whether it needs no code of the application.
     """
 
     name: str
     version: int
     settings: dict[str, Any]
     generation: int
+    is_built_in: bool = False
 
     def __str__(self) -> str:
         settings = ", ".join(f"{what}={value!r}" for what, value in sorted(self.settings.items()))
@@ -101,7 +97,8 @@ class QueueConfig:
                 "value": str(self.value),
                 "combiner": [self.combiner.name, self.combiner.version],
                 "observers": [
-                    [each.name, each.version, each.settings, each.generation] for each in self.observers
+                    [each.name, each.version, each.settings, each.generation, each.is_built_in]
+                    for each in self.observers
                 ],
                 "buckets": self.buckets,
                 "generation": self.generation,
@@ -155,153 +152,6 @@ class Flags:
     reason: str = ""
 
 
-def configure(
-    db: Database,
-    name: str,
-    *,
-    key: object = str,
-    value: object = int,
-    combiner: str | Combiner = "sum",
-    buckets: int = DEFAULT_BUCKETS,
-    observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
-) -> QueueConfig:
-    """Store a queue's configuration; the same settings again change nothing.
-
-    Observers can be changed at any time, also on a queue that holds values: those that are new or of a new version are
-    first told of all values there are, by the passes that go on meanwhile.
-
-    Args:
-        db: a database of either store.
-        name: 1 to 100 letters, digits, `_`, `.` or `-`.
-        key: `str`, `int`, `bytes`, or a tuple of these such as `(str, int)`; names of types do as well.
-        value: the type of updates and values: `int`, `float`, `Decimal`, `str`, `bytes`, `bool`, `list`, `dict`, `set`,
-            `datetime` or `"any"`.
-        combiner: the name of a built-in combiner, or one of your own.
-        buckets: 1 to 4,096; as many passes can run at once. Small transactions want few: an add writes one row and one
-            notification for each bucket that its keys touch.
-        observers: told of every change, in this order, in the transaction that makes it; None for those stored.
-
-    Raises:
-        InvalidConfiguration: a setting is not one that cq knows.
-        ConfigurationConflict: the queue has other settings; nothing is changed.
-    """
-    code = resolve(combiner)
-    shape = QueueConfig(
-        keys.check_name(name),
-        KeyType.parse(key),
-        ValueType.parse(value),
-        Named(code.name, code.version),
-        (),
-        buckets,
-        takes_delete=code.takes_delete,
-    )
-    _check(shape, code)
-    specs = None if observers is None else _specs(observers)
-    return transact(db, lambda tr: _configure(tr, shape, specs))
-
-
-def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
-    """Give an observer a new generation of its data, made from all values by the passes.
-
-    Raises `QueueNotConfigured`, and `InvalidConfiguration` when the queue has no such observer.
-    """
-
-    def rebuild(tr: Transaction) -> QueueConfig:
-        current = read_config(tr, name)
-        if observer not in (each.name for each in current.observers):
-            raise InvalidConfiguration(f"queue {name!r} has no observer {observer!r}")
-        specs = [ObserverSpec(each.name, each.version, each.settings) for each in current.observers]
-        kept = tuple(each for each in current.observers if each.name != observer)
-        return _change_observers(tr, replace(current, observers=kept), specs)
-
-    return transact(db, rebuild)
-
-
-def _check(config: QueueConfig, combiner: Combiner) -> None:
-    if type(config.buckets) is not int or not 1 <= config.buckets <= MAX_BUCKETS:
-        raise InvalidConfiguration(f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {config.buckets!r}")
-    if combiner.value_types and config.value.name not in combiner.value_types:
-        raise InvalidConfiguration(
-            f"expected a value type of {', '.join(combiner.value_types)} for the combiner "
-            f"{combiner.name!r}, got: {config.value}"
-        )
-
-
-def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
-    specs = []
-    for each in observers:
-        if isinstance(each, ObserverSpec):
-            specs.append(each)
-        else:
-            observer = Observer.of(each)
-            specs.append(ObserverSpec(observer.name, observer.version))
-    names = [spec.name for spec in specs]
-    if len(set(names)) < len(names):
-        raise InvalidConfiguration(f"expected observers of different names, got: {', '.join(names)}")
-    return specs
-
-
-def _configure(tr: Transaction, shape: QueueConfig, specs: list[ObserverSpec] | None) -> QueueConfig:
-    """Store a new queue, or the observers of one that there is."""
-    name = shape.name
-    stored = tr.get(QueueKeys(name).config).value
-    if stored is None:
-        tr.set(keys.queue_entry(name), b"")
-        created = _with_observers(shape, specs or [])
-        for observer in created.observers:  # there are no values yet: nothing to tell them first
-            tr.set(QueueKeys(name).observer_current(observer.name), codec.encode(observer.generation))
-        _write(tr, created)
-        return created
-    current = QueueConfig.from_bytes(name, stored)
-    before, after = current.settings(), shape.settings()
-    differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
-    if differences:
-        raise ConfigurationConflict(name, differences)
-    return current if specs is None else _change_observers(tr, current, specs)
-
-
-def _change_observers(tr: Transaction, current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
-    """Store other observers, and have every bucket looked at by a pass if some must be told of all values."""
-    changed = _with_observers(current, specs)
-    if changed == current:
-        return current
-    queue = QueueKeys(current.name)
-    names = {observer.name for observer in changed.observers}
-    for observer in current.observers:
-        if observer.name not in names:
-            tr.clear(queue.observer_current(observer.name))
-            data = queue.observer_data(observer.generation)
-            tr.clear_range(data, keys.prefix_end(data))
-    for bucket in range(current.buckets):
-        tr.set_versionstamped_value(
-            queue.notification(current.generation, bucket), keys.INCOMPLETE_VERSIONSTAMP
-        )
-    _write(tr, changed)
-    return changed
-
-
-def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
-    """The configuration with these observers; those that were there as they are keep their generation."""
-    generations = current.observer_generations
-    observers = []
-    for spec in specs:
-        same = [
-            each
-            for each in current.observers
-            if (each.name, each.version, each.settings) == (spec.name, spec.version, dict(spec.settings))
-        ]
-        if not same:
-            generations += 1
-        observers += same or [ObserverConfig(spec.name, spec.version, dict(spec.settings), generations)]
-    return replace(current, observers=tuple(observers), observer_generations=generations)
-
-
-def _write(tr: Transaction, config: QueueConfig) -> None:
-    tr.set(QueueKeys(config.name).config, config.to_bytes())
-    tr.set_versionstamped_value(METADATA_VERSION, keys.INCOMPLETE_VERSIONSTAMP)
-    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
-
-
 class _Cache:
     """The configurations that one database's transactions have read, under one metadata version."""
 
@@ -347,23 +197,3 @@ def read_flags(tr: TransactionRead, name: str) -> Flags:
         return Flags()
     flags = codec.decode(stored)
     return Flags(bool(flags["paused"]), str(flags["reason"]))
-
-
-def pause(db: Database, name: str, reason: str = "by hand") -> None:
-    """Keep workers from combining the queue until it is resumed; adds and reads go on as before."""
-    flags = codec.encode({"paused": True, "reason": reason})
-    transact(db, lambda tr: _set_flags(tr, name, flags))
-
-
-def resume(db: Database, name: str) -> None:
-    """Undo a pause; workers notice at once."""
-    transact(db, lambda tr: _set_flags(tr, name, None))
-
-
-def _set_flags(tr: Transaction, name: str, flags: bytes | None) -> None:
-    read_config(tr, name)  # raises unless there is such a queue
-    if flags is None:
-        tr.clear(QueueKeys(name).flags)
-    else:
-        tr.set(QueueKeys(name).flags, flags)
-    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)

@@ -11,7 +11,7 @@ from cq.backfill import switch_observers
 from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.combining import ManyFailed, PassResult
-from cq.config import pause
+from cq.configuring import pause
 from cq.errors import CorruptData, CqError
 from cq.failures import FailureShare
 from cq.keys import QueueKeys

@@ -8,7 +8,7 @@ from cq import keys
 from cq.app import App, QueueCode
 from cq.backfill import current_generation, switch_observers
 from cq.config import queue_names, read_config, read_flags
-from cq.errors import CodeMismatch, CorruptData
+from cq.errors import ConfigurationError, CorruptData, QueueNotConfigured
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES
@@ -70,7 +70,9 @@ def _find(tr: Transaction, app: App, name: str) -> Found:
         if flags.paused:
             return Found(None, f"queue {name!r} is paused ({flags.reason})")
         code = app.code(config, FACTORIES)
-    except (CodeMismatch, CorruptData) as error:
+    except QueueNotConfigured:
+        raise
+    except (ConfigurationError, CorruptData) as error:
         return Found(None, str(error))
     switched = all(
         current_generation(tr.snapshot, name, each.name) == each.generation for each in config.observers

@@ -120,6 +120,7 @@ class Worker:
                 self._load()
                 jobs = self._notified()
                 if not jobs:
+                    self._finish_others()
                     return
                 for job in jobs:
                     self._runner.submit(job)
@@ -256,6 +257,17 @@ class Worker:
                 raise ConfigurationError(f"updates wait that cannot be combined: {self._problem(name)}")
             jobs += [self._open[name].buckets[number] for number in buckets]
         return jobs
+
+    def _finish_others(self) -> None:
+        """Run what works for observers until it has nothing to do, or goes on failing."""
+        for job in [job for queue in self._open.values() for job in queue.others if job.task.notification]:
+            for _ in range(_DRAIN_TRIES):
+                while (seconds := job.task.run()) == 0.0 and not self._stopping.is_set():
+                    pass
+                if seconds < 0.0 or self._stopping.wait(min(seconds, _LAST_DELAY)):
+                    break
+            else:
+                log.warning("%s: left with work to do", job)
 
     # Running them
 

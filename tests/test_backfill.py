@@ -12,7 +12,8 @@ from cq import codec
 from cq.backfill import current_generation, progress, switch_observers
 from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.config import read_config, rebuild_observer
+from cq.config import read_config
+from cq.configuring import rebuild_observer
 from cq.keys import QueueKeys
 from cq.observers.worker import Worker
 from cq.store.transact import transact

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq.config import ObserverConfig
+from cq.configuring import remove_observer
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import prefix_end
 from cq.observers.cloud import CLOUD_BYTES, Cloud, CloudEntry, CloudReader, Head, encode_entries
@@ -359,16 +360,10 @@ def test_waits_end_when_the_top_is_taken_out_of_the_configuration(db: Any) -> No
     publish(publisher(told))
     reader = CloudReader(told.name)
 
-    def take_out(tr: Any) -> None:
-        tr.clear(told.keys.observer_current("top"))
-        published = told.keys.observer_published("top")
-        tr.clear_range(published, prefix_end(published))
-
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reader.wait, db, 1, SECONDS)
         time.sleep(0.05)
-        cq.configure(db, told.name, value="any", observers=[])
-        transact(db, take_out)
+        remove_observer(db, told.name, "top")
         with pytest.raises(InvalidConfiguration, match="keeps no top"):
             waiting.result()
 

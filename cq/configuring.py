@@ -1,0 +1,280 @@
+"""Changing a queue's configuration: `configure`, its observers, pause and resume.
+
+Whoever changes a shape sets the metadata version, so that no add commits under an outdated one, and a key that
+workers watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from cq import codec, keys
+from cq.changes import Observer, ObserverFunction, ObserverSpec
+from cq.codec import KeyType, ValueType
+from cq.combiners import BUILT_IN, Combiner, resolve
+from cq.config import DEFAULT_BUCKETS, MAX_BUCKETS, Named, ObserverConfig, QueueConfig, read_config
+from cq.errors import ConfigurationConflict, InvalidConfiguration
+from cq.keys import QueueKeys
+from cq.store.api import METADATA_VERSION, Database, Transaction
+from cq.store.transact import transact
+
+_SHAPE: Final = ("key", "value", "combiner", "buckets")
+
+
+def configure(
+    db: Database,
+    name: str,
+    *,
+    key: object = None,
+    value: object = None,
+    combiner: str | Combiner | None = None,
+    buckets: int | None = None,
+    observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
+) -> QueueConfig:
+    """Store a queue's configuration; the same settings again change nothing.
+
+    What is left out is as stored, or as said below for a new queue. Observers can be changed at any time, also on a
+    queue that holds values: those that are new or of a new version are first told of all values there are, by the
+    passes that go on meanwhile.
+
+    Args:
+        db: a database of either store.
+        name: 1 to 100 letters, digits, `_`, `.` or `-`.
+        key: `str` (for a new queue), `int`, `bytes`, or a tuple of these such as `(str, int)`; names of types do as
+            well.
+        value: the type of updates and values: `int` (for a new queue), `float`, `Decimal`, `str`, `bytes`, `bool`,
+            `list`, `dict`, `set`, `datetime` or `"any"`.
+        combiner: the name of a built-in combiner (`sum` for a new queue), or one of your own.
+        buckets: 1 to 4,096 (16 for a new queue); as many passes can run at once. Small transactions want few: an add
+            writes one row and one notification for each bucket that its keys touch.
+        observers: told of every change, in this order, in the transaction that makes it. They replace those of the
+            application; built-in ones that were put there by their settings stay.
+
+    Raises:
+        InvalidConfiguration: a setting is not one that cq knows.
+        ConfigurationConflict: the queue has other settings; nothing is changed.
+    """
+    asked = _Asked(
+        None if key is None else KeyType.parse(key),
+        None if value is None else ValueType.parse(value),
+        None if combiner is None else resolve(combiner),
+        buckets,
+        None if observers is None else _specs(observers),
+    )
+    keys.check_name(name)
+    return transact(db, lambda tr: _configure(tr, name, asked))
+
+
+def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig:
+    """Add an observer to a queue, or give the one of its name other settings; all others stay.
+
+    Raises `QueueNotConfigured`.
+    """
+
+    def put(tr: Transaction) -> QueueConfig:
+        current = read_config(tr, name)
+        specs = [_spec(each) for each in current.observers]
+        places = [place for place, spec in enumerate(specs) if spec.name == observer.name]
+        if places:
+            specs[places[0]] = observer
+        else:
+            specs.append(observer)
+        return _change_observers(tr, current, specs)
+
+    return transact(db, put)
+
+
+def remove_observer(db: Database, name: str, observer: str) -> QueueConfig:
+    """Take an observer from a queue, with all that it keeps; nothing happens if the queue has none of this name.
+
+    Raises `QueueNotConfigured`.
+    """
+
+    def remove(tr: Transaction) -> QueueConfig:
+        current = read_config(tr, name)
+        return _change_observers(
+            tr, current, [_spec(each) for each in current.observers if each.name != observer]
+        )
+
+    return transact(db, remove)
+
+
+def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
+    """Give an observer a new generation of its data, made from all values by the passes.
+
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` when the queue has no such observer.
+    """
+
+    def rebuild(tr: Transaction) -> QueueConfig:
+        current = read_config(tr, name)
+        if observer not in (each.name for each in current.observers):
+            raise InvalidConfiguration(f"queue {name!r} has no observer {observer!r}")
+        specs = [_spec(each) for each in current.observers]
+        kept = tuple(each for each in current.observers if each.name != observer)
+        return _change_observers(tr, replace(current, observers=kept), specs)
+
+    return transact(db, rebuild)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a call of `configure` asks for; None for what it leaves out."""
+
+    key: KeyType | None
+    value: ValueType | None
+    combiner: Combiner | None
+    buckets: int | None
+    observers: list[ObserverSpec] | None
+
+    def shape(self, name: str, stored: QueueConfig) -> QueueConfig:
+        """The shape asked for; raises `InvalidConfiguration` when its parts do not fit together."""
+        code = self.combiner
+        shape = replace(
+            stored,
+            name=name,
+            key=self.key or stored.key,
+            value=self.value or stored.value,
+            combiner=Named(code.name, code.version) if code else stored.combiner,
+            buckets=stored.buckets if self.buckets is None else self.buckets,
+            takes_delete=code.takes_delete if code else stored.takes_delete,
+        )
+        if type(shape.buckets) is not int or not 1 <= shape.buckets <= MAX_BUCKETS:
+            raise InvalidConfiguration(f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {shape.buckets!r}")
+        code = code or BUILT_IN.get(shape.combiner.name)
+        if code and code.value_types and shape.value.name not in code.value_types:
+            raise InvalidConfiguration(
+                f"expected a value type of {', '.join(code.value_types)} for the combiner "
+                f"{code.name!r}, got: {shape.value}"
+            )
+        return shape
+
+
+_NEW: Final = QueueConfig(
+    "", KeyType.parse("str"), ValueType.parse("int"), Named("sum", 1), (), DEFAULT_BUCKETS
+)
+"""What a new queue has where nothing is asked for."""
+
+
+def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
+    specs = []
+    for each in observers:
+        if isinstance(each, ObserverSpec):
+            specs.append(each)
+        else:
+            observer = Observer.of(each)
+            specs.append(ObserverSpec(observer.name, observer.version, factory=_of_the_application))
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names):
+        raise InvalidConfiguration(f"expected observers of different names, got: {', '.join(names)}")
+    return specs
+
+
+def _spec(observer: ObserverConfig) -> ObserverSpec:
+    """A stored observer as it was asked for; `factory` says no more than whether it is built in."""
+    factory = None if observer.is_built_in else _of_the_application
+    return ObserverSpec(observer.name, observer.version, observer.settings, factory)
+
+
+def _of_the_application(config: Any, settings: Any, generation: int) -> Any:
+    raise NotImplementedError("a stored observer's code is looked up in the application")
+
+
+def _configure(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
+    """Store a new queue, or the observers of one that there is."""
+    stored = tr.get(QueueKeys(name).config).value
+    if stored is None:
+        return _create(tr, name, asked)
+    current = QueueConfig.from_bytes(name, stored)
+    before, after = current.settings(), asked.shape(name, current).settings()
+    differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
+    if differences:
+        raise ConfigurationConflict(name, differences)
+    if asked.observers is None:
+        return current
+    names = {spec.name for spec in asked.observers}
+    kept = [_spec(each) for each in current.observers if each.is_built_in and each.name not in names]
+    return _change_observers(tr, current, asked.observers + kept)
+
+
+def _create(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
+    created = _with_observers(asked.shape(name, _NEW), asked.observers or [])
+    tr.set(keys.queue_entry(name), b"")
+    for observer in created.observers:  # there are no values yet: nothing to tell them first
+        tr.set(QueueKeys(name).observer_current(observer.name), codec.encode(observer.generation))
+    _write(tr, created)
+    return created
+
+
+def _change_observers(tr: Transaction, current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
+    """Store other observers, and have every bucket looked at by a pass if some must be told of all values."""
+    changed = _with_observers(current, specs)
+    if changed == current:
+        return current
+    queue = QueueKeys(current.name)
+    names = {observer.name for observer in changed.observers}
+    for observer in current.observers:
+        if observer.name not in names:
+            _clear_observer(tr, queue, observer)
+    for bucket in range(current.buckets):
+        tr.set_versionstamped_value(
+            queue.notification(current.generation, bucket), keys.INCOMPLETE_VERSIONSTAMP
+        )
+    _write(tr, changed)
+    return changed
+
+
+def _clear_observer(tr: Transaction, queue: QueueKeys, observer: ObserverConfig) -> None:
+    """Clear all that an observer keeps: the data being made, the data being read, and what it has published."""
+    current = tr.get(queue.observer_current(observer.name)).value
+    generations = {observer.generation} | ({int(codec.decode(current))} if current else set())
+    for data in map(queue.observer_data, generations):
+        tr.clear_range(data, keys.prefix_end(data))
+    published = queue.observer_published(observer.name)
+    tr.clear_range(published, keys.prefix_end(published))
+    tr.clear(queue.observer_current(observer.name))
+
+
+def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
+    """The configuration with these observers; those that were there as they are keep their generation."""
+    generations = current.observer_generations
+    observers = []
+    for spec in specs:
+        same = [
+            each
+            for each in current.observers
+            if (each.name, each.version, each.settings) == (spec.name, spec.version, dict(spec.settings))
+        ]
+        if not same:
+            generations += 1
+        observers += same or [
+            ObserverConfig(spec.name, spec.version, dict(spec.settings), generations, spec.factory is None)
+        ]
+    return replace(current, observers=tuple(observers), observer_generations=generations)
+
+
+def _write(tr: Transaction, config: QueueConfig) -> None:
+    tr.set(QueueKeys(config.name).config, config.to_bytes())
+    tr.set_versionstamped_value(METADATA_VERSION, keys.INCOMPLETE_VERSIONSTAMP)
+    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+
+
+def pause(db: Database, name: str, reason: str = "by hand") -> None:
+    """Keep workers from combining the queue until it is resumed; adds and reads go on as before."""
+    flags = codec.encode({"paused": True, "reason": reason})
+    transact(db, lambda tr: _set_flags(tr, name, flags))
+
+
+def resume(db: Database, name: str) -> None:
+    """Undo a pause; workers notice at once."""
+    transact(db, lambda tr: _set_flags(tr, name, None))
+
+
+def _set_flags(tr: Transaction, name: str, flags: bytes | None) -> None:
+    read_config(tr, name)  # raises unless there is such a queue
+    if flags is None:
+        tr.clear(QueueKeys(name).flags)
+    else:
+        tr.set(QueueKeys(name).flags, flags)
+    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
