@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import cq
 from cq.app import App
 from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store
 from cq.cli.output import print_json, print_table
-from cq.config import DEFAULT_BUCKETS
+from cq.observers.builtin import put_built_in
+from cq.observers.exports import export_spec
+from cq.observers.sqlengine import DEFAULT_ENV
+from cq.observers.top import DEFAULT_N
+from cq.observers.top import top as top_spec
 from cq.status import QueueStatus, status
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("configure", epilog="Example: cq configure words --key str --value int --combiner sum")(
-        configure
-    )
+    app.command(
+        "configure",
+        cls=_Configure,
+        epilog="Examples: cq configure words --key str --value int --combiner sum; "
+        "cq configure words --top --export word_counts",
+    )(configure)
     app.command("status", epilog="Example: cq status words --json")(show_status)
     app.command("pause", epilog="Example: cq pause words --reason 'observers are being moved'")(pause)
     app.command("resume", epilog="Example: cq resume words")(resume)
@@ -28,37 +36,81 @@ def register(app: typer.Typer) -> None:
 def configure(
     queue: Queue,
     key: Annotated[
-        str, typer.Option(metavar="TYPE", help="str, int, bytes, or a tuple such as '(str, int)'.")
-    ] = "str",
-    value: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="TYPE", help="int, float, decimal, str, bytes, bool, list, dict, set, datetime or any."
+            metavar="TYPE", help="str (for a new queue), int, bytes, or a tuple such as '(str, int)'."
         ),
-    ] = "int",
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="int (for a new queue), float, decimal, str, bytes, bool, list, dict, set, datetime or any.",
+        ),
+    ] = None,
     combiner: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="sum, minimum, maximum, last, first, union or counter; else the app's."
+            metavar="NAME",
+            help="sum (for a new queue), minimum, maximum, last, first, union or counter; else the app's.",
         ),
     ] = None,
     buckets: Annotated[
-        int, typer.Option(metavar="N", help="1 to 4,096; as many passes can run at once.")
-    ] = DEFAULT_BUCKETS,
+        int | None,
+        typer.Option(metavar="N", help="1 to 4,096 (16 for a new queue); as many passes can run at once."),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(metavar="[N]", help="Keep a top, and publish a cloud of the N (100) highest values."),
+    ] = None,
+    no_top: Annotated[
+        bool, typer.Option("--no-top", help="Keep no top, and forget the one there is.")
+    ] = False,
+    export: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Export all values into this table of a SQL database.")
+    ] = None,
+    reporting_url_env: Annotated[
+        str, typer.Option(metavar="NAME", help="The environment variable with that database's URL.")
+    ] = DEFAULT_ENV,
+    no_export: Annotated[bool, typer.Option("--no-export", help="Export no more; the table stays.")] = False,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Store a queue's configuration. The same settings again change nothing, others are refused."""
+    """Store a queue's configuration. What is left out stays as it is.
+
+    Types, combiner and buckets of a queue cannot be changed. A top and an export can be added to a queue that holds
+    values: workers tell them of all values first.
+    """
+    if (top is not None and no_top) or (export is not None and no_export):
+        raise typer.BadParameter("--no-top goes without --top, and --no-export without --export")
     app = load_app(app_path) or App()
-    settings = {"key": key, "value": value, "buckets": buckets}
-    if combiner is not None:
-        settings["combiner"] = combiner
-    config = app.configure(open_store(store), queue, **settings)
+    asked = {"key": key, "value": value, "combiner": combiner, "buckets": buckets}
+    db = open_store(store)
+    config = app.configure(db, queue, **{what: given for what, given in asked.items() if given is not None})
+    if top is not None:
+        config = put_built_in(db, config, top_spec(top))
+    if export is not None:
+        config = put_built_in(db, config, export_spec(export, url_env=reporting_url_env))
+    for observer, wanted in (("top", no_top), ("export", no_export)):
+        if wanted:
+            config = cq.remove_observer(db, queue, observer)
     if json:
         print_json({"queue": queue, **config.settings()})
     else:
         typer.echo(f"queue {queue!r}: {_described(config.settings())}")
+
+
+class _Configure(TyperCommand):
+    """Lets `--top` stand without a number."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Fill in the number that was left out."""
+        if "--top" in args:
+            behind = args.index("--top") + 1
+            if behind == len(args) or not args[behind].lstrip("+").isdigit():
+                args = [*args[:behind], str(DEFAULT_N), *args[behind:]]
+        return super().parse_args(ctx, args)
 
 
 def show_status(

@@ -208,6 +208,8 @@ def _type_name(spec: object) -> str:
 
 def _shown(value: object) -> str:
     """The value as an error message shows it: short."""
+    if value is DELETE:
+        return "a deletion (DELETE, or null in JSON), which only the combiner 'last' takes"
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - ints of over 4,300 digits, and foreign __repr__s

@@ -33,6 +33,7 @@ GroupFunction = Callable[[Any, Any], str | None]
 
 NAME: Final = "top"
 MAX_N: Final = 10_000
+DEFAULT_N: Final = 100
 MAX_GROUP_BYTES: Final = 500
 _MAX_ENTRY_BYTES: Final = 10_000  # FoundationDB's limit of a key
 _NUMBERS: Final = ("int", "float", "decimal", "any")
@@ -41,7 +42,7 @@ _NO_ENTRIES: Final = bytes(_COUNT_BYTES)
 
 
 def top(
-    n: int = 100,
+    n: int = DEFAULT_N,
     *,
     every: int = 1000,
     ranks: bool = False,

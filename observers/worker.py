@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -38,6 +39,7 @@ SAFETY_SECONDS: Final = 30.0
 END_SECONDS: Final = 2.0
 """How long a worker that ends tries to take back its notes."""
 _LOOK_SECONDS: Final = 0.5  # how often a drain that waits looks whether it is to stop
+_OTHERS_SECONDS: Final = 10.0  # how long a drain waits for what works for observers and goes on failing
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 10.0
 _DRAIN_TRIES: Final = 6
@@ -260,14 +262,22 @@ class Worker:
 
     def _finish_others(self) -> None:
         """Run what works for observers until it has nothing to do, or goes on failing."""
-        for job in [job for queue in self._open.values() for job in queue.others if job.task.notification]:
-            for _ in range(_DRAIN_TRIES):
-                while (seconds := job.task.run()) == 0.0 and not self._stopping.is_set():
-                    pass
-                if seconds < 0.0 or self._stopping.wait(min(seconds, _LAST_DELAY)):
-                    break
-            else:
-                log.warning("%s: left with work to do", job)
+        left = [job for queue in self._open.values() for job in queue.others if job.task.notification]
+        deadline = time.monotonic() + _OTHERS_SECONDS
+        while left:
+            again = {job: self._finish(job) for job in left}
+            left = [job for job, seconds in again.items() if seconds != DONE]
+            seconds = min((again[job] for job in left), default=0.0)
+            if time.monotonic() + seconds > deadline or self._stopping.wait(seconds):
+                break
+        for job in left:
+            log.warning("%s: left with work to do", job)
+
+    def _finish(self, job: Job) -> float:
+        """Run a job until it has nothing to do or wants to wait."""
+        while (seconds := job.task.run()) == 0.0 and not self._stopping.is_set():
+            pass
+        return seconds
 
     # Running them
 

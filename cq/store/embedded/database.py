@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,7 +117,8 @@ class Database(AtomicOperations):
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if not sys.is_finalizing():  # then daemon threads are frozen, perhaps with a lock that closing needs
+            self.close()
 
     # One transaction each
 

@@ -68,15 +68,16 @@ class Listener:
     def __init__(self, path: Path) -> None:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._events = _watch_file(path)
+        self._poll = select.poll()  # unlike select(), for any number of open files
+        for descriptor in (self._wake_read, self._events):
+            if descriptor is not None:
+                self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, seconds: float) -> None:
         """Return after a commit, a `wake`, or the time given; without `inotify`, soon."""
-        descriptors = [self._wake_read]
         if self._events is None:
             seconds = min(seconds, _POLL_SECONDS)
-        else:
-            descriptors.append(self._events)
-        for descriptor in select.select(descriptors, [], [], seconds)[0]:
+        for descriptor, _ in self._poll.poll(seconds * 1000):
             # One read takes all that came so far; commits that follow each other fast are handled as one.
             with contextlib.suppress(BlockingIOError):
                 os.read(descriptor, 65536)
