@@ -13,8 +13,7 @@ from cq.app import App
 from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store
 from cq.cli.output import print_json, print_table
 from cq.observers.builtin import put_built_in
-from cq.observers.exports import export_spec
-from cq.observers.sqlengine import DEFAULT_ENV
+from cq.observers.exportspec import DEFAULT_ENV, export_spec
 from cq.observers.top import DEFAULT_N
 from cq.observers.top import top as top_spec
 from cq.status import QueueStatus, status

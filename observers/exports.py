@@ -1,62 +1,33 @@
 """The export of a queue as it is configured: which table, in which database, and the tasks that do the work.
 
-The queue's configuration holds names only: of the table, and of the environment variable that has the database's URL.
+What is SQL is imported only when it is needed: commands that have nothing to do with exports must not wait for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from cq.backfill import current_generation
-from cq.changes import ObserverSpec
 from cq.config import ObserverConfig, QueueConfig, read_config
 from cq.errors import InvalidConfiguration
 from cq.exportkeys import ExportKeys
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.export import BUCKETS
-from cq.observers.exporting import ExportTask
-from cq.observers.sql import SqlExporter
-from cq.observers.sqlengine import DEFAULT_ENV, ReportingDatabase
-from cq.observers.sqlkeeper import Keeper
-from cq.observers.sqllayouts import declared_columns
-from cq.observers.sqltable import DefaultLayout, TableDefinition, check_identifier
+from cq.observers.exporterrors import ExportFailed
+from cq.observers.exportspec import DEFAULT_ENV, NAME, export_spec
+from cq.observers.jobs import Task
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 from cq.storeid import ensure_store_id
 
-NAME: Final = "export"
-"""The observer's name."""
-VERSION: Final = 1
+if TYPE_CHECKING:
+    from cq.observers.sql import SqlExporter
+    from cq.observers.sqlengine import ReportingDatabase
+    from cq.observers.sqltable import TableDefinition
 
-
-def export_spec(
-    table: str, *, schema: str | None = None, url_env: str = DEFAULT_ENV, columns: str | None = None
-) -> ObserverSpec:
-    """The observer that exports a queue into a table: for `cq.configure(..., observers=[...])`.
-
-    Args:
-        table: its name; taken as it is, in quotes.
-        schema: the schema it is in, None for the database's default one.
-        url_env: the environment variable that has the URL of the reporting database, wherever workers run.
-        columns: what `declare_columns` returned, None for `key` and `value`.
-
-    Raises `InvalidConfiguration`.
-    """
-    settings: dict[str, Any] = {"table": check_identifier(table), "url_env": _checked_env(url_env)}
-    if schema is not None:
-        settings["schema"] = check_identifier(schema)
-    if columns is not None:
-        settings["columns"] = columns
-    return ObserverSpec(NAME, VERSION, settings)
-
-
-def _checked_env(name: str) -> str:
-    if not name.isidentifier():
-        # Not shown: somebody may have given the URL itself, with its password.
-        raise InvalidConfiguration("expected the name of an environment variable, such as CQ_REPORTING_URL")
-    return name
+__all__ = ["DEFAULT_ENV", "NAME", "Export", "export_spec", "export_tasks", "find_export", "wake_keeper"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +47,8 @@ class Export:
 
     def exporter(self) -> SqlExporter:
         """A new exporter into the table."""
+        from cq.observers.sql import SqlExporter
+
         return SqlExporter(self.reporting, self.definition, self.store)
 
 
@@ -102,6 +75,10 @@ def find_export(db: Database, queue: str, *, url_env: str | None = None) -> Expo
 def _export(
     db: Database, config: QueueConfig, observer: ObserverConfig, url_env: str | None = None
 ) -> Export:
+    from cq.observers.sqlengine import ReportingDatabase
+    from cq.observers.sqllayouts import declared_columns
+    from cq.observers.sqltable import DefaultLayout, TableDefinition
+
     settings: Mapping[str, Any] = observer.settings
     reporting = ReportingDatabase(env=url_env or settings["url_env"])
     columns = settings.get("columns")
@@ -110,11 +87,22 @@ def _export(
     return Export(config, observer, reporting, definition, ensure_store_id(db))
 
 
-def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[ExportTask | Keeper]:
-    """The tasks of a worker for a queue's export: one for each bucket, and the keeper, which is to look at it now."""
-    export = _export(db, config, observer)
-    exporter = export.exporter()
+def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
+    """The tasks of a worker for a queue's export: the keeper, which is to look at it now, and one for each bucket.
+
+    None when this process lacks the columns that the export asks for; that is noted as its failure.
+    """
+    from cq.observers.exporting import ExportTask
+    from cq.observers.exportnote import FailureNote
+    from cq.observers.sqlkeeper import Keeper
+
     keys = ExportKeys(config.name)
+    try:
+        exporter = _export(db, config, observer).exporter()
+    except ExportFailed as error:
+        # Other queues, and this one's passes, go on.
+        FailureNote(db, keys, None).failed(f"export of queue {config.name!r}", error)
+        return []
     transact(db, lambda tr: wake_keeper(tr, keys))
     keeper = Keeper(
         db,

@@ -12,13 +12,13 @@ compared for this: a restore raises them. Either way the export stops, for someb
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from cq.observers.exportbatch import Batch
-from cq.observers.exporterrors import CannotExport, ExportStopped, OutdatedBatch
+from cq.observers.exporterrors import CannotExport, ExportFailed, ExportStopped, OutdatedBatch
 from cq.observers.exportrows import Entry
 from cq.observers.sqlcheck import check
 from cq.observers.sqldialect import CannotConvert, Dialect
@@ -52,36 +52,41 @@ class SqlExporter:
         self.definition = definition
         self.store = store
         self._signal = signal
-        self._checked = threading.Event()
+        self._prepared: set[tuple[int, int]] = set()
+        self._preparing = threading.Lock()
 
     def __call__(self, batch: Batch) -> None:
         """Apply a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
         try:
+            self._prepare(batch)
             with self.reporting.transaction() as (conn, dialect):
                 self._apply(conn, dialect, batch)
                 self._signal("applied")
         except CannotExport:
             raise
         except Exception:
-            self._checked.clear()  # whatever it was: before going on, look at the tables again
+            with self._preparing:
+                self._prepared.clear()  # whatever it was: before going on, look at the tables again
             raise
         self._signal("committed")
 
-    def check(self, batch: Batch) -> None:
-        """What a batch would find, without applying any: for checks at the start. Raises as a call does."""
+    def check(self, batches: Sequence[Batch]) -> None:
+        """What batches of all buckets would find, without applying any: for the start. Raises as a call does."""
         with self.reporting.transaction() as (conn, dialect):
-            own = self._prepared(conn, dialect, batch)
-            feeder = Feeder(self.store, batch.queue)
-            progress = own.locked(conn, feeder, batch.epoch, batch.bucket)
-            self._fence(batch, b"" if progress is None else progress)
+            check(conn, dialect, self.definition, batches[0].queue)
+            own = ProgressTables.of(dialect, self.definition.schema)
+            self._claim(conn, own, batches[0])
+            progress = own.all_of(conn, Feeder(self.store, batches[0].queue))
+        for batch in batches:
+            self._fence(batch, progress.get((batch.epoch, batch.bucket), b""))
 
     def _apply(self, conn: sa.Connection, dialect: Dialect, batch: Batch) -> None:
-        own = self._prepared(conn, dialect, batch)
+        own = ProgressTables.of(dialect, self.definition.schema)
         feeder = Feeder(self.store, batch.queue)
         progress = own.locked(conn, feeder, batch.epoch, batch.bucket)
-        if progress is None:
-            progress = self._first_use(conn, own, batch)
         self._signal("locked")
+        if progress is None:
+            raise ExportFailed("the row of progress is gone that was there just before")
         self._fence(batch, progress)
         if progress >= batch.last:
             return
@@ -95,38 +100,50 @@ class SqlExporter:
 
     # Whether the tables are as expected, and nobody else's
 
-    def _prepared(self, conn: sa.Connection, dialect: Dialect, batch: Batch) -> ProgressTables:
-        """cq's own tables, once it is known that all is as expected."""
-        own = ProgressTables.of(dialect, self.definition.schema)
-        if not self._checked.is_set():
+    def _prepare(self, batch: Batch) -> None:
+        """Look at the tables and make the bucket's row of progress, unless this exporter has done so.
+
+        In a transaction of its own: whoever stands still while he applies a batch holds up no other bucket.
+        """
+        place = batch.epoch, batch.bucket
+        with self._preparing:
+            if place in self._prepared:
+                return
+        with self.reporting.transaction() as (conn, dialect):
             check(conn, dialect, self.definition, batch.queue)
+            own = ProgressTables.of(dialect, self.definition.schema)
             self._claim(conn, own, batch)
-            self._checked.set()
-        return own
+            feeder = Feeder(self.store, batch.queue)
+            if own.locked(conn, feeder, batch.epoch, batch.bucket) is None:
+                if batch.cleared:
+                    self._reporting_was_set_back(batch)
+                own.insert_if_missing(conn, feeder, batch.epoch, batch.bucket)
+        with self._preparing:
+            self._prepared.add(place)
 
     def _claim(self, conn: sa.Connection, own: ProgressTables, batch: Batch) -> None:
-        feeder = Feeder(self.store, batch.queue)
-        owner = own.claim(conn, str(self.definition), feeder)
+        feeder, table = Feeder(self.store, batch.queue), str(self.definition)
+        owner, is_new = own.claim(conn, table, feeder)
         if owner != feeder:
             of = "this store" if owner.store == self.store else "another store (or of this one, made anew)"
             raise ExportStopped(
-                f"the table {str(self.definition)!r} is fed by queue {owner.queue!r} of {of}: export to another table, "
+                f"the table {table!r} is fed by queue {owner.queue!r} of {of}: export to another table, "
                 f"or take it over with `cq export rebuild {batch.queue}`"
             )
+        if is_new and self._has_rows(conn, own.dialect):
+            raise ExportStopped(
+                f"the table {table!r} has rows already, which queue {batch.queue!r} has not written: empty it, export "
+                f"to another table, or take it over with `cq export rebuild {batch.queue}`"
+            )
 
-    def _first_use(self, conn: sa.Connection, own: ProgressTables, batch: Batch) -> bytes:
-        """Make the bucket's row of progress, or find that of somebody who was faster."""
-        if batch.cleared:
-            self._reporting_was_set_back(batch)
-        self._claim(conn, own, batch)
-        feeder = Feeder(self.store, batch.queue)
-        own.insert_if_missing(conn, feeder, batch.epoch, batch.bucket)
-        return own.locked(conn, feeder, batch.epoch, batch.bucket) or b""
+    def _has_rows(self, conn: sa.Connection, dialect: Dialect) -> bool:
+        anything = sa.select(sa.literal(1)).select_from(self.definition.table(dialect)).limit(1)
+        return conn.execute(anything).first() is not None
 
     # The fence
 
     def _fence(self, batch: Batch, progress: bytes) -> None:
-        """Return if the entries behind `progress` may be applied; it cannot change while this looks.
+        """Return if the entries behind `progress` may be applied; it was read after the batch.
 
         Raises `OutdatedBatch` when others have gone on since the batch was read, `ExportStopped` when either database
         was set back.

@@ -13,10 +13,10 @@ from sqlalchemy import event, exc
 
 from cq.errors import CqError, InvalidConfiguration
 from cq.observers.exporterrors import CannotExport, ExportFailed
+from cq.observers.exportspec import DEFAULT_ENV
 from cq.observers.sqldialect import Dialect
 from cq.observers.sqldialects import dialect_of
 
-DEFAULT_ENV: Final = "CQ_REPORTING_URL"
 BUSY_SECONDS: Final = 30
 _READ_ONLY: Final = "cq_read_only"
 _DRIVERS: Final = {

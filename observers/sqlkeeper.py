@@ -104,8 +104,7 @@ class Keeper:
     def _step(self) -> float:
         found = transact(self.db, self._read)
         self._epoch = found.control.epoch
-        for bucket in range(BUCKETS):
-            self._exporter.check(self._nothing_of(found, bucket))
+        self._exporter.check([self._nothing_of(found, bucket) for bucket in range(BUCKETS)])
         if found.stopped is not None:
             transact(self.db, lambda tr: self._go_on(tr, found))
         if found.control.swept < self._generation and not self._sweep():

@@ -92,12 +92,16 @@ class ProgressTables:
         conn.execute(sa.update(self.progress).where(self._at(feeder, epoch, bucket)).values(change))
 
     def all_of(self, conn: sa.Connection, feeder: Feeder) -> dict[tuple[int, int], bytes]:
-        """{(epoch, bucket): progress} of a queue, locked."""
+        """{(epoch, bucket): progress} of a queue, as it is now."""
         table = self.progress
         query = sa.select(table.c.epoch, table.c.bucket, table.c.sequence).where(self._of(feeder))
-        return {
-            (epoch, bucket): bytes(sequence) for epoch, bucket, sequence in conn.execute(self._locking(query))
-        }
+        return {(epoch, bucket): bytes(sequence) for epoch, bucket, sequence in conn.execute(query)}
+
+    def lock_all(self, conn: sa.Connection, feeder: Feeder) -> None:
+        """Keep everybody from changing any progress of a queue until the transaction ends."""
+        table = self.progress
+        rows = sa.select(table.c.bucket).where(self._of(feeder)).order_by(table.c.epoch, table.c.bucket)
+        conn.execute(self._locking(rows)).all()
 
     def close(self, conn: sa.Connection, feeder: Feeder) -> None:
         """End all epochs of a queue: nothing that was read in them can be applied any more."""
@@ -113,22 +117,23 @@ class ProgressTables:
         found = conn.execute(query).one_or_none()
         return None if found is None else Feeder(bytes(found.store), found.queue)
 
-    def claim(self, conn: sa.Connection, name: str, feeder: Feeder) -> Feeder:
-        """Say that this queue feeds the table, unless another one does; returns which one does.
+    def claim(self, conn: sa.Connection, name: str, feeder: Feeder) -> tuple[Feeder, bool]:
+        """Say that this queue feeds the table, unless another one does.
 
-        A queue that feeds this table feeds no other one any more.
+        A queue that feeds this table feeds no other one any more. Returns who feeds it, and whether nobody did before.
         """
         row = {"name": name, "store": feeder.store, "queue": feeder.queue}
-        conn.execute(self.dialect.insert_if_missing(self.tables, row))
+        insert = self.dialect.insert_if_missing(self.tables, row)
+        is_new = conn.execute(insert, execution_options={"preserve_rowcount": True}).rowcount == 1
         owner = self.owner(conn, name) or feeder
         if owner == feeder:
             others = sa.and_(self._of(feeder, self.tables), self.tables.c.name != name)
             conn.execute(sa.delete(self.tables).where(others))
-        return owner
+        return owner, is_new
 
     def take(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
         """Say that this queue feeds the table, whoever did before; that one's export is closed."""
-        owner = self.claim(conn, name, feeder)
+        owner, _ = self.claim(conn, name, feeder)
         if owner != feeder:
             self.close(conn, owner)
             conn.execute(sa.update(self.tables).where(self.tables.c.name == name).values(feeder._asdict()))

@@ -78,6 +78,7 @@ def _take_over(db: Database, export: Export, keys: ExportKeys) -> int:
         check(conn, dialect, export.definition, export.queue)
         own = ProgressTables.of(dialect, export.definition.schema)
         own.take(conn, str(export.definition), feeder)
+        own.lock_all(conn, feeder)
         before = own.all_of(conn, feeder)
         control = transact(db, lambda tr: read_control(tr.snapshot, keys))
         epoch = max([control.epoch, *(epoch for epoch, _ in before)]) + 1

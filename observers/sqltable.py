@@ -20,12 +20,11 @@ import sqlalchemy as sa
 from cq.codec import KeyType, ValueType
 from cq.errors import InvalidConfiguration
 from cq.exportkeys import SEQUENCE_BYTES
+from cq.observers.exportspec import check_identifier
 from cq.observers.sqldialect import CannotConvert, Dialect
 
 SEQUENCE: Final = "sequence"
 UPDATED_AT: Final = "updated_at"
-MAX_NAME: Final = 63
-"""Characters of an identifier: PostgreSQL's limit, and the lowest of all."""
 
 Types = Mapping[str, sa.types.TypeEngine[Any]]
 
@@ -182,15 +181,6 @@ class TableDefinition:
             SEQUENCE: sequence,
             UPDATED_AT: dialect.moment(datetime.now(UTC)),
         }
-
-
-def check_identifier(name: object) -> str:
-    """The name itself; raises `InvalidConfiguration` unless every database takes it, in quotes."""
-    if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_NAME or not name.isprintable():
-        raise InvalidConfiguration(f"expected a name of 1 to {MAX_NAME} printable characters, got: {name!r}")
-    if name != name.strip():  # MySQL takes no name that ends with a space
-        raise InvalidConfiguration(f"expected a name without spaces around it, got: {name!r}")
-    return name
 
 
 def same(expected: Any, found: Any) -> bool:

@@ -50,9 +50,11 @@ class App(cq.App):
 def work(db: Any, name: str) -> None:
     """Export until nothing is left to do; fails when a task fails."""
     found = find_export(db, name)
-    tasks = export_tasks(db, found.config, found.observer)
+    tasks: list[Any] = export_tasks(db, found.config, found.observer)
     try:
-        for task in reversed(tasks):  # the keeper last: it sweeps once all is exported
+        keeper = tasks[0]
+        keeper.run()  # it looks whether an export that is stopped may go on, and sweeps once all is exported
+        for task in [*tasks[1:], keeper]:
             while (pause := task.run()) != DONE:
                 assert pause == 0.0, f"{task}: {task.problem or pause}"
     finally:
@@ -63,7 +65,7 @@ def work(db: Any, name: str) -> None:
 def problems(db: Any, name: str) -> list[str]:
     """Run every task once; what they say fails."""
     found = find_export(db, name)
-    tasks = export_tasks(db, found.config, found.observer)
+    tasks: list[Any] = export_tasks(db, found.config, found.observer)
     for task in tasks:
         task.run()
         task.end()

@@ -17,6 +17,7 @@ from sqlalchemy.dialects import mysql
 
 import cq
 from cq.codec import KeyType, ValueType
+from cq.config import read_config
 from cq.exportkeys import ExportKeys
 from cq.observers.exporterrors import CannotExport, ExportFailed
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
@@ -373,6 +374,10 @@ class TestColumns:
 
         with pytest.raises(ExportFailed, match="no columns 'not-declared@1': start it with --app"):
             find_export(db, name)
+        config = transact(db, lambda tr: read_config(tr, name))
+        assert export_tasks(db, config, config.observers[0]) == []
+        (status,) = export_status(db, name)
+        assert "start it with --app" in status.error
 
     @pytest.mark.parametrize("key", [{}, {"sequence": sa.Text()}, {"a": sa.Text()}])
     def test_columns_that_are_taken_are_refused(self, key: dict[str, Any]) -> None:
