@@ -109,7 +109,7 @@ def test_a_queue_whose_code_is_missing_is_left_alone_and_named(
     app.configure(db, name)
     cq.configure(db, other, observers=[cq.Observer("missing", 1, told)])
     add(db, other, {"a": 1})
-    with caplog.at_level(logging.WARNING), running(Worker(db, app, [name, other])):
+    with caplog.at_level(logging.WARNING, "cq.worker"), running(Worker(db, app, [name, other])):
         add(db, name, {"a": 1})
         told.wait_for(a=1)
 

@@ -146,9 +146,9 @@ def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here, cli: Cli
 
 def test_a_queue_of_other_settings_is_left_alone(here: Here, cli: Cli) -> None:
     (cli.folder / "text").write_text("a")
-    here("configure", "words", "--buckets", "3")
+    here("configure", "words", "--key", "int")
 
-    assert "buckets 3 -> 16" in here("demo", "words", "text").err
+    assert "key int -> str" in here("demo", "words", "text").err
 
 
 def test_a_word_too_long_for_a_key_skips_its_file(cli: Cli, db: Any) -> None:

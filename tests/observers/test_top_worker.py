@@ -79,8 +79,9 @@ def test_a_top_enabled_later_is_built_while_updates_go_on(db: Any, name: str) ->
 
     def update() -> None:
         rng = random.Random(1)
-        while not stop.is_set():
-            add(db, name, {f"k{rng.randrange(320)}": rng.randint(-3, 9) for _ in range(3)})
+        for _ in range(300):
+            if not stop.is_set():
+                add(db, name, {f"k{rng.randrange(320)}": rng.randint(-3, 9) for _ in range(3)})
 
     adding = threading.Thread(target=update)
     adding.start()

@@ -116,8 +116,8 @@ class Database(AtomicOperations):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():  # then daemon threads are frozen, perhaps with a lock that closing needs
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # then daemon threads are frozen, perhaps with a lock that closing needs
             self.close()
 
     # One transaction each
