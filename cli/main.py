@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cq.cli import data, dead, demo, queues, top, worker
+from cq.cli import data, dead, demo, export, queues, top, worker
 from cq.cli.options import opened
 from cq.cli.output import note
 from cq.errors import CqError
@@ -42,7 +42,7 @@ def _options(
     pass
 
 
-for module in (queues, data, dead, top, worker, demo):
+for module in (queues, data, dead, top, export, worker, demo):
     module.register(app)
 
 

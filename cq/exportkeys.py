@@ -92,6 +92,11 @@ class ExportKeys:
         """The range of all that was set aside."""
         return self._aside, prefix_end(self._aside)
 
+    def aside_before(self, bucket: int, sequence: bytes) -> tuple[bytes, bytes]:
+        """The range of what was set aside of a bucket before a sequence."""
+        prefix = self._aside + _NUMBER.pack(bucket)
+        return prefix, prefix + sequence
+
     def aside_piece(self, bucket: int, sequence: bytes, piece: int) -> bytes:
         """The key of a piece of an entry that was set aside."""
         return self._aside + _NUMBER.pack(bucket) + sequence + _NUMBER.pack(piece)

@@ -36,6 +36,7 @@ class FailureNote:
         self._queue = queue
         self._bucket = bucket
         self._failure: Failure | None = None
+        self._tries = 0  # in a row, of this worker: one that begins does not wait long
         self._is_known = False  # whether a worker before may have left a note
         self.problem = ""
 
@@ -45,7 +46,8 @@ class FailureNote:
         self._load()
         self._failure = failure = next_failure(self._failure, self._bucket, text)
         self.problem = failure.error
-        pause = pause_after(failure.tries)
+        self._tries += 1
+        pause = pause_after(self._tries)
         log.warning("%s failed, again in %.1f s: %s", what, pause, text)
         try:
             transact(self._db, lambda tr: write_failure(tr, self._queue, failure))
@@ -56,6 +58,7 @@ class FailureNote:
     def clear(self) -> None:
         """Note that it works: the note, if there is one, goes."""
         self._load()
+        self._tries = 0
         self.problem = ""
         if self._failure is not None:
             transact(self._db, lambda tr: tr.clear(self._queue.failure(self._bucket)))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from cq.backfill import current_generation
-from cq.config import read_config
+from cq.config import queue_names, read_config
 from cq.errors import QueueNotConfigured
 from cq.exportkeys import ExportKeys, versionstamp_of
 from cq.keys import version_of
@@ -64,12 +64,20 @@ class ExportStatus:
 
 def export_status(db: Database, name: str | None = None) -> list[ExportStatus]:
     """The status of one export queue, or of all; raises `QueueNotConfigured` for one that there is not."""
-    names = transact(db, lambda tr: export_names(tr.snapshot))
-    if name is not None and name not in names:
-        transact(db, lambda tr: read_config(tr.snapshot, name))
-        names = [name]
+    names = transact(db, lambda tr: _names(tr, name))
     now = current_version(db)
-    return [transact(db, partial(_read, name=each, now=now)) for each in names if name in (None, each)]
+    return [transact(db, partial(_read, name=each, now=now)) for each in names]
+
+
+def _names(tr: Transaction, name: str | None) -> list[str]:
+    """The export queues of which anything is stored, and the combine queues that are exported."""
+    stored = export_names(tr.snapshot)
+    if name is not None:
+        if name not in stored:
+            read_config(tr.snapshot, name)  # raises unless there is such a queue
+        return [name]
+    exported = [each for each in queue_names(tr.snapshot) if _configured(tr, each)[0] is not None]
+    return sorted({*stored, *exported})
 
 
 def _read(tr: Transaction, name: str, now: int) -> ExportStatus:

@@ -183,3 +183,5 @@ class Keeper:
         control = read_control(tr, self.keys)
         if control.swept < self._generation:
             tr.set(self.keys.control, replace(control, swept=self._generation).to_bytes())
+            for bucket in range(BUCKETS):  # whose values have been exported anew, or could again not be
+                tr.clear_range(*self.keys.aside_before(bucket, first_sequence(self._generation)))

@@ -22,6 +22,7 @@ from cq.observers.export import BUCKETS
 from cq.observers.exportrows import encoded_key
 from cq.observers.exports import NAME, Export
 from cq.observers.exportstate import read_entries_aside
+from cq.observers.sqlcheck import check
 from cq.observers.sqldialect import CannotConvert, Dialect
 from cq.observers.sqlsweep import pages
 from cq.observers.sqltable import SEQUENCE, UPDATED_AT, columns_of, same
@@ -97,11 +98,13 @@ class Verifier:
         return self.found
 
     def _check_filled(self) -> None:
+        with self.export.reporting.reading() as (conn, dialect):
+            check(conn, dialect, self.export.definition, self.export.queue)
         generation = transact(self.db, lambda tr: current_generation(tr.snapshot, self.export.queue, NAME))
         if generation != self.export.observer.generation:
             raise CqError(
                 f"the export of queue {self.export.queue!r} is still being told of all values: run workers, and verify "
-                "when `cq status` says that it is complete"
+                "when `cq exports` says `filling` no more"
             )
 
     # Looking
