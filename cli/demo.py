@@ -23,15 +23,23 @@ from cq.cli.output import note, print_json, print_table, progress
 from cq.cli.worker import stop_on_signals
 from cq.config import read_flags
 from cq.documents import Documents
-from cq.errors import ConfigurationError, TooLarge
+from cq.errors import ConfigurationError, NotReady, TooLarge
+from cq.observers.builtin import put_built_in
+from cq.observers.cloud import CloudReader
+from cq.observers.exports import export_spec, find_export
+from cq.observers.exportspec import DEFAULT_ENV
+from cq.observers.sqlcheck import init
+from cq.observers.top import top as top_spec
 from cq.observers.worker import Worker
 from cq.status import is_drained
+from cq.store import DEFAULT_URL
 from cq.wordcount import count_words, files_below
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 QUEUE: Final = "words"
+TABLE: Final = "word_counts"
 demo = typer.Typer(help="Examples on real data.", no_args_is_help=True)
 
 
@@ -64,25 +72,60 @@ def words(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Count the words of all files below PATH, and show the most frequent ones.
+    """Count the words of all files below PATH, show the most frequent ones, and export all counts.
 
     Each file is a document: its counts are stored in the transaction that adds the difference between old and new to
     the queue `words`. So running it again after files have changed or vanished, or after it was killed, gives the
     exact counts. Files that are not UTF-8 are named and skipped.
+
+    The weights of the cloud that is published are shown, too. The counts are exported to the table `word_counts` of the
+    SQL database of $CQ_REPORTING_URL, by default a SQLite file beside the store.
     """
     db = open_store(store)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
     _refuse_paused(db)
+    _observe(db, store)
     with _worker_processes(workers, store) as processes:
         loaded = _load(db, paths, loaders)
         _drain(db, processes)
+        Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
     distinct, most = _top(cq.CombineQueue(QUEUE).scan(db), top)
     if json:
         counts = {"documents": loaded.documents, "updates": loaded.updates, "distinct": distinct}
         print_json({**counts, "top": [[word, count] for word, count in most]})
         return
-    print_table(["word", "count"], ([word, f"{count:,}"] for word, count in most), right=["count"])
+    weights = _weights(db)
+    rows = ([word, f"{count:,}", weights.get(word, "")] for word, count in most)
+    print_table(["word", "count", "weight"], rows, right=["count", "weight"])
     note(f"{loaded.documents:,} documents, {loaded.updates:,} updates, {distinct:,} distinct words")
+
+
+def _observe(db: Any, store: str | None) -> None:
+    """Switch on a cloud and an export, unless the queue has them, and make the tables."""
+    os.environ.setdefault(DEFAULT_ENV, _reporting_url(store))
+    config = cq.configure(db, QUEUE)
+    enabled = {observer.name for observer in config.observers}
+    for spec in (top_spec(), export_spec(TABLE)):
+        if spec.name not in enabled:
+            config = put_built_in(db, config, spec)
+    export = find_export(db, QUEUE)
+    init(export.reporting, export.definition)
+
+
+def _reporting_url(store: str | None) -> str:
+    """A SQLite file beside the store, or in the current folder when that is a cluster."""
+    url = store or os.environ.get("CQ_STORE") or DEFAULT_URL
+    path = url.removeprefix("embedded:") if url.startswith("embedded:") else "cq.db"
+    return f"sqlite:///{os.path.abspath(os.path.expanduser(path)).removesuffix('.db')}-reporting.db"
+
+
+def _weights(db: Any) -> dict[str, int]:
+    """The weights of the words in the cloud as it is published."""
+    try:
+        cloud = db.transact(lambda tr: CloudReader(QUEUE).read(tr.snapshot))
+    except NotReady:
+        return {}
+    return {entry.key: entry.weight for entry in cloud.entries}
 
 
 def _load(db: Any, paths: list[str], loaders: int) -> _Loaded:

@@ -14,6 +14,7 @@ import pytest
 
 import cq
 from cq.cli.main import main
+from cq.observers.exportspec import DEFAULT_ENV
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 50
@@ -44,6 +45,7 @@ class Cli:
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
         }
+        self.environment.pop(DEFAULT_ENV, None)
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *args: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:
@@ -97,6 +99,8 @@ def here(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
     """The command in this process, on the store of `cli`."""
     monkeypatch.chdir(cli.folder)
     monkeypatch.setenv("CQ_STORE", cli.url)
+    monkeypatch.setenv(DEFAULT_ENV, "")  # so that it is put back, whatever a command does to it
+    monkeypatch.delenv(DEFAULT_ENV)
     return Here(monkeypatch, capfd)
 
 

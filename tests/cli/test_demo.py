@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 
 import cq
 from cq.documents import Documents
@@ -88,9 +89,9 @@ def test_the_table_has_the_top_words(cli: Cli) -> None:
     shown = cli.run("demo", "words", "text", "--top", "2", "--workers", "1", "--loaders", "1")
 
     assert [line.split() for line in shown.out.splitlines()] == [
-        ["word", "count"],
-        ["a", "2,000"],
-        ["b", "1,500"],
+        ["word", "count", "weight"],
+        ["a", "2,000", "9"],
+        ["b", "1,500", "9"],
     ]
     assert shown.err == "1 documents, 3 updates, 3 distinct words\n"
 
@@ -115,6 +116,27 @@ def test_running_it_again_follows_the_files(cli: Cli, db: Any) -> None:
     (folder / "one.txt").unlink()
     cli.run("demo", "words", str(folder / "deeper"), str(folder / "new.txt"))
     assert values(db) == total, "what is not below the paths given stays"
+
+
+def test_the_cloud_and_the_table_follow_the_files(cli: Cli, db: Any) -> None:
+    folder = folder_of_texts(cli)
+    reporting = f"sqlite:///{cli.folder / 'cli-reporting.db'}"
+    for change in (
+        lambda: None,
+        (folder / "one.txt").unlink,
+        lambda: (folder / "new.txt").write_text("new New"),
+    ):
+        change()
+        assert cli.run("demo", "words", "texts").status == 0
+        cli.environment["CQ_REPORTING_URL"] = reporting  # as it was by default
+
+        total = counted(folder)[1]
+        assert cli.run("export", "verify", "words").status == 0
+        with sqlalchemy.create_engine(reporting).connect() as connection:
+            rows = connection.execute(sqlalchemy.text("SELECT key, value FROM word_counts")).all()
+        assert {row.key: row.value for row in rows} == values(db) == total
+        cloud = cli.run("cloud", "words", "--json").rows()[0]
+        assert cloud["entries"][0]["score"] == max(total.values())
 
 
 def test_it_counts_a_part_of_the_library_in_little_memory(cli: Cli, db: Any) -> None:
