@@ -127,17 +127,8 @@ class Bucket:
         code = error_code(error)
         if code is None:
             raise error
-        keys = len(attempt.blamed)
-        if 2000 <= code < 3000:  # the client's own doing: too large, illegal keys, bad operations
-            self._shrink(attempt, error)
-            return self.db.create_transaction()
         self._errors += 1
-        slow = code == TRANSACTION_TOO_OLD
-        if keys > 1 and (slow or (attempt.is_telling and self._errors >= _PATIENCE)):
-            self._shrink(attempt, error)
-            return self.db.create_transaction()
-        if keys == 1 and self._errors >= _PATIENCE and (attempt.is_telling or (slow and self.code.observers)):
-            self._errors = 0
+        if self._is_fault_of_keys(attempt, code):
             self._shrink(attempt, error)
             return self.db.create_transaction()
         try:
@@ -145,10 +136,18 @@ class Bucket:
         except Exception as refused:
             if error_code(refused) is None or not attempt.is_telling:
                 raise
-            return (
-                self.db.create_transaction()
-            )  # an observer's doing: try it again, and lose patience in the end
+            return self.db.create_transaction()  # an observer's doing: it is tried until patience is lost
         return tr
+
+    def _is_fault_of_keys(self, attempt: Pass, code: int) -> bool:
+        """Whether an error calls for a smaller pass, rather than for the same one again."""
+        if 2000 <= code < 3000:  # the client's own doing: too large, illegal keys, bad operations
+            return True
+        slow = code == TRANSACTION_TOO_OLD
+        if slow and len(attempt.blamed) > 1:
+            return True
+        may_be = attempt.is_telling or (slow and bool(self.code.observers))
+        return may_be and bool(attempt.blamed) and self._errors >= _PATIENCE
 
     def _shrink(self, attempt: Pass, error: Exception) -> None:
         """Ask less of the next pass than of the one that failed."""
