@@ -23,6 +23,7 @@ from cq.store.transact import transact, transact_versioned
 _DEATHS_ALONE: Final = 3
 _DEATHS_AMONG: Final = 6
 _MOST_NOTED: Final = 1_000
+_MOST_NOTED_BYTES: Final = 50_000
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
 
 
@@ -69,7 +70,8 @@ class Attempts:
         if not self.cautious:
             return
         self._condemn(encoded_keys)
-        noted = encoded_keys if len(encoded_keys) <= _MOST_NOTED else []
+        few = len(encoded_keys) <= _MOST_NOTED and sum(map(len, encoded_keys)) <= _MOST_NOTED_BYTES
+        noted = encoded_keys if few else []
         transact(self._db, lambda tr: self._write(tr, noted))
 
     def relax(self) -> None:

@@ -36,13 +36,14 @@ def switch_observers(db: Database, name: str) -> bool:
 def _switch(tr: Transaction, name: str) -> bool:
     config = read_config(tr, name)
     waiting = _not_current(tr, config)
-    states = _states(tr, config) if waiting else []
+    # By snapshot reads: passes write states all the time, but "told of all" is never taken back.
+    states = _states(tr.snapshot, config) if waiting else []
     ready = [each for each in waiting if all(_is_complete(state, each) for state in states)]
     queue = QueueKeys(name)
     for each in ready:
         tr.set(queue.observer_current(each.name), codec.encode(each.generation))
-    if ready and len(ready) == len(waiting):
-        _clear_others(tr, queue, [each.generation for each in config.observers])
+    if ready:
+        clear_abandoned(tr, config)
     return bool(ready)
 
 
@@ -62,8 +63,11 @@ def _is_complete(state: BucketState, observer: ObserverConfig) -> bool:
     return state.observers.get(observer.generation, b"") is None
 
 
-def _clear_others(tr: Transaction, queue: QueueKeys, generations: list[int]) -> None:
-    """Clear the data of all generations but these."""
+def clear_abandoned(tr: Transaction, config: QueueConfig) -> None:
+    """Clear the data of all generations that are neither configured nor being read."""
+    queue = QueueKeys(config.name)
+    read = [current_generation(tr, config.name, each.name) for each in config.observers]
+    generations = {each.generation for each in config.observers} | {each for each in read if each is not None}
     begin = queue.observer_data(0)
     for generation in sorted(generations):
         data = queue.observer_data(generation)

@@ -14,8 +14,9 @@ from typing import Any, Final
 from cq.app import QueueCode
 from cq.attempts import Attempts, Condemned
 from cq.batch import Limits
-from cq.combining import Pass, PassResult
+from cq.combining import Pass
 from cq.reporting import ReportFailed
+from cq.results import PassResult
 from cq.state import Memory
 from cq.store.api import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, Database, Transaction, error_code
 
@@ -59,6 +60,9 @@ class Bucket:
         self._cost: float = _FIRST_COST if code.observers else 1
         self._suspects: dict[bytes, None] = {}
         self._condemned: dict[bytes, str] = {}
+        self._max_refill = MAX_REPORT
+        self._refused: dict[bytes, str] = {}
+        self._refilling = False
         self._passes = 0
         self._errors = 0
 
@@ -81,7 +85,7 @@ class Bucket:
                 result = attempt.run()
                 tr.commit().wait()
             except Condemned as error:
-                self._condemned = {error.encoded_key: str(error)}
+                self._condemn(attempt, error)
                 tr = self.db.create_transaction()
             except ReportFailed as error:
                 self._shrink(attempt, error)
@@ -98,26 +102,30 @@ class Bucket:
     def _begin_attempt(self) -> None:
         self.attempts.begin(self.limits.stale_seconds)
         if self.attempts.cautious and not self._passes:
-            self._max_report = self._max_take = 1
+            self._max_report = self._max_take = self._max_refill = 1
 
     def _pass(self, tr: Transaction) -> Pass:
         self._passes += 1
+        afford = int(OBSERVER_BYTES / self._cost)
+        refill = self._refilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
         return Pass(
             tr,
             self.code,
             self.bucket,
             memory=self.memory,
             limits=self.limits,
-            max_report=max(1, min(self._max_report, int(OBSERVER_BYTES / self._cost))),
+            max_report=0 if refill else max(1, min(self._max_report, afford)),
+            max_refill=max(1, min(self._max_refill, afford)) if refill else 0,
             max_take=1 if self._condemned and self.attempts.cautious else self._max_take,
             suspects=self._suspects,
             try_suspect=self._passes % _TRY_SUSPECT_EVERY == 0,
             condemned=self._condemned,
+            refused=self._refused,
             before_code=self._before_code,
         )
 
     def _before_code(self, encoded_keys: list[bytes]) -> None:
-        if not self._condemned:
+        if not self._condemned and not self._refused:
             self.attempts.note(encoded_keys)
 
     # When a pass fails
@@ -157,14 +165,27 @@ class Bucket:
         too_large = error_code(error) == TRANSACTION_TOO_LARGE
         if too_large and taken > max(1, len(blamed)):
             self._max_take = taken // 2
+        elif len(blamed) > 1 and attempt.refill:
+            self._max_refill = len(blamed) // 2
         elif len(blamed) > 1:
             self._max_report = len(blamed) // 2
+        elif blamed and attempt.refill:
+            self._refused = {blamed[0]: str(error)}
         elif blamed:
             self._condemned = {blamed[0]: str(error)}
         elif taken > 1:
             self._max_take = taken // 2
         else:
             raise error
+
+    def _condemn(self, attempt: Pass, error: Condemned) -> None:
+        """Set a key aside that has killed workers; among values, once it is the next one to be told."""
+        if attempt.refill is None:
+            self._condemned = {error.encoded_key: str(error)}
+        elif len(attempt.refill.values) == 1:
+            self._refused = {error.encoded_key: str(error)}
+        else:
+            self._max_refill = 1
 
     # When it has succeeded
 
@@ -175,19 +196,35 @@ class Bucket:
             self.memory.forget()
         if result.token:
             self.memory.take(result.token, result.values)
+        self._condemned = {}
+        self._refused = {}
+        self._refilling = result.refilling
+        self._suspect(result)
+        if result.told:
+            cost = max(1.0, result.observer_bytes / result.told)
+            self._cost = cost if cost > self._cost else 0.7 * self._cost + 0.3 * cost
+        if result.reported:
+            self._max_report = min(2 * self._max_report, MAX_REPORT)
+        if result.refilled:
+            self._max_refill = min(2 * self._max_refill, MAX_REPORT)
+        if self._max_take is not None:
+            self._max_take = 2 * self._max_take if self._max_take < MAX_REPORT else None
+        if not result.more:
+            self._relax()
+
+    def _suspect(self, result: PassResult) -> None:
+        """Suspect the keys that have failed, and no more those that went well."""
         for encoded in self._suspects.keys() & result.values.keys():
             del self._suspects[encoded]
-        self._condemned = {}
         for encoded in result.aside:
             self._suspects[encoded] = None
             if len(self._suspects) > _MAX_SUSPECTS:
                 del self._suspects[next(iter(self._suspects))]
-        if result.told:
-            cost = max(1.0, result.observer_bytes / result.told)
-            self._cost = cost if cost > self._cost else 0.7 * self._cost + 0.3 * cost
-        if result.reported or result.refilled:
-            self._max_report = min(2 * self._max_report, MAX_REPORT)
-        if self._max_take is not None:
-            self._max_take = 2 * self._max_take if self._max_take < MAX_REPORT else None
-        if not result.more:
+
+    def _relax(self) -> None:
+        """Forget about workers that died; if the store fails, another time: the pass is committed."""
+        try:
             self.attempts.relax()
+        except Exception as error:
+            if error_code(error) is None:
+                raise

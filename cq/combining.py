@@ -20,7 +20,7 @@ mean large writes once observers have had their say. `cq.batch` has steps 1 to 3
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from cq import codec, keys
@@ -31,6 +31,7 @@ from cq.errors import CqError, InvalidData
 from cq.keys import QueueKeys, place
 from cq.reading import read_bounded
 from cq.reporting import Refill, describe, read_refill, tell, told_so_far
+from cq.results import ManyFailed, PassResult
 from cq.setaside import set_aside
 from cq.state import Memory, fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction, error_code
@@ -38,53 +39,6 @@ from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction, error_code
 _NOTHING: Final[Mapping[bytes, str]] = {}
 _MANY_FAILURES: Final = 10
 _LARGE_SHARE: Final = 0.2
-
-
-@dataclass(slots=True)
-class PassResult:
-    """What a pass has done, once its transaction is committed.
-
-    Attributes:
-        reported: keys whose value was written or found unchanged.
-        folded: keys whose updates were staged.
-        refilled: values that an observer was told of for the first time.
-        rows: rows taken away.
-        repeated: rows left out because an earlier transaction had added their operation.
-        aside: {encoded key: error} of keys set aside (an empty key stands for a row that cannot be read).
-        more: whether work is left that no notification will announce.
-        foreign: whether a row stamped later than the read version was met, and left.
-        completed: whether an observer has now been told of all values of the bucket.
-        told: of how many changes the observers were told, refills included.
-        observer_bytes: by how much the observers have enlarged the transaction.
-        was_ours: whether nobody else has passed since the pass whose memory was given.
-        token, values: what a worker may remember after the commit.
-    """
-
-    reported: int = 0
-    folded: int = 0
-    refilled: int = 0
-    rows: int = 0
-    repeated: int = 0
-    aside: dict[bytes, str] = field(default_factory=dict)
-    more: bool = False
-    foreign: bool = False
-    completed: bool = False
-    told: int = 0
-    observer_bytes: int = 0
-    was_ours: bool = False
-    token: bytes = b""
-    values: dict[bytes, bytes | None] = field(default_factory=dict)
-
-
-class ManyFailed(CqError):
-    """So many keys of one pass cannot be combined that the code must be broken, not the data; nothing is written."""
-
-    def __init__(self, errors: Mapping[bytes, str]) -> None:
-        super().__init__(errors)
-        self.errors = dict(errors)
-
-    def __str__(self) -> str:
-        return f"{len(self.errors)} keys of one pass failed, one with: {next(iter(self.errors.values()))}"
 
 
 class Pass:
@@ -97,10 +51,13 @@ class Pass:
         memory: what this worker remembers of the bucket; not changed here.
         limits: see there.
         max_report: how many keys to report at most.
+        max_refill: how many values to tell an observer of that is new to the queue; best when nothing is reported, so
+            that it is known who failed.
         max_take: how many different keys of the rows to touch at most, None for no limit.
         suspects: encoded keys to report only when no others wait, and then one alone.
         try_suspect: report one of the suspects, alone, if any waits.
         condemned: {encoded key: error} of keys to set aside; nothing is reported then, and no observer called.
+        refused: {encoded key: error} of values that an observer cannot be told of, in the same way.
         before_code: called with the encoded keys that combiner and observers are about to see.
     """
 
@@ -113,10 +70,12 @@ class Pass:
         memory: Memory | None = None,
         limits: Limits | None = None,
         max_report: int = 1000,
+        max_refill: int = 0,
         max_take: int | None = None,
         suspects: Collection[bytes] = (),
         try_suspect: bool = False,
         condemned: Mapping[bytes, str] = _NOTHING,
+        refused: Mapping[bytes, str] = _NOTHING,
         before_code: Callable[[list[bytes]], object] = lambda encoded_keys: None,
     ) -> None:
         self.tr = tr
@@ -125,11 +84,13 @@ class Pass:
         self.bucket = bucket
         self.memory = memory or Memory()
         self.limits = limits or Limits()
-        self.max_report = 0 if condemned else max_report
+        self.max_report = 0 if condemned or refused else max_report
+        self.max_refill = 1 if refused else 0 if condemned else max_refill
         self.max_take = max_take
         self.suspects = suspects
         self.try_suspect = try_suspect
         self.condemned = condemned
+        self.refused = refused
         self.before_code = before_code
         self.keys = QueueKeys(self.config.name)
         self.result = PassResult()
@@ -160,15 +121,15 @@ class Pass:
             if not batch.backlog.foreign:
                 self._clear_notification(batch)
             return self.result
-        self._choose(batch, refilling is not None)
+        self._choose(batch)
         current = self._load_current()
         self.before_code(list(dict.fromkeys([*batch.updates, *self.report])))
         self._write_values(batch, current)
         self._fold(batch)
         self._refuse_many_failures(batch)
         self._set_aside(batch)
-        if refilling is not None:
-            self._refill(batch, refilling)
+        if refilling is not None and self.max_refill:
+            self._refill(refilling)
         self._finish(batch)
         self._observe()
         return self.result
@@ -184,19 +145,20 @@ class Pass:
 
     # Choosing what to report
 
-    def _choose(self, batch: Batch, refilling: bool) -> None:
+    def _choose(self, batch: Batch) -> None:
         """Set `report`, and whether all that is staged is known."""
         self.all_staged_known = not batch.state.staged
         self.last_staged: bytes | None = None
-        room = max(1, self.max_report // 2) if refilling else self.max_report
         if not self.max_report or not (batch.at_end or self._is_overloaded(batch)):
             return
         if batch.state.staged:
-            self._read_staged(batch, room)
+            self._read_staged(batch)
         waiting = self._in_turn(batch)
         others = [encoded for encoded in waiting if encoded not in self.suspects]
         suspects = [encoded for encoded in waiting if encoded in self.suspects]
-        self.report = suspects[:1] if suspects and (self.try_suspect or not others) else others[:room]
+        self.report = (
+            suspects[:1] if suspects and (self.try_suspect or not others) else others[: self.max_report]
+        )
 
     def _is_overloaded(self, batch: Batch) -> bool:
         since = batch.state.unfinished_since
@@ -222,11 +184,11 @@ class Pass:
             order = known or order[:1]
         return [places[where] for where in order]
 
-    def _read_staged(self, batch: Batch, room: int) -> None:
+    def _read_staged(self, batch: Batch) -> None:
         """Read what is staged from the cursor onward, as much as may be reported."""
         begin, end = self.keys.staged_of_bucket(self.config.buckets, self.bucket)
         middle = min(max(begin, keys.after(self.keys.staged_at(batch.state.cursor))), end)
-        room += len(self.suspects) + 1
+        room = self.max_report + len(self.suspects) + 1
         size = 0
         for bounds in ((middle, end), (begin, middle)):
             for row in self.tr.snapshot.get_range(*bounds, limit=room, streaming_mode=WANT_ALL):
@@ -351,27 +313,23 @@ class Pass:
 
     # Observers that are new to the queue
 
-    def _refill(self, batch: Batch, generation: int) -> None:
-        """Read the next values to tell an observer of, unless reports take all there is room for."""
-        limit = 1 if self.condemned else max(1, self.max_report // 2)
-        if self.max_report == 1 and self.report:
-            return
+    def _refill(self, generation: int) -> None:
+        """Read the next values to tell an observer of; one that it refuses is passed over, and noted."""
         refill = read_refill(
             self.tr,
             self.code,
             self.bucket,
             generation,
             self.told[generation] or b"",
-            limit,
+            self.max_refill,
             self.limits.load_bytes,
         )
-        if self.condemned:
-            if not refill.values or refill.values[0][0] not in self.condemned:
+        if self.refused:
+            if not refill.values or refill.values[0][0] not in self.refused:
                 return
             encoded, _ = refill.values.pop()
-            if encoded not in self.result.aside:  # it has no updates: note the error
-                self.result.aside[encoded] = self.condemned[encoded]
-                set_aside(self.tr, self.keys, encoded, self.condemned[encoded], [])
+            self.result.aside[encoded] = self.refused[encoded]
+            set_aside(self.tr, self.keys, encoded, self.refused[encoded], [])
         self.refill = refill
         self.result.refilled = len(refill.values)
 
@@ -386,6 +344,7 @@ class Pass:
             observers[self.refill.generation] = self.refill.reached
         self.result.completed = None in observers.values() and observers != batch.state.observers
         refilling = any(cursor is not None for cursor in observers.values())
+        self.result.refilling = refilling
         self.result.more = not batch.at_end or staged or refilling
         if not self.result.more and not self.result.foreign:
             self._clear_notification(batch)
@@ -416,6 +375,8 @@ class Pass:
         """Tell the observers, last of all: they may add to this very queue, and their size is measured."""
         if not self.code.observers or not (self.changes or self.refill):
             return
+        if self.refill is not None:
+            self.before_code(self.blamed)
         before = self.tr.get_approximate_size().wait()
         self.is_telling = True
         self.result.told = tell(self.tr, self.code, self.told, self.changes, self.refill)

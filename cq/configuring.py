@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cq import codec, keys
+from cq.backfill import clear_abandoned
 from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.codec import KeyType, ValueType
 from cq.combiners import BUILT_IN, Combiner, resolve
@@ -216,24 +217,16 @@ def _change_observers(tr: Transaction, current: QueueConfig, specs: list[Observe
     names = {observer.name for observer in changed.observers}
     for observer in current.observers:
         if observer.name not in names:
-            _clear_observer(tr, queue, observer)
+            published = queue.observer_published(observer.name)
+            tr.clear_range(published, keys.prefix_end(published))
+            tr.clear(queue.observer_current(observer.name))
+    clear_abandoned(tr, changed)
     for bucket in range(current.buckets):
         tr.set_versionstamped_value(
             queue.notification(current.generation, bucket), keys.INCOMPLETE_VERSIONSTAMP
         )
     _write(tr, changed)
     return changed
-
-
-def _clear_observer(tr: Transaction, queue: QueueKeys, observer: ObserverConfig) -> None:
-    """Clear all that an observer keeps: the data being made, the data being read, and what it has published."""
-    current = tr.get(queue.observer_current(observer.name)).value
-    generations = {observer.generation} | ({int(codec.decode(current))} if current else set())
-    for data in map(queue.observer_data, generations):
-        tr.clear_range(data, keys.prefix_end(data))
-    published = queue.observer_published(observer.name)
-    tr.clear_range(published, keys.prefix_end(published))
-    tr.clear(queue.observer_current(observer.name))
 
 
 def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:

@@ -69,6 +69,10 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
         found = _parse(queue.keys, piece, value)
         if found.encoded_key == b"":
             raise InvalidData("a row that cannot be read cannot be added again: drop it")
+        if not found.updates:
+            raise InvalidData(
+                "nothing to add: an observer could not be told of the value; rebuild it, and drop this"
+            )
         decoded = read_config(tr, name).key.decode(found.encoded_key)
         queue.add(tr, [(decoded, update) for update in found.updates])
         return len(found.updates)

@@ -75,14 +75,15 @@ class Memory:
         """Take over the values that a committed pass has written; None for a key without one."""
         self.token = token
         for encoded_key, value in values.items():
-            size = _ENTRY_BYTES + len(encoded_key) + len(value or b"")
-            if value is not None and len(value) > _LARGEST_REMEMBERED:
-                if self.values.pop(encoded_key, self) is not self:
-                    self._bytes -= size
-                continue
-            if encoded_key not in self.values:
-                self._bytes += size
-            self.values[encoded_key] = value
+            if encoded_key in self.values:
+                self._bytes -= _size(encoded_key, self.values.pop(encoded_key))
+            if value is None or len(value) <= _LARGEST_REMEMBERED:
+                self._bytes += _size(encoded_key, value)
+                self.values[encoded_key] = value
         if self._bytes > self.max_bytes:
             self.values.clear()
             self._bytes = 0
+
+
+def _size(encoded_key: bytes, value: bytes | None) -> int:
+    return _ENTRY_BYTES + len(encoded_key) + len(value or b"")

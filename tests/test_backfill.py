@@ -18,7 +18,7 @@ from cq.keys import QueueKeys
 from cq.observers.worker import Worker
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
+from tests.helpers import add, aside, code_of, combine_all, nothing_queued, stored
 from tests.test_combining import Seen
 
 
@@ -195,7 +195,104 @@ def test_buckets_remember_nothing_of_old_observers(db: Any, name: str) -> None:
     combine_all(db, name)
     again = Seen()
     again.app(name).configure(db, name, buckets=1)
-    for bucket in buckets_of(db, name, again.app(name)):
-        bucket.combine()
+    combine_all(db, name, again.app(name))
 
     assert again.values == {"a": 1}
+
+
+class Died(KeyboardInterrupt):
+    """Stands for a process that dies."""
+
+
+def test_a_value_that_kills_workers_is_found_and_passed_over(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {f"k{number}": 1 for number in range(20)})
+    combine_all(db, name)
+    told: set[str] = set()
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if any(change.key == "k7" for change in changes):
+            raise Died
+        told.update(change.key for change in changes)
+
+    app = cq.App()
+    app.queue(name, observers=[observer])
+    app.configure(db, name)
+    deaths = 0
+    while not nothing_queued(db, name):
+        if deaths < 8:
+            add(db, name, {f"a{deaths}": 1})
+        try:
+            combine_all(db, name, app, Limits(stale_seconds=0))
+        except Died:
+            deaths += 1
+            assert deaths < 40
+
+    assert [codec.decode(each.encoded_key) for each in aside(db, name)] == ["k7"]
+    assert told >= {f"k{number}" for number in range(20)} - {"k7"}
+
+
+def test_a_value_that_is_refused_does_not_slow_a_busy_bucket(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {f"k{number}": 1 for number in range(50)})
+    combine_all(db, name)
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        if any(change.key == "k7" for change in changes):
+            raise RuntimeError("not 7")
+
+    app = cq.App()
+    app.queue(name, observers=[observer])
+    app.configure(db, name)
+    bucket = Bucket(db, code_of(db, name, app), 0)
+    reported = 0
+    for turn in range(60):
+        add(db, name, {f"n{turn}-{number}": 1 for number in range(5)})
+        reported += bucket.combine().reported
+
+    assert reported >= 250
+    assert [codec.decode(each.encoded_key) for each in aside(db, name)] == ["k7"]
+
+
+def test_an_update_that_one_observer_refuses_leaves_no_gap_for_another(db: Any, name: str) -> None:
+    failing, second = True, Seen()
+
+    def first(tr: Any, changes: list[cq.Change]) -> None:
+        if failing and any(change.key == "a" and change.new == 6 for change in changes):
+            raise RuntimeError("not 6")
+
+    app = cq.App()
+    app.queue(name, observers=[first])
+    app.configure(db, name, buckets=1)
+    add(db, name, {"a": 5})
+    combine_all(db, name, app)
+    app.queue(name, observers=[first, cq.Observer("second", 1, second)])
+    app.configure(db, name)
+    add(db, name, {"a": 1})
+    combine_all(db, name, app)
+    failing = False
+    add(db, name, {"a": 2})
+    combine_all(db, name, app)
+
+    assert second.values == values(db, name) == {"a": 7}
+
+
+def test_data_of_generations_that_nobody_reads_goes(db: Any, name: str) -> None:
+    def keep(config: Any, settings: Any, generation: int) -> Any:
+        prefix = QueueKeys(name).observer_data(generation)
+        return lambda tr, changes: [tr.set(prefix + change.key.encode(), b"") for change in changes]
+
+    app = cq.App()
+    app.queue(name, observers=[cq.ObserverSpec("kept", 1, {}, keep)])
+    app.configure(db, name, buckets=2)
+    add(db, name, {f"k{number}": 1 for number in range(20)})
+    combine_all(db, name, app)
+    rebuild_observer(db, name, "kept")
+    for _ in range(2):
+        Bucket(db, code_of(db, name, app), 0).combine()
+    rebuild_observer(db, name, "kept")
+    assert {key[-1:] for key, _ in stored(db, QueueKeys(name).all_observer_data())} != set()
+
+    cq.configure(db, name, observers=[])
+
+    assert stored(db, QueueKeys(name).all_observer_data()) == []

@@ -11,9 +11,10 @@ import cq
 from cq import codec
 from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.combining import ManyFailed, Pass
+from cq.combining import Pass
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
+from cq.results import ManyFailed
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase

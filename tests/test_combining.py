@@ -10,8 +10,9 @@ import pytest
 import cq
 from cq import codec
 from cq.batch import Limits
-from cq.combining import Pass, PassResult
+from cq.combining import Pass
 from cq.keys import QueueKeys
+from cq.results import PassResult
 from cq.state import BucketState, Memory
 from cq.store.transact import transact
 from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored

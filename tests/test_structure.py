@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[1]
 LINES_MAX = 400
 LONG: dict[str, int] = {
     # module: lines. A ratchet: numbers only go down, and new modules stay within LINES_MAX.
-    "cq/combining.py": 427,
 }
 
 
