@@ -10,13 +10,13 @@ from cq.app import QueueCode
 from cq.backfill import switch_observers
 from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.combining import ManyFailed, PassResult
 from cq.configuring import pause
 from cq.errors import CorruptData, CqError
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
 from cq.observers.jobs import Totals
 from cq.observers.runner import DONE
+from cq.results import ManyFailed, PassResult
 from cq.state import Memory
 from cq.store.api import Database
 
@@ -57,7 +57,7 @@ class CombineTask:
             self._pause(str(error))
         self._totals.count(result)
         self._tell(result)
-        self._failures.report(result.reported, result.aside)
+        self._failures.report(result.reported + result.refilled, result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe())
         if result.completed:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
 
-from cq.combining import PassResult
 from cq.observers.watchslot import WatchSlot
+from cq.results import PassResult
 
 
 class Task(Protocol):

@@ -40,6 +40,7 @@ END_SECONDS: Final = 2.0
 """How long a worker that ends tries to take back its notes."""
 _LOOK_SECONDS: Final = 0.5  # how often a drain that waits looks whether it is to stop
 _OTHERS_SECONDS: Final = 10.0  # how long a drain waits for what works for observers and goes on failing
+_MOST_SECONDS: Final = 600.0  # how long it lets such work go on that has always more to do
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 10.0
 _DRAIN_TRIES: Final = 6
@@ -265,7 +266,7 @@ class Worker:
         left = [job for queue in self._open.values() for job in queue.others if job.task.notification]
         deadline = time.monotonic() + _OTHERS_SECONDS
         while left:
-            again = {job: self._finish(job) for job in left}
+            again = {job: self._finish(job, deadline) for job in left}
             left = [job for job, seconds in again.items() if seconds != DONE]
             seconds = min((again[job] for job in left), default=0.0)
             if time.monotonic() + seconds > deadline or self._stopping.wait(seconds):
@@ -273,10 +274,17 @@ class Worker:
         for job in left:
             log.warning("%s: left with work to do", job)
 
-    def _finish(self, job: Job) -> float:
-        """Run a job until it has nothing to do or wants to wait."""
-        while (seconds := job.task.run()) == 0.0 and not self._stopping.is_set():
-            pass
+    def _finish(self, job: Job, deadline: float) -> float:
+        """Run a job until it has nothing to do or wants to wait, or has had its time without coming to an end."""
+        deadline += _MOST_SECONDS
+        try:
+            while (seconds := job.task.run()) == 0.0 and not self._stopping.is_set():
+                if time.monotonic() > deadline:
+                    break
+        except Exception as error:
+            if error_code(error) is None:
+                raise
+            return self._failed(job, error)
         return seconds
 
     # Running them
