@@ -22,16 +22,9 @@ from cq.keys import after
 from cq.observers.exportbatch import Batch, Exporter, Halving, Position
 from cq.observers.exporterrors import ExportFailed, ExportStopped, OutdatedBatch
 from cq.observers.exportnote import FailureNote
-from cq.observers.exportrows import Waiting, holds, read_waiting
-from cq.observers.exportstate import (
-    Control,
-    ExportState,
-    read_control,
-    read_state,
-    read_stopped,
-    set_entry_aside,
-    stop,
-)
+from cq.observers.exportposition import read_position
+from cq.observers.exportrows import Waiting, read_waiting
+from cq.observers.exportstate import ExportState, ExportView, set_entry_aside, stop, view
 from cq.observers.runner import DONE
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -50,16 +43,9 @@ AHEAD_SECONDS: Final = 1.0
 class Read:
     """What was read of a bucket at one version."""
 
-    control: Control
-    state: ExportState
-    stopped: str | None
+    export: ExportView
     notification: bytes | None
     waiting: Waiting
-
-    @property
-    def cleared(self) -> bytes:
-        """Up to where the bucket is exported, as far as this epoch knows."""
-        return self.state.cleared if self.state.epoch == self.control.epoch else b""
 
 
 def _no_signal(point: str) -> None:
@@ -135,9 +121,9 @@ class ExportTask:
 
     def _step(self) -> float:
         read = transact(self.db, self._read)
-        self._epoch = read.control.epoch
-        if read.stopped is not None:
-            self._note.problem = read.stopped
+        self._epoch = read.export.control.epoch
+        if read.export.stopped is not None:
+            self._note.problem = read.export.stopped
             return STOPPED_SECONDS
         self._signal("read")
         if read.waiting.last_key is None:
@@ -159,10 +145,10 @@ class ExportTask:
     def _read(self, tr: Transaction) -> Read:
         """A bucket's first entries, and all that belongs to them; when there are none, the notification goes."""
         version = tr.get_read_version()
-        snapshot = tr.snapshot
-        notification = snapshot.get(self.notification)
+        export = view(tr.snapshot, self.keys, [self.bucket])
+        notification = tr.snapshot.get(self.notification)
         waiting = read_waiting(
-            snapshot,
+            tr.snapshot,
             self.keys,
             self.bucket,
             version.wait(),
@@ -170,11 +156,10 @@ class ExportTask:
             self._batch_entries,
             self._generation,
         )
-        control, state = read_control(snapshot, self.keys), read_state(snapshot, self.keys, self.bucket)
-        stopped = read_stopped(snapshot, self.keys)
-        if waiting.last_key is None and waiting.at_end and stopped is None:
-            self._clear_notification(tr, notification.value)
-        return Read(control, state, stopped, notification.value, waiting)
+        read = Read(export(), notification.value, waiting)
+        if waiting.last_key is None and waiting.at_end and read.export.stopped is None:
+            self._clear_notification(tr, read.notification)
+        return read
 
     # 2: exporting
 
@@ -185,8 +170,8 @@ class ExportTask:
             bucket=self.bucket,
             ordered=waiting.entries,
             last=waiting.last,
-            epoch=read.control.epoch,
-            cleared=read.cleared,
+            epoch=read.export.control.epoch,
+            cleared=read.export.cleared(self.bucket),
             known={entry.sequence for entry in waiting.entries} | {waiting.last},
             look=self._look,
         )
@@ -198,13 +183,7 @@ class ExportTask:
             log.warning("%s: set aside the entry %s: %s", self, sequence.hex(), error)
 
     def _look(self, sequence: bytes) -> Position:
-        def look(tr: Transaction) -> Position:
-            control = read_control(tr.snapshot, self.keys)
-            state = read_state(tr.snapshot, self.keys, self.bucket)
-            cleared = state.cleared if state.epoch == control.epoch else b""
-            return Position(control.epoch, cleared, holds(tr.snapshot, self.keys, self.bucket, sequence))
-
-        return transact(self.db, look)
+        return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, self.bucket, sequence))
 
     def _set_aside(self, batch: Batch, errors: Mapping[bytes, str]) -> None:
         """Keep entries that cannot be exported, unless somebody else has passed them."""
@@ -221,28 +200,28 @@ class ExportTask:
         transact(self.db, keep)
 
     def _keep_broken(self, tr: Transaction, read: Read) -> None:
-        self._check_current(tr, read.control.epoch, read.waiting.broken[0].sequence)
+        self._check_current(tr, read.export.control.epoch, read.waiting.broken[0].sequence)
         for broken in read.waiting.broken:
             set_entry_aside(tr, self.keys, self.bucket, broken.sequence, broken.error, None, broken.data)
 
     def _check_current(self, tr: Transaction, epoch: int, sequence: bytes) -> None:
         """Raises `OutdatedBatch` when the entry was cleared, or the epoch has changed; conflicts with both."""
-        state = read_state(tr, self.keys, self.bucket)
-        if read_control(tr, self.keys).epoch != epoch or (state.epoch == epoch and state.cleared >= sequence):
+        found = view(tr, self.keys, [self.bucket])()
+        if found.control.epoch != epoch or found.cleared(self.bucket) >= sequence:
             raise OutdatedBatch
 
     # 3: clearing
 
     def _clear(self, tr: Transaction, read: Read) -> None:
-        waiting = read.waiting
-        control, state = read_control(tr, self.keys), read_state(tr, self.keys, self.bucket)
-        if control.epoch != read.control.epoch:
+        waiting, epoch = read.waiting, read.export.control.epoch
+        found = view(tr, self.keys, [self.bucket])()
+        if found.control.epoch != epoch:
             return  # what was exported in an earlier epoch is not known in this one
-        if state.epoch == control.epoch and state.cleared >= waiting.last:
+        if found.cleared(self.bucket) >= waiting.last:
             return  # somebody else was faster, or the commit got lost
         if waiting.last_key is not None:
             tr.clear_range(self.keys.rows(self.bucket)[0], after(waiting.last_key))
-        tr.set(self.keys.state(self.bucket), ExportState(control.epoch, waiting.last).to_bytes())
+        tr.set(self.keys.state(self.bucket), ExportState(epoch, waiting.last).to_bytes())
         if waiting.at_end:
             self._clear_notification(tr, read.notification)
 

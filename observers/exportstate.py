@@ -6,7 +6,7 @@ one epoch; whoever has read a batch in an earlier one must throw it away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import time
 from typing import Any, Final, NamedTuple
@@ -36,11 +36,15 @@ class Control:
         """As stored."""
         return codec.encode([self.epoch, self.swept])
 
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> Control:
+        """The inverse of `to_bytes`; None is that of an export that was neither rebuilt nor swept."""
+        return cls() if data is None else cls(*_list_of(data, [int, int]))
+
 
 def read_control(tr: TransactionRead, queue: ExportKeys) -> Control:
     """The export's control; through a transaction it adds a read conflict with rebuilds and rebases."""
-    stored = tr.get(queue.control).value
-    return Control() if stored is None else Control(*_list_of(stored, [int, int]))
+    return Control.from_bytes(tr.get(queue.control).value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +69,37 @@ class ExportState:
         return cls() if data is None else cls(*_list_of(data, [int, bytes]))
 
 
-def read_state(tr: TransactionRead, queue: ExportKeys, bucket: int) -> ExportState:
-    """A bucket's state; through a transaction it adds a read conflict with other exporters of the bucket."""
-    return ExportState.from_bytes(tr.get(queue.state(bucket)).value)
+@dataclass(frozen=True, slots=True)
+class ExportView:
+    """An export at one version: its control, the states of buckets, and why it is stopped, None when it is not."""
+
+    control: Control
+    states: dict[int, ExportState]
+    stopped: str | None
+
+    def cleared(self, bucket: int) -> bytes:
+        """Up to where a bucket is exported and cleared, as far as this epoch knows."""
+        state = self.states[bucket]
+        return state.cleared if state.epoch == self.control.epoch else b""
+
+
+def view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) -> Callable[[], ExportView]:
+    """Read an export, all at once; what is returned waits for it.
+
+    Through a transaction it adds read conflicts with rebuilds, rebases, and other exporters of these buckets.
+    """
+    control, stopped = tr.get(queue.control), tr.get(queue.stopped)
+    states = {bucket: tr.get(queue.state(bucket)) for bucket in buckets}
+
+    def wait() -> ExportView:
+        found = Control.from_bytes(control.value)
+        return ExportView(
+            found,
+            {bucket: ExportState.from_bytes(state.value) for bucket, state in states.items()},
+            _reason(stopped.value, found.epoch),
+        )
+
+    return wait
 
 
 # Why an export is stopped: until the epoch changes
@@ -75,19 +107,18 @@ def read_state(tr: TransactionRead, queue: ExportKeys, bucket: int) -> ExportSta
 
 def stop(tr: Transaction, queue: ExportKeys, epoch: int, message: str) -> None:
     """Stop the export in all buckets, unless it is in another epoch by now; the keeper looks whether it may go on."""
-    if read_control(tr, queue).epoch == epoch and read_stopped(tr, queue) != shortened(message):
+    found = view(tr, queue, ())()
+    if found.control.epoch == epoch and found.stopped != shortened(message):
         tr.set(queue.stopped, codec.encode([epoch, shortened(message)]))
         tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
 
 
-def read_stopped(tr: TransactionRead, queue: ExportKeys) -> str | None:
-    """Why the export is stopped, None when it is not."""
-    stored = tr.get(queue.stopped)
-    control = read_control(tr, queue)
-    if stored.value is None:
+def _reason(stored: bytes | None, epoch: int) -> str | None:
+    """Why an export of this epoch is stopped, from what is stored."""
+    if stored is None:
         return None
-    epoch, message = _list_of(stored.value, [int, str])
-    return str(message) if epoch == control.epoch else None
+    stopped_in, message = _list_of(stored, [int, str])
+    return str(message) if stopped_in == epoch else None
 
 
 # What fails

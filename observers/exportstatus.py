@@ -18,7 +18,7 @@ from cq.observers.exportstate import (
     read_control,
     read_entries_aside,
     read_failures,
-    read_stopped,
+    view,
 )
 from cq.status import current_version
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
@@ -86,7 +86,7 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
     oldest = [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
     rows, size, exact = _count(tr, keys)
     failures = read_failures(snapshot, keys)
-    stopped = read_stopped(snapshot, keys)
+    stopped = view(snapshot, keys, ())().stopped
     worst = max(failures, key=lambda failure: failure.tries, default=None)
     aside = sum(1 for _, _ in zip(range(_MOST_ASIDE), read_entries_aside(snapshot, keys), strict=False))
     table, filling = _configured(tr, name)

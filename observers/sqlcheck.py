@@ -79,7 +79,7 @@ def _differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> Iter
 def _holds(expected: sa.types.TypeEngine[Any], found: sa.types.TypeEngine[Any]) -> bool:
     """Whether a column of one type takes all that one of the other does, as far as the two types say."""
     if isinstance(expected, sa.JSON):
-        return isinstance(found, sa.JSON | sa.Text)  # MariaDB's JSON is text
+        return isinstance(found, sa.JSON | sa.String)  # MariaDB's JSON is text
     if isinstance(expected, sa.Boolean):
         return isinstance(found, sa.Boolean | sa.Integer)  # MySQL's BOOLEAN is a TINYINT
     if isinstance(expected, sa.Integer):

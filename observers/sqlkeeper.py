@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from cq.exportkeys import ExportKeys, first_sequence, versionstamp_of
@@ -19,8 +19,8 @@ from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch, Position
 from cq.observers.exporterrors import ExportStopped, OutdatedBatch
 from cq.observers.exportnote import FailureNote
-from cq.observers.exportrows import holds
-from cq.observers.exportstate import Control, ExportState, read_control, read_state, read_stopped, stop
+from cq.observers.exportposition import read_position
+from cq.observers.exportstate import ExportView, read_control, stop, view
 from cq.observers.runner import DONE
 from cq.observers.sql import SqlExporter
 from cq.observers.sqlsweep import sweep
@@ -32,20 +32,6 @@ log = logging.getLogger("cq.export")
 STOPPED_SECONDS: Final = 5.0
 SWEEP_SECONDS: Final = 0.5
 """How often it is looked whether a generation has been exported whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What the store says of the export at one version."""
-
-    notification: bytes | None
-    control: Control
-    states: list[ExportState]
-    stopped: str | None
-
-    def cleared(self, bucket: int) -> bytes:
-        state = self.states[bucket]
-        return state.cleared if state.epoch == self.control.epoch else b""
 
 
 class Keeper:
@@ -102,7 +88,7 @@ class Keeper:
         self._exporter.reporting.close()
 
     def _step(self) -> float:
-        found = transact(self.db, self._read)
+        found, notification = transact(self.db, self._read)
         self._epoch = found.control.epoch
         self._exporter.check([self._nothing_of(found, bucket) for bucket in range(BUCKETS)])
         if found.stopped is not None:
@@ -110,34 +96,25 @@ class Keeper:
         if found.control.swept < self._generation and not self._sweep():
             return SWEEP_SECONDS
         self._note.clear()
-        if found.notification is not None:
-            value = found.notification
-            transact(self.db, lambda tr: tr.compare_and_clear(self.notification, value))
+        if notification is not None:
+            transact(self.db, lambda tr: tr.compare_and_clear(self.notification, notification))
         return DONE
 
-    def _read(self, tr: Transaction) -> _Found:
-        snapshot = tr.snapshot
-        notification = snapshot.get(self.notification)
-        control = read_control(snapshot, self.keys)
-        states = [read_state(snapshot, self.keys, bucket) for bucket in range(BUCKETS)]
-        return _Found(notification.value, control, states, read_stopped(snapshot, self.keys))
+    def _read(self, tr: Transaction) -> tuple[ExportView, bytes | None]:
+        found = view(tr.snapshot, self.keys, range(BUCKETS))
+        notification = tr.snapshot.get(self.notification)
+        return found(), notification.value
 
     # Whether a database was set back
 
-    def _nothing_of(self, found: _Found, bucket: int) -> Batch:
+    def _nothing_of(self, found: ExportView, bucket: int) -> Batch:
         """A batch without entries, to compare positions by."""
         cleared = found.cleared(bucket)
 
         def look(sequence: bytes) -> Position:
-            return transact(self.db, lambda tr: self._position(tr.snapshot, bucket, sequence))
+            return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, bucket, sequence))
 
         return Batch(self.queue, bucket, (), cleared, found.control.epoch, cleared, (), look)
-
-    def _position(self, snapshot: TransactionRead, bucket: int, sequence: bytes) -> Position:
-        control = read_control(snapshot, self.keys)
-        state = read_state(snapshot, self.keys, bucket)
-        cleared = state.cleared if state.epoch == control.epoch else b""
-        return Position(control.epoch, cleared, holds(snapshot, self.keys, bucket, sequence))
 
     def _stop(self, error: ExportStopped) -> float:
         if self._note.problem != str(error):
@@ -147,7 +124,7 @@ class Keeper:
             transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))
         return STOPPED_SECONDS
 
-    def _go_on(self, tr: Transaction, found: _Found) -> None:
+    def _go_on(self, tr: Transaction, found: ExportView) -> None:
         """Whatever had stopped the export is mended."""
         if read_control(tr, self.keys).epoch == found.control.epoch:
             tr.clear(self.keys.stopped)

@@ -42,7 +42,7 @@ class Mysql(Dialect):
         return {
             "str": self.binary_text(None),
             "bytes": mysql.LONGBLOB(),
-            "float": mysql.DOUBLE(),
+            "float": mysql.DOUBLE(asdecimal=False),
             "decimal": mysql.DECIMAL(65, 30),
             "json": mysql.JSON(),
         }

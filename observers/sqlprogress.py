@@ -6,6 +6,7 @@ cq_tables    name -> store, queue                      a table is fed by one que
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from cq.storeid import STORE_ID_BYTES
 CLOSED: Final = b"\xff" * SEQUENCE_BYTES
 """The progress of an epoch that was ended by a rebuild or rebase: there is no entry behind it."""
 _NAME_LENGTH: Final = 130
+_CLAIM_BYTES: Final = 8
 
 
 class Feeder(NamedTuple):
@@ -60,6 +62,7 @@ class ProgressTables:
             sa.Column("name", name, primary_key=True),
             sa.Column("store", store, nullable=False),
             sa.Column("queue", name, nullable=False),
+            sa.Column("claim", dialect.binary(_CLAIM_BYTES), nullable=False),
             schema=quoted,
         )
         return cls(dialect, progress, tables)
@@ -110,26 +113,23 @@ class ProgressTables:
 
     # Who feeds which table
 
-    def owner(self, conn: sa.Connection, name: str) -> Feeder | None:
-        """Who feeds a table, locked; None for nobody so far."""
-        table = self.tables
-        query = self._locking(sa.select(table.c.store, table.c.queue).where(table.c.name == name))
-        found = conn.execute(query).one_or_none()
-        return None if found is None else Feeder(bytes(found.store), found.queue)
-
     def claim(self, conn: sa.Connection, name: str, feeder: Feeder) -> tuple[Feeder, bool]:
         """Say that this queue feeds the table, unless another one does.
 
         A queue that feeds this table feeds no other one any more. Returns who feeds it, and whether nobody did before.
         """
-        row = {"name": name, "store": feeder.store, "queue": feeder.queue}
-        insert = self.dialect.insert_if_missing(self.tables, row)
-        is_new = conn.execute(insert, execution_options={"preserve_rowcount": True}).rowcount == 1
-        owner = self.owner(conn, name) or feeder
+        claim = secrets.token_bytes(_CLAIM_BYTES)  # drivers do not agree on whether a row was inserted
+        row = {"name": name, "store": feeder.store, "queue": feeder.queue, "claim": claim}
+        conn.execute(self.dialect.insert_if_missing(self.tables, row))
+        columns = self.tables.c
+        found = conn.execute(
+            self._locking(sa.select(columns.store, columns.queue, columns.claim).where(columns.name == name))
+        ).one()
+        owner = Feeder(bytes(found.store), found.queue)
         if owner == feeder:
-            others = sa.and_(self._of(feeder, self.tables), self.tables.c.name != name)
+            others = sa.and_(self._of(feeder, self.tables), columns.name != name)
             conn.execute(sa.delete(self.tables).where(others))
-        return owner, is_new
+        return owner, bytes(found.claim) == claim
 
     def take(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
         """Say that this queue feeds the table, whoever did before; that one's export is closed."""

@@ -15,11 +15,11 @@ from cq.configuring import rebuild_observer
 from cq.exportkeys import ExportKeys, generation_of
 from cq.observers.export import BUCKETS
 from cq.observers.exporterrors import ExportFailed
-from cq.observers.exportrows import holds
+from cq.observers.exportposition import read_position
 from cq.observers.exports import NAME, Export, wake_keeper
-from cq.observers.exportstate import Control, ExportState, read_control, read_state
+from cq.observers.exportstate import Control, ExportState, read_control, view
 from cq.observers.sqlcheck import check
-from cq.observers.sqlprogress import CLOSED, Feeder, ProgressTables
+from cq.observers.sqlprogress import Feeder, ProgressTables
 from cq.observers.sqltable import SEQUENCE
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -82,36 +82,29 @@ def _take_over(db: Database, export: Export, keys: ExportKeys) -> int:
         before = own.all_of(conn, feeder)
         control = transact(db, lambda tr: read_control(tr.snapshot, keys))
         epoch = max([control.epoch, *(epoch for epoch, _ in before)]) + 1
+        latest = {bucket: sequence for (_, bucket), sequence in sorted(before.items())}
         own.close(conn, feeder)
         for bucket in range(BUCKETS):
-            progress = before.get((control.epoch, bucket), b"")
-            start = _start(db, keys, control, bucket, progress)
+            progress = latest.get(bucket, b"")
+            start = _start(db, keys, bucket, progress)
             own.insert_if_missing(conn, feeder, epoch, bucket, start)
     return epoch
 
 
-def _start(db: Database, keys: ExportKeys, control: Control, bucket: int, progress: bytes) -> bytes:
+def _start(db: Database, keys: ExportKeys, bucket: int, progress: bytes) -> bytes:
     """From where a bucket is to go on: what was applied and waits to be cleared is not applied again."""
-
-    def read(tr: Transaction) -> bytes:
-        if progress not in (b"", CLOSED) and holds(tr.snapshot, keys, bucket, progress):
-            return progress
-        state = read_state(tr.snapshot, keys, bucket)
-        return state.cleared if state.epoch == control.epoch else b""
-
-    return transact(db, read)
+    position = transact(db, lambda tr: read_position(tr.snapshot, keys, bucket, progress))
+    return progress if position.holds else position.cleared
 
 
 def _begin_epoch(tr: Transaction, keys: ExportKeys, epoch: int) -> bool:
     """Take over a new epoch, with what is known of each bucket in the one before; False if another one was faster."""
-    control = read_control(tr, keys)
-    if control.epoch >= epoch:
-        return control.epoch == epoch  # when the commit before got lost
+    found = view(tr, keys, range(BUCKETS))()
+    if found.control.epoch >= epoch:
+        return found.control.epoch == epoch  # when the commit before got lost
     for bucket in range(BUCKETS):
-        state = read_state(tr, keys, bucket)
-        cleared = state.cleared if state.epoch == control.epoch else b""
-        tr.set(keys.state(bucket), ExportState(epoch, cleared).to_bytes())
-    tr.set(keys.control, Control(epoch, control.swept).to_bytes())
+        tr.set(keys.state(bucket), ExportState(epoch, found.cleared(bucket)).to_bytes())
+    tr.set(keys.control, Control(epoch, found.control.swept).to_bytes())
     tr.clear(keys.stopped)
     wake_keeper(tr, keys)
     return True

@@ -455,16 +455,29 @@ class TestEpochs:
         self, db: Any, name: str, export: Export, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         change(db, name, 1)
+        change(db, name, -2)
+        change(db, name, 2)
+        with pytest.raises(KeyboardInterrupt):  # applied, and not cleared
+            task(db, export, stop_at("committed")).run()
         with monkeypatch.context() as patched:
             patched.setattr("cq.observers.sqlrebuild._begin_epoch", lambda *args: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 rebase(db, export)
 
         assert any("has ended it" in problem for problem in problems(db, name))
-        assert table_of(export) == [(KEY, 1)]
-        rebase(db, export)
-        work(db, name)
         assert table_of(export) == [(KEY, 2)]
+        rebase(db, export)
+        seen: list[Any] = []
+        again = task(
+            db,
+            export,
+            lambda point: seen.append(table_of(export)) if point == "exported" else None,
+            batch_entries=1,
+        )
+        while again.run() == 0.0:
+            pass
+        assert seen == [[(KEY, 2)]] * 3  # nothing was applied again
+        assert waits(db, name) == 0
 
     def test_closed_progress_stays(self, db: Any, name: str, export: Export) -> None:
         rebase(db, export)

@@ -1,0 +1,17 @@
+"""How far a bucket is exported, as the store knows it now: for an exporter that has found traces of another one."""
+
+from __future__ import annotations
+
+from cq.exportkeys import ExportKeys
+from cq.observers.exportbatch import Position
+from cq.observers.exportrows import holds
+from cq.observers.exportstate import view
+from cq.store.api import TransactionRead
+
+
+def read_position(snapshot: TransactionRead, queue: ExportKeys, bucket: int, sequence: bytes) -> Position:
+    """Up to where a bucket is exported and cleared, and whether it holds the entry of this sequence, at one version."""
+    export = view(snapshot, queue, [bucket])
+    held = holds(snapshot, queue, bucket, sequence)
+    found = export()
+    return Position(found.control.epoch, found.cleared(bucket), held)
