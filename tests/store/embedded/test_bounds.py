@@ -57,7 +57,8 @@ def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
         stop.set()
         reader.join()
 
-    assert largest < 20_000_000 < 2000 * 20_000  # 2 MB where nothing else runs; a reader may have to wait for a core
+    # It is 2 MB where nothing else runs; on a busy machine the reader may have to wait for a core.
+    assert largest < 20_000_000 < 2000 * 20_000
 
 
 def test_old_snapshots_go_when_the_log_is_too_long(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
