@@ -28,7 +28,6 @@ from cq.observers.builtin import put_built_in
 from cq.observers.cloud import CloudReader
 from cq.observers.exports import export_spec, find_export
 from cq.observers.exportspec import DEFAULT_ENV
-from cq.observers.sqlcheck import init
 from cq.observers.top import top as top_spec
 from cq.observers.worker import Worker
 from cq.status import is_drained
@@ -102,6 +101,8 @@ def words(
 
 def _observe(db: Any, store: str | None) -> None:
     """Switch on a cloud and an export, unless the queue has them, and make the tables."""
+    from cq.observers.sqlcheck import init  # SQLAlchemy takes long to import: not for every command
+
     os.environ.setdefault(DEFAULT_ENV, _reporting_url(store))
     config = cq.configure(db, QUEUE)
     enabled = {observer.name for observer in config.observers}

@@ -19,6 +19,7 @@ that it raises, that the batch is to be tried again later.
 
 _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
+_WINDOW: Final = 10_000
 
 
 class Position(NamedTuple):
@@ -85,7 +86,10 @@ class Batch:
 
 
 class Halving:
-    """Exports a batch; entries that can never be exported are set aside first, and the others go on.
+    """Exports batches; entries that can never be exported are set aside first, and the others go on.
+
+    It counts over all batches of a bucket, tries again included: a deployment that fails for every entry must not
+    empty the queue, a few entries in each try.
 
     Args:
         exporter: of the batch.
@@ -98,6 +102,7 @@ class Halving:
         self._set_aside = set_aside
         self.exported = 0
         self.aside: dict[bytes, str] = {}
+        self._latest = b""
 
     def export(self, batch: Batch) -> None:
         """Export all of the batch that can be.
@@ -111,7 +116,17 @@ class Halving:
         except CannotExport as error:
             self._around(batch, error)
         else:
-            self.exported += len(batch)
+            self._count(batch)
+
+    def _count(self, batch: Batch) -> None:
+        """Count the entries exported for the first time: those behind all that were exported before."""
+        self.exported += sum(
+            entry.sequence > self._latest and entry.sequence not in self.aside for entry in batch.ordered
+        )
+        self._latest = max(self._latest, batch.last)
+        if self.exported > _WINDOW:
+            self.exported //= 2
+            self.aside = dict(list(self.aside.items())[len(self.aside) // 2 :])
 
     def _around(self, batch: Batch, error: CannotExport) -> None:
         named = self._named(batch, error)
@@ -135,7 +150,7 @@ class Halving:
         return named
 
     def _put_aside(self, batch: Batch, named: Mapping[bytes, str]) -> None:
-        failed = len(self.aside) + len(named)
+        failed = len(self.aside.keys() | named.keys())
         seen = self.exported + len(self.aside) + len(batch)
         if failed >= _MIN_BROKEN and failed > _SHARE_BROKEN * seen:
             latest = list(named.values())[-1]

@@ -86,7 +86,7 @@ class ExportTask:
         self.bucket = bucket
         self.keys = ExportKeys(queue)
         self.notification = self.keys.notification(bucket)
-        self._exporter = exporter
+        self._halving = Halving(exporter, self._set_aside)
         self._generation = generation
         self._batch_bytes, self._batch_entries = batch_bytes, batch_entries
         self._signal = signal
@@ -177,16 +177,15 @@ class ExportTask:
         )
         if waiting.broken:
             transact(self.db, lambda tr: self._keep_broken(tr, read))
-        halving = Halving(self._exporter, self._set_aside)
-        halving.export(batch)
-        for sequence, error in halving.aside.items():
-            log.warning("%s: set aside the entry %s: %s", self, sequence.hex(), error)
+        self._halving.export(batch)
 
     def _look(self, sequence: bytes) -> Position:
         return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, self.bucket, sequence))
 
     def _set_aside(self, batch: Batch, errors: Mapping[bytes, str]) -> None:
         """Keep entries that cannot be exported, unless somebody else has passed them."""
+        for sequence, error in errors.items():
+            log.warning("%s: set aside the entry %s: %s", self, sequence.hex(), error)
 
         def keep(tr: Transaction) -> None:
             self._check_current(tr, batch.epoch, min(errors))

@@ -18,6 +18,8 @@ from cq.observers.sqltable import TableDefinition
 def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]:
     """Create the table and cq's own, as far as they are missing; returns the names of those created.
 
+    A table that is made anew although it was exported to ends its export, until somebody has it rebuilt.
+
     Raises `ExportFailed` when one that is there differs from what is expected; nothing is created then.
     """
     created = []
@@ -28,7 +30,18 @@ def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]
             else:
                 conn.execute(CreateTable(table, if_not_exists=True))
                 created.append(_shown(table))
+        _close_if_lost(conn, dialect, definition, created)
     return created
+
+
+def _close_if_lost(
+    conn: sa.Connection, dialect: Dialect, definition: TableDefinition, created: list[str]
+) -> None:
+    """If the table was there before and is made anew, its export must not go on as if nothing were missing."""
+    own = ProgressTables.of(dialect, definition.schema)
+    owner = own.owner(conn, str(definition))
+    if owner is not None and _shown(definition.table(dialect)) in created:
+        own.close(conn, owner)
 
 
 def check(conn: sa.Connection, dialect: Dialect, definition: TableDefinition, queue: str) -> None:

@@ -131,6 +131,14 @@ class ProgressTables:
             conn.execute(sa.delete(self.tables).where(others))
         return owner, bytes(found.claim) == claim
 
+    def owner(self, conn: sa.Connection, name: str) -> Feeder | None:
+        """Who feeds the table, None for nobody yet."""
+        columns = self.tables.c
+        found = conn.execute(
+            sa.select(columns.store, columns.queue).where(columns.name == name)
+        ).one_or_none()
+        return None if found is None else Feeder(bytes(found.store), found.queue)
+
     def take(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
         """Say that this queue feeds the table, whoever did before; that one's export is closed."""
         owner, _ = self.claim(conn, name, feeder)

@@ -19,7 +19,7 @@ from cq.observers.exportposition import read_position
 from cq.observers.exports import NAME, Export, wake_keeper
 from cq.observers.exportstate import Control, ExportState, read_control, view
 from cq.observers.sqlcheck import check
-from cq.observers.sqlprogress import Feeder, ProgressTables
+from cq.observers.sqlprogress import CLOSED, Feeder, ProgressTables
 from cq.observers.sqltable import SEQUENCE
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -85,6 +85,8 @@ def _take_over(db: Database, export: Export, keys: ExportKeys) -> int:
         latest = {bucket: sequence for (_, bucket), sequence in sorted(before.items())}
         own.close(conn, feeder)
         for bucket in range(BUCKETS):
+            # Also where nothing was exported: a worker may have read its first batch, or the store be set back.
+            own.insert_if_missing(conn, feeder, control.epoch, bucket, CLOSED)
             progress = latest.get(bucket, b"")
             start = _start(db, keys, bucket, progress)
             own.insert_if_missing(conn, feeder, epoch, bucket, start)

@@ -455,6 +455,30 @@ def test_halving_exports_all_but_the_bad_in_order(values: list[int], bad: set[in
     assert aside.keys() == {entry.sequence for entry in entries if entry.value in bad}
 
 
+def test_a_deployment_that_fails_for_all_sets_no_more_aside_with_each_try() -> None:
+    passed = 0
+    aside: dict[bytes, str] = {}
+
+    def exporter(batch: Batch) -> None:
+        for entry in batch.ordered:  # what was passed once is skipped, as the fence does
+            if entry.value >= passed:
+                raise CannotExport("broken", {entry.sequence: "broken"})
+
+    def set_aside(batch: Batch, errors: Mapping[bytes, str]) -> None:
+        nonlocal passed
+        aside.update(errors)
+        passed += len(errors)
+
+    entries = [Entry(number, number, b"%04d" % number, b"") for number in range(600)]
+    batch = Batch("q", 0, entries, entries[-1].sequence, 0, b"", (), lambda _: Position(0, b"", False))
+    halving = Halving(exporter, set_aside)
+    for _ in range(20):
+        with pytest.raises(ExportFailed, match="entries cannot be exported"):
+            halving.export(batch)
+
+    assert len(aside) < 150
+
+
 def test_rows_are_packed_up_to_a_size(db: Any) -> None:
     rows = pack([(encoded_key(number), "x" * 100) for number in range(200)])
 

@@ -201,7 +201,7 @@ def statements(task: Any) -> Iterator[list[tuple[str, int]]]:
         rows = len(parameters) if isinstance(parameters, list) else max(arrays, default=1)
         seen.append((" ".join(statement.split()), rows))
 
-    engine = task._exporter.reporting.engine
+    engine = task._halving._exporter.reporting.engine
     event.listen(engine, "before_cursor_execute", note)
     try:
         yield seen

@@ -567,3 +567,42 @@ def test_the_keys_of_an_export_are_all_below_its_queue(db: Any, name: str, expor
 
     assert all(key.startswith(b"cq/q/" + name.encode() + b"/") for key in stored)
     assert any(key.startswith(ExportKeys(name).prefix) for key in stored)
+
+
+def test_a_first_batch_read_before_a_rebase_is_not_applied_after_it(
+    db: Any, name: str, reporting_url: str
+) -> None:
+    """There is no row of progress yet that could have been closed."""
+    export = configure(db, name)
+    change(db, name, 1)
+    others: list[object] = []
+
+    def overtake(batch: Batch) -> None:
+        """The worker has read its batch; while it stands still, others rebase, export and go on."""
+        if not others:
+            others.append(rebase(db, export))
+            work(db, name)
+            change(db, name, 41)
+            work(db, name)
+        exporter(batch)
+
+    exporter = SqlExporter(export.reporting, export.definition, export.store)
+    late = ExportTask(db, name, BUCKET, overtake)
+    for _ in range(3):
+        late.run()
+
+    assert table_of(export) == [(KEY, 42)]
+    assert late.problem == ""
+
+
+def test_a_table_made_anew_stops_its_export(db: Any, export: Export) -> None:
+    sql(export, f'DROP TABLE "{export.definition.name}"')
+    init(export.reporting, export.definition)
+    change(db, export.queue, 1, key="b")
+
+    with pytest.raises(AssertionError, match="cq export rebuild"):
+        work(db, export.queue)
+    rebuild(db, export)
+    combine(db, export.queue)
+    work(db, export.queue)
+    assert dict(table_of(export)) == {KEY: 1, "b": 1}
