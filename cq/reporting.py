@@ -109,9 +109,8 @@ def tell(
             function(tr, news)
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except (
-            BaseException
-        ) as error:  # also SystemExit and CancelledError: an observer must not end its worker
+        except BaseException as error:
+            # Also SystemExit and CancelledError: an observer must not end its worker.
             if error_code(error) is not None:
                 raise
             raise ReportFailed(f"observer {observer.name!r}: {describe(error)}") from error

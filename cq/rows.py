@@ -12,7 +12,7 @@ from typing import Any
 
 from cq import codec
 from cq.errors import CorruptData
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, version_of
 from cq.store.api import WANT_ALL, TransactionRead
 
 
@@ -92,7 +92,7 @@ def read_rows(
             backlog.at_end = False
             break
         key = found.key
-        if read_version is not None and _version_of_row(key) > read_version:
+        if read_version is not None and version_of(QueueKeys.versionstamp_of_row(key)) > read_version:
             backlog.foreign = True
             break
         size += len(key) + len(found.value)
@@ -119,7 +119,3 @@ def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row])
         for operation, found in futures.items()
     }
     return [row for row in rows if row.operation is None or first[row.operation] in ([], [row.versionstamp])]
-
-
-def _version_of_row(key: bytes) -> int:
-    return int.from_bytes(QueueKeys.versionstamp_of_row(key)[:8], "big")

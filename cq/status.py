@@ -11,7 +11,7 @@ from cq import keys
 from cq.config import queue_names, read_config, read_flags
 from cq.keys import QueueKeys, version_of
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Range, Transaction, Void
-from cq.store.transact import transact
+from cq.store.transact import transact, transact_versioned
 
 _COUNT_BYTES: Final = 1_000_000
 _CLOCK: Final = keys.ROOT + b"clock"
@@ -75,14 +75,7 @@ def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
 
 def current_version(db: Database) -> int:
     """A version at or after every commit so far, about a million more each second, also in a store that is idle."""
-    tr = db.create_transaction()
-    while True:
-        try:
-            tr.add_write_conflict_key(_CLOCK)
-            tr.commit().wait()
-            return int(tr.get_committed_version())
-        except Exception as error:  # noqa: BLE001 - on_error raises what is no error of the store's
-            tr.on_error(error).wait()
+    return transact_versioned(db, lambda tr: tr.add_write_conflict_key(_CLOCK))[1]
 
 
 def _read(tr: Transaction, name: str) -> tuple[QueueStatus, int | None]:
@@ -93,7 +86,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, int | None]:
     firsts = [snapshot.get_range(*queue.rows(*bucket), limit=1) for bucket in waiting]
     aside = snapshot.get_range(*queue.aside(), limit=1000, streaming_mode=WANT_ALL)
     oldest = [version_of(queue.versionstamp_of_row(row.key)) for found in firsts for row in found]
-    rows, size, exact = _count(tr, queue)
+    rows, size, exact = count_rows(tr, *queue.all_rows())
     found = QueueStatus(
         name=name,
         settings=config.settings(),
@@ -120,10 +113,12 @@ def _count_some(found: Range) -> int:
     return number
 
 
-def _count(tr: Transaction, queue: QueueKeys) -> tuple[int, int, bool]:
-    """Rows and bytes queued: counted while they are few, else estimated from these and the store's figure."""
+def count_rows(tr: Transaction, begin: bytes, end: bytes) -> tuple[int, int, bool]:
+    """Rows and bytes in a range, and whether they were counted, up to 1 MB.
+
+    Of more they are estimated, from what was counted and the store's own figure: about right, up to a few times off.
+    """
     rows = size = 0
-    begin, end = queue.all_rows()
     for row in tr.snapshot.get_range(begin, end, streaming_mode=WANT_ALL):
         rows += 1
         size += len(row.key) + len(row.value)

@@ -20,11 +20,10 @@ from cq.observers.exportstate import (
     read_failures,
     view,
 )
-from cq.status import current_version
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
+from cq.status import count_rows, current_version
+from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction
 from cq.store.transact import transact
 
-_COUNT_BYTES: Final = 1_000_000
 _MOST_ASIDE: Final = 1_000
 
 
@@ -84,7 +83,7 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
     snapshot, keys = tr.snapshot, ExportKeys(name)
     firsts = [snapshot.get_range(*keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
     oldest = [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
-    rows, size, exact = _count(tr, keys)
+    rows, size, exact = count_rows(tr, *keys.all_rows())
     failures = read_failures(snapshot, keys)
     stopped = view(snapshot, keys, ())().stopped
     worst = max(failures, key=lambda failure: failure.tries, default=None)
@@ -129,16 +128,3 @@ def _state(stopped: str | None, failure: Failure | None, filling: bool) -> str:
     if failure is not None:
         return "failing"
     return "filling" if filling else "active"
-
-
-def _count(tr: Transaction, keys: ExportKeys) -> tuple[int, int, bool]:
-    """Rows and bytes that wait: counted while they are few, else estimated from these and the store's figure."""
-    rows = size = 0
-    begin, end = keys.all_rows()
-    for row in tr.snapshot.get_range(begin, end, streaming_mode=WANT_ALL):
-        rows += 1
-        size += len(row.key) + len(row.value)
-        if size > _COUNT_BYTES:
-            about = max(size, tr.snapshot.get_estimated_range_size_bytes(begin, end).wait())
-            return rows * about // size, about, False
-    return rows, size, True

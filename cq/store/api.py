@@ -18,7 +18,6 @@ WANT_ALL = -2
 VERSIONS_PER_SECOND = 1_000_000
 """Versions advance by about a million a second, on FoundationDB and on the embedded store."""
 
-COMMIT_UNKNOWN_RESULT = 1021
 ACCESSED_UNREADABLE = 1036
 TRANSACTION_TOO_OLD = 1007
 TRANSACTION_TOO_LARGE = 2101
