@@ -16,9 +16,8 @@ from cq.exportkeys import ExportKeys
 from cq.jsonvalues import to_json
 from cq.observers.exportrows import decoded_key
 from cq.observers.exports import Export, find_export
-from cq.observers.exportstate import read_entries_aside
+from cq.observers.exportstate import entries_aside
 from cq.observers.exportstatus import ExportStatus, export_status
-from cq.store.transact import transact
 
 if TYPE_CHECKING:
     from cq.observers.sqlverify import Difference, Verified
@@ -119,16 +118,20 @@ def verify(
         result = sqlverify.verify(db, found, wait_seconds=wait, progress=show)
     for each in result.differences:
         _print_difference(each, json)
-    totals = {
+    counts = {
         "values": result.values,
         "rows": result.rows,
         "differences": len(result.differences),
         "waiting": len(result.waiting),
     }
     if json:
-        print_json(totals)
+        print_json({**counts, "whole": result.whole})
     else:
-        note(f"cq export verify: {', '.join(f'{what} {number:,}' for what, number in totals.items())}")
+        note(f"cq export verify: {', '.join(f'{what} {number:,}' for what, number in counts.items())}")
+        if not result.whole:
+            note(
+                "so much differs that the rest was not looked at: `cq export rebuild` exports everything again"
+            )
         if not result.rows_told:
             note("rows too many were not looked for: the application's columns do not tell the key")
     if result.differences or result.waiting:
@@ -186,18 +189,16 @@ def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
 
     When the reason is mended, `cq export rebuild` exports the current values, and forgets what was set aside.
     """
-    keys = ExportKeys(queue)
-    found = transact(open_store(store), lambda tr: list(read_entries_aside(tr.snapshot, keys)))
-    rows: list[tuple[Any, Any, str]] = [
+    rows = (
         (None if each.encoded_key is None else decoded_key(each.encoded_key), each.value, each.error)
-        for each in found
-    ]
+        for each in entries_aside(open_store(store), ExportKeys(queue))
+    )
     if json:
         for key, value, error in rows:
             print_json({"key": to_json(key), "value": to_json(value), "error": error})
     else:
         print_table(
-            ["key", "value", "error"], [(as_word(key), as_word(value), error) for key, value, error in rows]
+            ["key", "value", "error"], ((as_word(key), as_word(value), error) for key, value, error in rows)
         )
 
 

@@ -97,6 +97,10 @@ class ExportKeys:
         prefix = self._aside + _NUMBER.pack(bucket)
         return prefix, prefix + sequence
 
+    def aside_behind(self, bucket: int, sequence: bytes) -> bytes:
+        """The first key behind all pieces of an entry."""
+        return prefix_end(self._aside + _NUMBER.pack(bucket) + sequence)
+
     def aside_piece(self, bucket: int, sequence: bytes, piece: int) -> bytes:
         """The key of a piece of an entry that was set aside."""
         return self._aside + _NUMBER.pack(bucket) + sequence + _NUMBER.pack(piece)
@@ -119,12 +123,12 @@ def first_sequence(generation: int) -> bytes:
 
 
 def generation_of(sequence: bytes) -> int:
-    """The generation in a sequence.
+    """The generation in a sequence; of one that is not cq's, something between that of its neighbours.
 
     >>> generation_of(first_sequence(3))
     3
     """
-    return int(_NUMBER.unpack(sequence[:4])[0])
+    return int.from_bytes(sequence[: _NUMBER.size].ljust(_NUMBER.size, b"\x00"), "big")
 
 
 def versionstamp_of(sequence: bytes) -> bytes:

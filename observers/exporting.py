@@ -221,6 +221,7 @@ class ExportTask:
         if waiting.last_key is not None:
             tr.clear_range(self.keys.rows(self.bucket)[0], after(waiting.last_key))
         tr.set(self.keys.state(self.bucket), ExportState(epoch, waiting.last).to_bytes())
+        tr.clear(self.keys.failure(self.bucket))  # also what another worker has noted
         if waiting.at_end:
             self._clear_notification(tr, read.notification)
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from time import time
 from typing import Any, Final, NamedTuple
 
 from cq import codec, keys
 from cq.errors import CorruptData
 from cq.exportkeys import ExportKeys, name_of, queue_names_below
-from cq.store.api import Transaction, TransactionRead
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
 
 ERROR_CHARACTERS: Final = 1_000
 _PIECE_BYTES: Final = 90_000
+_PAGE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +197,16 @@ def set_entry_aside(
         tr.set(queue.aside_piece(bucket, sequence, piece), data[start : start + _PIECE_BYTES])
 
 
-def read_entries_aside(tr: TransactionRead, queue: ExportKeys) -> Iterator[AsideEntry]:
-    """What was set aside, by bucket and sequence."""
+def read_entries_aside(
+    tr: TransactionRead, queue: ExportKeys, behind: AsideEntry | None = None
+) -> Iterator[AsideEntry]:
+    """What was set aside, by bucket and sequence; from the first one, or the one behind another."""
     place: tuple[int, bytes] | None = None
     data = b""
-    for row in tr.get_range(*queue.aside()):
+    begin, end = queue.aside()
+    if behind is not None:
+        begin = queue.aside_behind(behind.bucket, behind.sequence)
+    for row in tr.get_range(begin, end):
         bucket, sequence, piece = queue.parse_aside(row.key)
         if piece == 0 and place is not None:
             yield AsideEntry(*place, *codec.decode(data))
@@ -206,6 +215,18 @@ def read_entries_aside(tr: TransactionRead, queue: ExportKeys) -> Iterator[Aside
         data += row.value
     if place is not None:
         yield AsideEntry(*place, *codec.decode(data))
+
+
+def entries_aside(db: Database, queue: ExportKeys) -> Iterator[AsideEntry]:
+    """What was set aside, some at a time, each in a transaction of its own."""
+
+    def page(tr: Transaction, behind: AsideEntry | None) -> list[AsideEntry]:
+        return list(islice(read_entries_aside(tr.snapshot, queue, behind), _PAGE))
+
+    found = transact(db, partial(page, behind=None))
+    while found:
+        yield from found
+        found = transact(db, partial(page, behind=found[-1]))
 
 
 def export_names(tr: TransactionRead) -> list[str]:

@@ -22,8 +22,9 @@ from cq.observers.exporterrors import CannotExport, ExportFailed, ExportStopped,
 from cq.observers.exportrows import Entry
 from cq.observers.sqlcheck import check
 from cq.observers.sqldialect import CannotConvert, Dialect
-from cq.observers.sqlengine import ReportingDatabase
+from cq.observers.sqlengine import ReportingDatabase, values_bound
 from cq.observers.sqlprogress import CLOSED, Feeder, ProgressTables
+from cq.observers.sqlsweep import sweep
 from cq.observers.sqltable import TableDefinition
 
 
@@ -78,24 +79,42 @@ class SqlExporter:
             self._claim(conn, own, batches[0])
             progress = own.all_of(conn, Feeder(self.store, batches[0].queue))
         for batch in batches:
-            self._fence(batch, progress.get((batch.epoch, batch.bucket), b""))
+            self._may_apply(batch, progress.get((batch.epoch, batch.bucket), b""))
+
+    def sweep(self, queue: str, epoch: int, below: bytes) -> int:
+        """Delete the rows whose sequence is below this one, online and in pieces; returns how many there were.
+
+        Raises `OutdatedBatch` or `ExportStopped` when the table is another queue's, or the epoch has ended.
+        """
+
+        def hold(conn: sa.Connection, dialect: Dialect) -> None:
+            own = ProgressTables.of(dialect, self.definition.schema)
+            self._hold(conn, own, queue)
+            progress = own.all_of(conn, Feeder(self.store, queue))
+            if any(known > epoch or (known == epoch and at == CLOSED) for (known, _), at in progress.items()):
+                raise OutdatedBatch
+
+        return sweep(self.reporting, self.definition, below, hold)
 
     def _apply(self, conn: sa.Connection, dialect: Dialect, batch: Batch) -> None:
         own = ProgressTables.of(dialect, self.definition.schema)
         feeder = Feeder(self.store, batch.queue)
+        self._hold(conn, own, batch.queue)
         progress = own.locked(conn, feeder, batch.epoch, batch.bucket)
         self._signal("locked")
         if progress is None:
             raise ExportFailed("the row of progress is gone that was there just before")
-        self._fence(batch, progress)
+        if not self._may_apply(batch, progress):
+            raise OutdatedBatch
         if progress >= batch.last:
             return
         upserts, deletes = self._coalesced(dialect, batch, progress)
         table = self.definition.table(dialect)
-        if upserts:
-            dialect.upsert(conn, table, upserts)
-        if deletes:
-            dialect.delete(conn, table, deletes)
+        with values_bound():
+            if upserts:
+                dialect.upsert(conn, table, upserts)
+            if deletes:
+                dialect.delete(conn, table, deletes)
         own.advance(conn, feeder, batch.epoch, batch.bucket, batch.last)
 
     # Whether the tables are as expected, and nobody else's
@@ -122,18 +141,28 @@ class SqlExporter:
             self._prepared.add(place)
 
     def _claim(self, conn: sa.Connection, own: ProgressTables, batch: Batch) -> None:
-        feeder, table = Feeder(self.store, batch.queue), str(self.definition)
-        owner, is_new = own.claim(conn, table, feeder)
-        if owner != feeder:
-            of = "this store" if owner.store == self.store else "another store (or of this one, made anew)"
-            raise ExportStopped(
-                f"the table {table!r} is fed by queue {owner.queue!r} of {of}: export to another table, "
-                f"or take it over with `cq export rebuild {batch.queue}`"
-            )
+        table = str(self.definition)
+        owner, is_new = own.claim(conn, table, Feeder(self.store, batch.queue))
+        self._check_owner(owner, batch.queue)
         if is_new and self._has_rows(conn, own.dialect):
             raise ExportStopped(
                 f"the table {table!r} has rows already, which queue {batch.queue!r} has not written: empty it, export "
                 f"to another table, or take it over with `cq export rebuild {batch.queue}`"
+            )
+
+    def _hold(self, conn: sa.Connection, own: ProgressTables, queue: str) -> None:
+        """Keep everybody else from taking the table over until the transaction ends."""
+        owner = own.owner(conn, str(self.definition), hold=True)
+        if owner is None:
+            raise ExportFailed(f"the row of cq_tables is gone that says that queue {queue!r} feeds the table")
+        self._check_owner(owner, queue)
+
+    def _check_owner(self, owner: Feeder, queue: str) -> None:
+        if owner != Feeder(self.store, queue):
+            of = "this store" if owner.store == self.store else "another store (or of this one, made anew)"
+            raise ExportStopped(
+                f"the table {str(self.definition)!r} is fed by queue {owner.queue!r} of {of}: export to another "
+                f"table, or take it over with `cq export rebuild {queue}`"
             )
 
     def _has_rows(self, conn: sa.Connection, dialect: Dialect) -> bool:
@@ -142,23 +171,23 @@ class SqlExporter:
 
     # The fence
 
-    def _fence(self, batch: Batch, progress: bytes) -> None:
-        """Return if the entries behind `progress` may be applied; it was read after the batch.
+    def _may_apply(self, batch: Batch, progress: bytes) -> bool:
+        """Whether the entries behind `progress`, which was read after the batch, may be applied; else others have.
 
-        Raises `OutdatedBatch` when others have gone on since the batch was read, `ExportStopped` when either database
-        was set back.
+        Raises `OutdatedBatch` when the epoch has ended, `ExportStopped` when either database was set back.
         """
         if progress == batch.cleared or progress in batch.known:
-            return
+            return True
         if progress < batch.cleared:
             self._reporting_was_set_back(batch)
         position = batch.look(progress)
         if position.epoch != batch.epoch:
             raise OutdatedBatch
         if position.cleared >= progress and progress != CLOSED:
-            raise OutdatedBatch  # all of the batch has been applied and cleared
+            return False  # all of the batch has been applied and cleared
         if not position.holds:
             self._store_was_set_back(batch, progress)
+        return True
 
     def _reporting_was_set_back(self, batch: Batch) -> None:
         raise ExportStopped(

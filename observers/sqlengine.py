@@ -28,6 +28,9 @@ _DRIVERS: Final = {
 _PACKAGES: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
 # Of what SQLSTATE says, these classes are about the data: invalid data, constraints, limits of the program.
 _DATA_STATES: Final = ("22", "23", "54")
+_VALUE_ERRORS: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+# What the drivers of SQLite and PostgreSQL say of a value of a type that they do not know.
+_REFUSALS: Final = ("error binding parameter", "cannot adapt")
 
 
 class ReportingDatabase:
@@ -145,8 +148,6 @@ class ReportingDatabase:
         except exc.SQLAlchemyError as error:
             # Not chained: the driver's own message may hold what must not be shown.
             raise self._told(error) from None
-        except OverflowError as error:  # of SQLite's driver
-            raise CannotExport(str(error)) from None
 
     def _told(self, error: exc.SQLAlchemyError) -> CqError:
         """The error in one line, with what it means for the batch."""
@@ -161,11 +162,25 @@ class ReportingDatabase:
         return text
 
 
+@contextmanager
+def values_bound() -> Iterator[None]:
+    """Around a statement with values: what a driver raises of its own accord is about one that it cannot send."""
+    try:
+        yield
+    except _VALUE_ERRORS as error:
+        raise CannotExport(f"{type(error).__name__}: {error}") from None
+
+
 def _is_about_data(error: exc.SQLAlchemyError) -> bool:
     if isinstance(error, exc.DataError | exc.IntegrityError):
         return True
-    state = getattr(getattr(error, "orig", None), "sqlstate", None)
-    return isinstance(state, str) and state[:2] in _DATA_STATES
+    original = getattr(error, "orig", None)
+    if isinstance(original, _VALUE_ERRORS):
+        return True  # of SQLAlchemy's own, when it prepares a value for its column
+    state = getattr(original, "sqlstate", None)
+    if isinstance(state, str):
+        return state[:2] in _DATA_STATES
+    return str(original).lower().startswith(_REFUSALS)
 
 
 def _secrets_of(url: sa.URL) -> tuple[str, ...]:

@@ -23,13 +23,14 @@ from cq.observers.exportposition import read_position
 from cq.observers.exportstate import ExportView, read_control, stop, view
 from cq.observers.runner import DONE
 from cq.observers.sql import SqlExporter
-from cq.observers.sqlsweep import sweep
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 log = logging.getLogger("cq.export")
 
 STOPPED_SECONDS: Final = 5.0
+AGAIN_SECONDS: Final = 0.2
+"""How soon it looks again when a rebuild or rebase has come between."""
 SWEEP_SECONDS: Final = 0.5
 """How often it is looked whether a generation has been exported whole."""
 
@@ -77,7 +78,7 @@ class Keeper:
         try:
             return self._step()
         except OutdatedBatch:
-            return 0.0
+            return AGAIN_SECONDS
         except ExportStopped as error:
             return self._stop(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it holds up nothing else
@@ -135,8 +136,7 @@ class Keeper:
         """Delete what earlier generations have left, once this one is exported whole; whether that is done."""
         if not transact(self.db, self._is_exported):
             return False
-        definition = self._exporter.definition
-        swept = sweep(self._exporter.reporting, definition, first_sequence(self._generation))
+        swept = self._exporter.sweep(self.queue, self._epoch, first_sequence(self._generation))
         if swept:
             log.info("%s: %d rows of earlier generations are swept", self, swept)
         transact(self.db, self._note_swept)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -25,6 +27,7 @@ _COLLATIONS: Final = sa.text(
 _IMPATIENT: Final = sa.text(
     "SELECT set_config('lock_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '60s', true)"
 )
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it; not a backslash followed by u0000
 
 
 class Postgresql(Dialect):
@@ -55,13 +58,19 @@ class Postgresql(Dialect):
     def number(self, value: float) -> float:
         return value
 
+    def decimal(self, value: Decimal) -> Any:
+        value = super().decimal(value)
+        if value and (value.adjusted() >= 131_072 or value.as_tuple().exponent < -16_383):  # type: ignore[operator]
+            raise CannotConvert("a decimal exceeds the 131,072 and 16,383 digits of a NUMERIC")
+        return value
+
     def text(self, value: str) -> str:
         if "\x00" in value:
             raise CannotConvert("PostgreSQL's text cannot hold the character U+0000")
         return super().text(value)
 
     def json(self, plain: Any) -> Any:
-        if "\\u0000" in json.dumps(plain):
+        if _NUL.search(json.dumps(plain)):
             raise CannotConvert("PostgreSQL's JSON cannot hold the character U+0000")
         return super().json(plain)
 

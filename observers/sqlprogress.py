@@ -116,8 +116,11 @@ class ProgressTables:
     def claim(self, conn: sa.Connection, name: str, feeder: Feeder) -> tuple[Feeder, bool]:
         """Say that this queue feeds the table, unless another one does.
 
-        A queue that feeds this table feeds no other one any more. Returns who feeds it, and whether nobody did before.
+        Returns who feeds it, and whether nobody did before. It waits for nobody unless that is so.
         """
+        owner = self.owner(conn, name)
+        if owner is not None:
+            return owner, False
         claim = secrets.token_bytes(_CLAIM_BYTES)  # drivers do not agree on whether a row was inserted
         row = {"name": name, "store": feeder.store, "queue": feeder.queue, "claim": claim}
         conn.execute(self.dialect.insert_if_missing(self.tables, row))
@@ -125,33 +128,28 @@ class ProgressTables:
         found = conn.execute(
             self._locking(sa.select(columns.store, columns.queue, columns.claim).where(columns.name == name))
         ).one()
-        owner = Feeder(bytes(found.store), found.queue)
-        if owner == feeder:
-            others = sa.and_(self._of(feeder, self.tables), columns.name != name)
-            conn.execute(sa.delete(self.tables).where(others))
-        return owner, bytes(found.claim) == claim
+        return Feeder(bytes(found.store), found.queue), bytes(found.claim) == claim
 
-    def owner(self, conn: sa.Connection, name: str) -> Feeder | None:
-        """Who feeds the table, None for nobody yet."""
+    def owner(self, conn: sa.Connection, name: str, *, hold: bool = False) -> Feeder | None:
+        """Who feeds the table, None for nobody yet; with `hold` nobody else takes it until the transaction ends."""
         columns = self.tables.c
-        found = conn.execute(
-            sa.select(columns.store, columns.queue).where(columns.name == name)
-        ).one_or_none()
+        query = sa.select(columns.store, columns.queue).where(columns.name == name)
+        if hold and self.dialect.locks_rows:
+            query = query.with_for_update(read=True)
+        found = conn.execute(query).one_or_none()
         return None if found is None else Feeder(bytes(found.store), found.queue)
 
     def take(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
-        """Say that this queue feeds the table, whoever did before; that one's export is closed."""
-        owner, _ = self.claim(conn, name, feeder)
-        if owner != feeder:
-            self.close(conn, owner)
-            conn.execute(sa.update(self.tables).where(self.tables.c.name == name).values(feeder._asdict()))
+        """Say that this queue feeds the table, whoever did before; waits for whoever is writing to it."""
+        self.claim(conn, name, feeder)
+        conn.execute(sa.update(self.tables).where(self.tables.c.name == name).values(feeder._asdict()))
 
     def _at(self, feeder: Feeder, epoch: int, bucket: int) -> Any:
-        table = self.progress
-        return sa.and_(self._of(feeder), table.c.epoch == epoch, table.c.bucket == bucket)
+        columns = self.progress.c
+        return sa.and_(self._of(feeder), columns.epoch == epoch, columns.bucket == bucket)
 
-    def _of(self, feeder: Feeder, table: sa.Table | None = None) -> Any:
-        columns = (self.progress if table is None else table).c
+    def _of(self, feeder: Feeder) -> Any:
+        columns = self.progress.c
         return sa.and_(columns.store == feeder.store, columns.queue == feeder.queue)
 
     def _locking(self, query: Any) -> Any:

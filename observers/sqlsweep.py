@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cq.observers.sqldialect import Dialect
 from cq.observers.sqlengine import ReportingDatabase
 from cq.observers.sqltable import SEQUENCE, TableDefinition, columns_of
 
-PAGE: Final = 2_000
+PAGE: Final = 1_000
+
+Hold = Callable[[sa.Connection, Dialect], object]
 
 
 def pages(reporting: ReportingDatabase, definition: TableDefinition) -> Iterator[list[dict[str, Any]]]:
-    """All rows in the order of their primary keys, some at a time, each piece in a transaction of its own."""
+    """Primary key and sequence of all rows, in order and some at a time, each piece in a transaction of its own."""
     last: tuple[Any, ...] | None = None
     while True:
         with reporting.reading() as (conn, dialect):
             table = definition.table(dialect)
             key = list(table.primary_key.columns)
-            query = sa.select(table).order_by(*key).limit(PAGE)
+            query = sa.select(*key, table.c[SEQUENCE]).order_by(*key).limit(PAGE)
             if last is not None:
                 query = query.where(_behind(key, last))
             rows = [dict(row) for row in conn.execute(query).mappings()]
@@ -31,32 +34,33 @@ def pages(reporting: ReportingDatabase, definition: TableDefinition) -> Iterator
         last = columns_of(rows[-1], [column.name for column in key])
 
 
-def sweep(reporting: ReportingDatabase, definition: TableDefinition, below: bytes) -> int:
-    """Delete the rows whose sequence is below this one, online and in pieces; returns how many there were."""
+def sweep(reporting: ReportingDatabase, definition: TableDefinition, below: bytes, hold: Hold) -> int:
+    """Delete the rows whose sequence is below this one, online and in pieces; returns how many there were.
+
+    `hold` begins each transaction that deletes, and raises when that must not be.
+    """
     swept = 0
     for rows in pages(reporting, definition):
         stale = [row for row in rows if bytes(row[SEQUENCE]) < below]
         if stale:
-            swept += _delete(reporting, definition, stale, below)
+            with reporting.transaction() as (conn, dialect):
+                hold(conn, dialect)
+                swept += _delete(conn, definition.table(dialect), stale, below)
     return swept
 
 
-def _delete(
-    reporting: ReportingDatabase, definition: TableDefinition, rows: list[dict[str, Any]], below: bytes
-) -> int:
-    with reporting.transaction() as (conn, dialect):
-        table = definition.table(dialect)
-        key = list(table.primary_key.columns)
-        names = [column.name for column in key]
-        given = [sa.bindparam(f"p{number}", type_=column.type) for number, column in enumerate(key)]
-        # Of a row that was written meanwhile the sequence is no longer below.
-        where = [column == parameter for column, parameter in zip(key, given, strict=True)]
-        where.append(table.c[SEQUENCE] < sa.bindparam("below", below))
-        parameters = [
-            {f"p{number}": value for number, value in enumerate(columns_of(row, names))} | {"below": below}
-            for row in rows
-        ]
-        return conn.execute(sa.delete(table).where(*where), parameters).rowcount
+def _delete(conn: sa.Connection, table: sa.Table, rows: list[dict[str, Any]], below: bytes) -> int:
+    key = list(table.primary_key.columns)
+    names = [column.name for column in key]
+    given = [sa.bindparam(f"p{number}", type_=column.type) for number, column in enumerate(key)]
+    # Of a row that was written meanwhile the sequence is no longer below.
+    where = [column == parameter for column, parameter in zip(key, given, strict=True)]
+    where.append(table.c[SEQUENCE] < sa.bindparam("below", below))
+    parameters = [
+        {f"p{number}": value for number, value in enumerate(columns_of(row, names))} | {"below": below}
+        for row in rows
+    ]
+    return conn.execute(sa.delete(table).where(*where), parameters).rowcount
 
 
 def _behind(key: list[sa.Column[Any]], last: tuple[Any, ...]) -> Any:

@@ -187,14 +187,28 @@ def same(expected: Any, found: Any) -> bool:
     """Whether a column holds what was to be written, as drivers give it back."""
     if isinstance(found, memoryview):
         found = bytes(found)
-    if isinstance(expected, bool) or isinstance(found, bool):
-        return bool(expected) == bool(found)
-    if isinstance(expected, Decimal) or isinstance(found, Decimal):
-        return bool(_decimal(expected) == _decimal(found))
-    if isinstance(expected, float) and isinstance(found, float) and math.isnan(expected):
-        return math.isnan(found)
+    match expected, found:
+        case dict(), dict():
+            return expected.keys() == found.keys() and all(
+                same(value, found[key]) for key, value in expected.items()
+            )
+        case list(), list():
+            return len(expected) == len(found) and all(map(same, expected, found))
+        case (Decimal(), _) | (_, Decimal()):
+            return bool(_decimal(expected) == _decimal(found))
+        case float(), float() if math.isnan(expected):
+            return math.isnan(found)
+        case float(), int():
+            return _as_float(found) == expected  # a JSON number without a fraction
     agrees: bool = expected == found
     return agrees
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _decimal(value: Any) -> Any:

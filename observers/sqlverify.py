@@ -21,7 +21,7 @@ from cq.keys import bucket_of, version_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportrows import encoded_key
 from cq.observers.exports import NAME, Export
-from cq.observers.exportstate import read_entries_aside
+from cq.observers.exportstate import entries_aside
 from cq.observers.sqlcheck import check
 from cq.observers.sqldialect import CannotConvert, Dialect
 from cq.observers.sqlsweep import pages
@@ -31,6 +31,8 @@ from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 PAGE: Final = 500
+MOST: Final = 1_000
+"""Of differences that are named: a table that differs in more of them is to be rebuilt, whichever these are."""
 _ROUNDS: Final = 3
 _LOOK_SECONDS: Final = 0.05
 
@@ -60,6 +62,7 @@ class Verified:
         values, rows: how many of either were looked at.
         differences: those that are certain.
         waiting: keys that could not be decided on: their changes were still on their way.
+        whole: whether all was looked at; not when `MOST` differences, or keys to wait for, were found before.
         rows_told: whether the table was searched for rows too many; it is not when an application's own columns do not
             tell the key.
     """
@@ -68,7 +71,13 @@ class Verified:
     rows: int = 0
     differences: list[Difference] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
+    whole: bool = True
     rows_told: bool = True
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so much differs that to go on would say no more."""
+        return len(self.differences) + len(self.waiting) >= MOST
 
 
 class Verifier:
@@ -86,16 +95,27 @@ class Verifier:
         """Look at all values, then at all rows, then again at what differs."""
         self._check_filled()
         suspects: dict[bytes, Any] = {}
+        for looked in self._looked(suspects):
+            if len(suspects) >= MOST or looked is None:
+                self._decide(suspects)
+                suspects.clear()
+            progress(self.found)
+            if self.found.is_enough:
+                self.found.whole = looked is None
+                break
+        return self.found
+
+    def _looked(self, suspects: dict[bytes, Any]) -> Iterator[int | None]:
+        """Look at all values and rows, some at a time, how many; None at the end."""
         for pairs in _chunks(self.queue.scan(self.db), PAGE):
             self._compare(dict(pairs), suspects)
             self.found.values += len(pairs)
-            progress(self.found)
+            yield len(pairs)
         for rows in pages(self.export.reporting, self.export.definition):
             self._search(rows, suspects)
             self.found.rows += len(rows)
-            progress(self.found)
-        self._decide(suspects)
-        return self.found
+            yield len(rows)
+        yield None
 
     def _check_filled(self) -> None:
         with self.export.reporting.reading() as (conn, dialect):
@@ -199,13 +219,8 @@ class Verifier:
         return True
 
     def _reason(self, encoded: bytes) -> str:
-        def find(tr: Transaction) -> str:
-            aside = (
-                each for each in read_entries_aside(tr.snapshot, self.keys) if each.encoded_key == encoded
-            )
-            return "".join(f"set aside: {each.error}" for each in islice(aside, 1))
-
-        return transact(self.db, find)
+        aside = (each for each in entries_aside(self.db, self.keys) if each.encoded_key == encoded)
+        return "".join(f"set aside: {each.error}" for each in islice(aside, 1))
 
 
 def verify(

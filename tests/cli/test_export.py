@@ -56,7 +56,7 @@ def test_a_queue_is_exported_and_verified(here: Here, db: Any, report: Path) -> 
 
     assert list(rows(report)) == [("a", 1)]
     assert here("export", "verify", "words", "--json").rows() == [
-        {"values": 1, "rows": 1, "differences": 0, "waiting": 0}
+        {"values": 1, "rows": 1, "differences": 0, "waiting": 0, "whole": True}
     ]
     (status,) = here("exports", "words", "--json").rows()
     assert (status["table"], status["state"], status["waiting_buckets"]) == ("word_counts", "active", 0)

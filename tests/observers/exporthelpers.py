@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from cq.exportkeys import ExportKeys
+from cq.observers import exportstate
 from cq.observers.export import BUCKETS, ExportQueue
 from cq.observers.exportbatch import Batch
 from cq.observers.exporting import ExportTask
-from cq.observers.exportstate import AsideEntry, read_entries_aside
+from cq.observers.exportstate import AsideEntry
 from cq.observers.runner import DONE
 from cq.store.transact import transact
 from tests.helpers import stored
@@ -71,4 +72,4 @@ def notified(db: Any, name: str) -> list[int]:
 
 def entries_aside(db: Any, name: str) -> list[AsideEntry]:
     """What was set aside."""
-    return transact(db, lambda tr: list(read_entries_aside(tr, ExportKeys(name))))
+    return list(exportstate.entries_aside(db, ExportKeys(name)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,18 @@ from sqlalchemy.dialects import mysql
 import cq
 from cq.codec import KeyType, ValueType
 from cq.config import read_config
-from cq.exportkeys import ExportKeys
+from cq.exportkeys import ExportKeys, first_sequence, generation_of
+from cq.observers import sqlverify
 from cq.observers.exporterrors import CannotExport, ExportFailed
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.exportstatus import export_status
 from cq.observers.runner import DONE
 from cq.observers.sqlcheck import init
 from cq.observers.sqldialect import CannotConvert
-from cq.observers.sqlengine import ReportingDatabase
+from cq.observers.sqlengine import ReportingDatabase, values_bound
 from cq.observers.sqllayouts import declare_columns
 from cq.observers.sqlmysql import Mysql
+from cq.observers.sqlpostgresql import Postgresql
 from cq.observers.sqlprogress import ProgressTables
 from cq.observers.sqltable import Columns, DefaultLayout, TableDefinition
 from cq.observers.sqlverify import verify
@@ -111,7 +113,7 @@ class TestTable:
             ("bool", [True, False]),
             ("datetime", [datetime(2024, 2, 29, 12, 0, 0, 123456, UTC), datetime.max.replace(tzinfo=UTC)]),
             ("list", [[1, "a", None, [b"x", Decimal("1.5")]], []]),
-            ("dict", [{"a": {"b": 1.5}, "é": None}, {}]),
+            ("dict", [{"a": {"b": 1.5}, "é": None}, {}, {"large": [1e23, -1e300], "text": "\\u0000"}]),
             ("set", [{1, 2}, {"a"}]),
             ("any", [1, "a", [1], b"x"]),
         ],
@@ -352,6 +354,28 @@ class TestColumns:
         found = verify(db, export)
         assert ([each.key for each in found.differences], found.rows_told) == (["bad"], False)
 
+    @pytest.mark.usefixtures("reporting_url")
+    def test_what_the_driver_cannot_send_is_found_and_set_aside(self, db: Any, name: str) -> None:
+        """Neither the functions nor the database get to see it: the driver, or SQLAlchemy, refuses it."""
+        given = {1: date(2026, 1, 1), 2: "no date", 3: object(), 4: 7}
+        columns = Columns(
+            key={"word": sa.String(50)},
+            value={"day": sa.Date(), "count": sa.BigInteger()},
+            key_row=lambda key: {"word": key},
+            value_row=lambda key, value: {
+                "day": given[value] if value < 3 else None,
+                "count": given[value] if value >= 3 else 0,
+            },
+        )
+        export = configure(db, name, columns=declare_columns(f"refused-{name}", columns))
+        add(db, name, {f"k{number}": 1 for number in range(20)} | {"text": 2, "object": 3, "ok": 4})
+        combine(db, name)
+        work(db, name)
+
+        assert sorted(each.value for each in entries_aside(db, name)) == [2, 3]
+        assert table_of(export, "word", "count")[-1] == ("ok", 7)
+        assert len(table_of(export)) == 21
+
     def test_what_the_functions_raise_sets_the_entry_aside(self, db: Any, name: str, sqlite_url: str) -> None:
         columns = Columns(
             key={"word": sa.String(50)},
@@ -478,6 +502,16 @@ class TestVerify:
         found = verify(db, export, wait_seconds=0)
         assert (found.differences, found.waiting) == ([], [])
 
+    def test_it_ends_early_when_all_differs(
+        self, db: Any, name: str, export: Export, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlverify, "PAGE", 1)
+        monkeypatch.setattr(sqlverify, "MOST", 2)
+        sql(export, "DELETE FROM report")
+
+        found = verify(db, export)
+        assert (len(found.differences), found.whole) == (2, False)
+
     def test_an_export_that_is_not_complete_cannot_be_verified(
         self, db: Any, name: str, export: Export
     ) -> None:
@@ -552,6 +586,15 @@ class TestMysqlStatements:
         assert moment.isoformat() == "2024-01-01T00:00:00"
 
 
+def test_a_decimal_that_postgresql_cannot_hold_is_refused_before() -> None:
+    dialect = Postgresql()
+    for fits in ("9e131071", "1e-16383", "0e-20000"):
+        assert dialect.to_sql("decimal", Decimal(fits)) == Decimal(fits)
+    for exceeds in ("1e131072", "1e-16384", "1e-20000"):
+        with pytest.raises(CannotConvert, match="digits of a NUMERIC"):
+            dialect.to_sql("decimal", Decimal(exceeds))
+
+
 def test_an_exporter_says_what_is_wrong_with_data_and_what_with_the_database(sqlite_url: str) -> None:
     reporting = ReportingDatabase()
     with pytest.raises(ExportFailed, match="no such table"), reporting.transaction() as (conn, _):
@@ -560,7 +603,11 @@ def test_an_exporter_says_what_is_wrong_with_data_and_what_with_the_database(sql
         conn.execute(sa.text("CREATE TABLE t (a INTEGER NOT NULL)"))
     with pytest.raises(CannotExport, match="NOT NULL"), reporting.transaction() as (conn, _):
         conn.execute(sa.text("INSERT INTO t VALUES (NULL)"))
-    with pytest.raises(CannotExport, match="too large"), reporting.transaction() as (conn, _):
+    with (
+        pytest.raises(CannotExport, match="too large"),
+        reporting.transaction() as (conn, _),
+        values_bound(),
+    ):
         conn.execute(sa.text("INSERT INTO t VALUES (:a)"), {"a": 2**70})
     reporting.close()
 
@@ -568,6 +615,7 @@ def test_an_exporter_says_what_is_wrong_with_data_and_what_with_the_database(sql
 def test_the_layout_of_keys_is_the_documented_one() -> None:
     keys = ExportKeys("words")
     assert keys.control == b"cq/q/words/ec"
+    assert (generation_of(first_sequence(7)), generation_of(b"\0\1"), generation_of(b"")) == (7, 1 << 16, 0)
     assert (
         keys.new_row(1, 2, 3)[:-4]
         == b"cq/q/words/eq" + b"\0\0\0\1" + b"\0\0\0\2" + b"\0" * 10 + b"\0" * 7 + b"\3"

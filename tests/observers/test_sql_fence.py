@@ -17,7 +17,7 @@ from cq.exportkeys import ExportKeys, generation_of
 from cq.keys import bucket_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch
-from cq.observers.exporterrors import CannotExport
+from cq.observers.exporterrors import CannotExport, ExportStopped, OutdatedBatch
 from cq.observers.exporting import ExportTask
 from cq.observers.exportrows import encoded_key
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
@@ -58,6 +58,15 @@ def change(db: Any, name: str, update: int, key: str = KEY) -> None:
     """Change a value, without exporting that."""
     add(db, name, {key: update})
     combine(db, name)
+
+
+def moved(db: Any, name: str, table: str) -> Export:
+    """Have the queue exported to another table, which is told of all values, without exporting that."""
+    cq.configure(db, name, observers=[export_spec(table)])
+    found = find_export(db, name)
+    init(found.reporting, found.definition)
+    combine(db, name)
+    return found
 
 
 def task(
@@ -502,10 +511,7 @@ class TestTables:
 
     def test_another_table_is_filled_and_the_first_one_left(self, db: Any, name: str, export: Export) -> None:
         change(db, name, 1, "b")
-        cq.configure(db, name, observers=[export_spec("second")])
-        second = find_export(db, name)
-        init(second.reporting, second.definition)
-        combine(db, name)
+        second = moved(db, name, "second")
         work(db, name)
 
         assert table_of(second) == [(KEY, 1), ("b", 1)]
@@ -514,13 +520,9 @@ class TestTables:
     def test_a_table_with_rows_of_somebody_else_is_refused_until_taken_over(
         self, db: Any, name: str, export: Export
     ) -> None:
-        cq.configure(db, name, observers=[export_spec("second")])
-        second = find_export(db, name)
-        init(second.reporting, second.definition)
-        combine(db, name)
-        work(db, name)
+        sql(export, "DELETE FROM cq_tables")
         other = f"{name}-2"
-        report = configure(db, other)  # free again, but not empty
+        report = configure(db, other)
         change(db, other, 4, "z")
 
         assert any("has rows already" in problem for problem in problems(db, other))
@@ -529,15 +531,53 @@ class TestTables:
         combine(db, other)
         work(db, other)
         assert table_of(report) == [("z", 4)]
+        change(db, name, 1)
+        words = f"the table 'report' is fed by queue {other!r} of this store"
+        assert any(words in problem for problem in problems(db, name))
+        assert table_of(report) == [("z", 4)]
+
+    def test_there_and_back_again(self, db: Any, name: str, export: Export) -> None:
+        """A worker that has not heard of it takes nothing away from the others, and a first table is swept."""
+        change(db, name, 1, "gone")
+        work(db, name)
+        old = export_tasks(db, export.config, export.observer)
+        second = moved(db, name, "second")
+        change(db, name, -1, "gone")
+        work(db, name)
+        for each in old:
+            each.run()
+            each.end()
+        change(db, name, 1)
+        work(db, name)
+        assert table_of(second) == [(KEY, 2)]
+        assert table_of(export) == [(KEY, 1), ("gone", 1)]
+
+        moved(db, name, "report")
+        work(db, name)
+        assert table_of(export) == [(KEY, 2)]
+        assert problems(db, name) == []
+
+    def test_a_sweep_that_comes_late_deletes_nothing_of_others(
+        self, db: Any, name: str, export: Export
+    ) -> None:
+        exporter = export.exporter()
+        assert exporter.sweep(name, 0, b"") == 0
+        rebase(db, export)
+        with pytest.raises(OutdatedBatch):
+            exporter.sweep(name, 0, CLOSED)
+        other = f"{name}-2"
+        cq.configure(db, other, observers=[export_spec("report")])
+        change(db, other, 4, "z")
+        rebuild(db, find_export(db, other))
+        with pytest.raises(ExportStopped, match="is fed by queue"):
+            exporter.sweep(name, 1, CLOSED)
+        assert table_of(export) == [(KEY, 1)]
 
     def test_a_worker_that_knows_of_the_first_table_only_leaves_what_is_for_the_second(
         self, db: Any, name: str, export: Export
     ) -> None:
         old = export_tasks(db, export.config, export.observer)
-        cq.configure(db, name, observers=[export_spec("second")])
-        second = find_export(db, name)
-        init(second.reporting, second.definition)
-        combine(db, name)
+        second = moved(db, name, "second")
         change(db, name, 5)
         assert [each.run() for each in old if isinstance(each, ExportTask)].count(DONE) == BUCKETS - 1
         for each in old:
@@ -567,6 +607,26 @@ def test_the_keys_of_an_export_are_all_below_its_queue(db: Any, name: str, expor
 
     assert all(key.startswith(b"cq/q/" + name.encode() + b"/") for key in stored)
     assert any(key.startswith(ExportKeys(name).prefix) for key in stored)
+
+
+def test_the_keeper_is_content_while_buckets_move(db: Any, name: str, export: Export) -> None:
+    """What is exported while it looks is in order: it must not begin again and again."""
+    change(db, name, 1)
+    found = find_export(db, name)
+    tasks = export_tasks(db, found.config, found.observer)
+    keeper, bucket = tasks[0], tasks[1 + BUCKET]
+    assert isinstance(keeper, Keeper)
+    look = keeper._read
+
+    def overtaken(tr: Any) -> Any:
+        read = look(tr)
+        bucket.run()
+        return read
+
+    keeper._read = overtaken  # type: ignore[method-assign]
+    assert keeper.run() == DONE
+    for each in tasks:
+        each.end()
 
 
 def test_a_first_batch_read_before_a_rebase_is_not_applied_after_it(
