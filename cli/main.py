@@ -10,14 +10,16 @@ from typing import Annotated
 
 import typer
 
-from cq.cli import data, dead, demo, export, queues, top, worker
+from cq.cli import config, data, dead, demo, export, queues, top, worker
 from cq.cli.options import opened
 from cq.cli.output import note
+from cq.cli.settings import Commands, InvalidSettings, use_file
 from cq.errors import CqError
 from cq.store.api import error_code
 
 app = typer.Typer(
     name="cq",
+    cls=Commands,
     help="A transactional combine queue: count and combine under contention, on FoundationDB or on one file.",
     epilog="Exit status: 0 done, 1 an error that is said in one line, 2 wrong usage, 3 a key without a value, 130 ^C.",
     no_args_is_help=True,
@@ -35,19 +37,20 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    use_file(ctx)
 
 
-for module in (queues, data, dead, top, export, worker, demo):
+for module in (queues, data, dead, top, export, worker, config, demo):
     module.register(app)
 
 
 def main() -> None:
-    """Run the command line; what cq or the store refuses ends it with one line and exit status 1."""
+    """Run the command line; what cq or the store refuses ends it with one line and exit status 1, 2 for settings."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an encoding that lacks a character ends nothing
@@ -60,6 +63,8 @@ def main() -> None:
         # Whoever read the output has gone; keep Python from complaining when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except InvalidSettings as error:
+        _fail(str(error), status=2)
     except CqError as error:
         _fail(str(error))
     except OSError as error:
@@ -70,6 +75,6 @@ def main() -> None:
         _fail(f"the store failed: {error}")
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, *, status: int = 1) -> None:
     note(f"cq: {' '.join(message.split())}")
-    sys.exit(1)
+    sys.exit(status)

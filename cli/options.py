@@ -12,7 +12,7 @@ import typer
 
 import cq
 from cq.app import App
-from cq.errors import InvalidConfiguration
+from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.store import OpenDatabase
 
 Store = Annotated[
@@ -20,7 +20,7 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="embedded:PATH, fdb: or fdb:/path/to/fdb.cluster; else $CQ_STORE, else embedded:cq.db.",
+        help="embedded:PATH, fdb: or fdb:/path/to/fdb.cluster; embedded:cq.db if nothing names another.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -45,7 +45,10 @@ opened: Final = ExitStack()
 
 def open_store(url: str | None) -> OpenDatabase:
     """`cq.open`, and closed in good order when the command ends."""
-    db = cq.open(url)
+    try:
+        db = cq.open(url)
+    except InvalidUrl as error:
+        raise InvalidUrl(f"{error}; `cq config` says where it comes from") from None
     if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
         opened.callback(db.close)
     return db
@@ -54,7 +57,7 @@ def open_store(url: str | None) -> OpenDatabase:
 def load_app(path: str | None) -> App | None:
     """The `cq.App` that MODULE:APP names; raises `InvalidConfiguration`.
 
-    Nothing but this option makes cq import code: what is stored in a database never does.
+    Nothing but this option, or the setting of its name, makes cq import code: what is stored in a database never does.
     """
     if path is None:
         return None

@@ -43,7 +43,7 @@ def section(words: str, command: Any) -> str:
     examples = command.epilog.partition(":")[2].strip().split("; ")
     lines = [f"## {words}", "", f"    {usage}", "", paragraphs(command.help), ""]
     lines += [f"- `{argument.metavar}`: {argument.help}" for argument in arguments]
-    lines += [f"- `{named(option)}`: {option.help}{default(option)}" for option in options]
+    lines += [f"- `{named(option)}`: {option.help}{default(option)}{variable(option)}" for option in options]
     return "\n".join([*lines, "", "```sh", *examples, "```", ""])
 
 
@@ -61,6 +61,11 @@ def named(option: Any) -> str:
 def default(option: Any) -> str:
     """What an option is when it is not given, where that is worth saying."""
     return "" if option.default in (None, False) else f" Default: `{option.default}`."
+
+
+def variable(option: Any) -> str:
+    """The environment variable of an option that is a setting."""
+    return f" Environment: `{option.envvar}`." if option.envvar else ""
 
 
 def paragraphs(text: str) -> str:

@@ -14,11 +14,14 @@ import pytest
 
 import cq
 from cq.cli.main import main
+from cq.cli.settings import CONFIG_ENV, SETTINGS
 from cq.observers.exportspec import DEFAULT_ENV
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 50
 """After which a process hangs: far more than any of these takes."""
+VARIABLES = (DEFAULT_ENV, CONFIG_ENV, *(setting.variable for setting in SETTINGS))
+"""What commands read of the environment, and tests set themselves."""
 
 
 class Outcome(NamedTuple):
@@ -40,12 +43,11 @@ class Cli:
         self.folder = folder
         self.url = f"embedded:{folder / 'cli.db'}"
         self.environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in VARIABLES},
             "CQ_STORE": self.url,
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
         }
-        self.environment.pop(DEFAULT_ENV, None)
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *args: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:
@@ -98,9 +100,10 @@ class Here:
 def here(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Here:
     """The command in this process, on the store of `cli`."""
     monkeypatch.chdir(cli.folder)
+    for variable in VARIABLES:
+        monkeypatch.setenv(variable, "")  # so that it is put back, whatever a command does to it
+        monkeypatch.delenv(variable)
     monkeypatch.setenv("CQ_STORE", cli.url)
-    monkeypatch.setenv(DEFAULT_ENV, "")  # so that it is put back, whatever a command does to it
-    monkeypatch.delenv(DEFAULT_ENV)
     return Here(monkeypatch, capfd)
 
 

@@ -37,6 +37,7 @@ def test_the_commands_are_these() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
         "add",
         "cloud",
+        "config",
         "configure",
         "dead drop",
         "dead list",
@@ -155,7 +156,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
         (["worker", "--drain", "paused"], "is paused (for this test)"),
         (["demo", "words", "nothing"], "No such file"),
-        (["status", "--store", "nothing"], "names no store"),
+        (["status", "--store", "nothing"], "; `cq config` says where it comes from"),
         (["status", "--store", "embedded:"], "names no file"),
         (["status", "--store", "embedded:."], "is a directory"),
         (["status", "--store", "embedded:nothing/at.all"], "does not exist"),

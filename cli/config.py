@@ -1,0 +1,71 @@
+"""`cq config`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from cq.cli.options import Json, Store
+from cq.cli.output import as_word, print_json, print_table
+from cq.cli.settings import CONFIG_ENV, SETTINGS, Setting, settings_file
+from cq.observers.exportspec import DEFAULT_ENV
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("config", epilog="Examples: cq config; cq config --json")(config)
+
+
+def config(ctx: typer.Context, store: Store = None, json: Json = False) -> None:
+    """Show every setting, and where it comes from: a flag, the environment, a file, or the default.
+
+    With --json a line for each. The reporting database's URL is not shown, only whether there is one.
+    """
+    rows = [_file(), *_settings(ctx), _reporting()]
+    if json:
+        for name, value, source in rows:
+            print_json({"setting": name, "value": value, "from": source})
+    else:
+        print_table(
+            ["setting", "value", "from"],
+            ((name, "-" if value is None else as_word(value), source) for name, value, source in rows),
+        )
+
+
+def _settings(ctx: typer.Context) -> Iterator[tuple[str, Any, str]]:
+    """What the commands would find."""
+    contexts: dict[str, Any] = {"": ctx}
+    root: Any = ctx.find_root()
+    for setting in SETTINGS:
+        command = setting.command
+        if command not in contexts:
+            contexts[command] = root.command.commands[command].make_context(command, [], parent=root)
+        yield _found(setting, contexts[command])
+
+
+def _found(setting: Setting, ctx: Any) -> tuple[str, Any, str]:
+    name = next(option.name for option in ctx.command.params if setting.flag in option.opts)
+    value = ctx.params[name]
+    match ctx.get_parameter_source(name).name:
+        case "COMMANDLINE":
+            source = setting.flag
+        case "ENVIRONMENT":
+            source = f"${setting.variable}"
+        case "DEFAULT_MAP":
+            source = str(settings_file())
+        case _:
+            source = "default"
+    return setting.name, setting.default if value is None else value, source
+
+
+def _file() -> tuple[str, Any, str]:
+    path = settings_file()
+    named = f"${CONFIG_ENV}" if os.environ.get(CONFIG_ENV) else "current folder"
+    return "config", path, "default" if path is None else named
+
+
+def _reporting() -> tuple[str, Any, str]:
+    return "reporting_url", "set" if os.environ.get(DEFAULT_ENV) else "not set", f"${DEFAULT_ENV}"

@@ -1,0 +1,170 @@
+"""Settings: which options can also be given in the environment and in a file, and reading the file.
+
+A flag is stronger than the environment, that is stronger than the file, and that is stronger than the default. All of
+this is typer's own: the environment by an option's `envvar`, the file by `default_map`. The library reads none of it
+but `$CQ_STORE`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from cq.errors import InvalidConfiguration
+from cq.observers.exportspec import DEFAULT_ENV
+from cq.store import DEFAULT_URL
+
+CONFIG_ENV: Final = "CQ_CONFIG"
+"""The environment variable that names another file."""
+DEFAULT_FILE: Final = "cq.toml"
+"""The file in the current folder."""
+
+_TYPES: Final = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list: "an array",
+    dict: "a table",
+}
+
+
+class InvalidSettings(InvalidConfiguration):
+    """The file of settings is none; the message names it, and the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option that the environment and the file can give.
+
+    Attributes:
+        name: `worker.app` is the option `--app` of `cq worker`, `$CQ_WORKER_APP`, and `app` in the table `worker` of
+            the file. Without a dot it is the option of all commands that have it.
+        type: what the file must have; the option's own checks follow.
+        default: to be shown when the option itself has none.
+    """
+
+    name: str
+    type: type
+    default: object = None
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"CQ_{self.name.upper().replace('.', '_')}"
+
+    @property
+    def command(self) -> str:
+        """The command that has it; empty for all of them."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def flag(self) -> str:
+        """The option."""
+        return f"--{self.name.rpartition('.')[2].replace('_', '-')}"
+
+
+SETTINGS: Final = (
+    Setting("store", str, default=DEFAULT_URL),
+    Setting("worker.app", str),
+    Setting("worker.concurrency", int),
+)
+
+
+class Commands(TyperGroup):
+    """All commands; options that are settings know their environment variables."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for setting in SETTINGS:
+            for _, option in options_of(setting, self):
+                option.envvar = setting.variable
+
+
+def options_of(
+    setting: Setting, command: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The options that a setting is, with the words of their commands."""
+    if hasattr(command, "commands"):
+        for name, each in command.commands.items():
+            yield from options_of(setting, each, (*path, name))
+    elif not setting.command or setting.command == ".".join(path):
+        yield from ((path, option) for option in command.params if setting.flag in option.opts)
+
+
+def settings_file() -> str | None:
+    """The file that is read; None when there is none."""
+    if named := os.environ.get(CONFIG_ENV):
+        return os.path.expanduser(named)
+    return DEFAULT_FILE if os.path.lexists(DEFAULT_FILE) else None
+
+
+def use_file(ctx: typer.Context) -> None:
+    """Let the file, if there is one, say what options are that are not given; raises `InvalidSettings`."""
+    path = settings_file()
+    if path is None:
+        return
+    defaults: dict[str, Any] = {}
+    for setting, value in _read(path):
+        options = list(options_of(setting, ctx.command))
+        _check(ctx, path, setting, options[0][1], value)
+        for words, option in options:
+            table = defaults
+            for word in words:
+                table = table.setdefault(word, {})
+            table[option.name] = value
+    ctx.default_map = defaults
+
+
+def _read(path: str) -> Iterator[tuple[Setting, Any]]:
+    """What a file sets."""
+    known = {setting.name: setting for setting in SETTINGS}
+    for name, value in _named(_parsed(path)):
+        if "reporting" in name.lower() or (isinstance(value, str) and "://" in value):
+            raise InvalidSettings(
+                f"{path}: {name!r} looks like the URL of a reporting database, which may have a password and is not "
+                f"taken from a file: set ${DEFAULT_ENV} in the environment, and remove it here"
+            )
+        if name not in known:
+            raise InvalidSettings(f"{path}: unknown key {name!r}: expected one of {', '.join(known)}")
+        yield known[name], value
+
+
+def _parsed(path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_bytes().decode())
+    except OSError as error:
+        raise InvalidSettings(
+            f"cannot read the settings in {path}: {error.strerror}; mend that, or name another file in ${CONFIG_ENV}"
+        ) from error
+    except (ValueError, RecursionError) as error:  # also of what is no UTF-8
+        raise InvalidSettings(f"{path} is no TOML: {error}") from error
+
+
+def _named(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """What a table has, by the names of settings: those in the tables of commands with a dot."""
+    for key, value in table.items():
+        name = prefix + key
+        if isinstance(value, dict) and any(setting.name.startswith(f"{name}.") for setting in SETTINGS):
+            yield from _named(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _check(ctx: typer.Context, path: str, setting: Setting, option: Any, value: Any) -> None:
+    """Raise unless the option takes the value; of another type it is not shown: it may be anything."""
+    accepted = (int, float) if setting.type is float else setting.type
+    if not isinstance(value, accepted) or (isinstance(value, bool) and setting.type is not bool):
+        got = _TYPES.get(type(value), "a date or a time")
+        raise InvalidSettings(f"{path}: expected {setting.name} to be {_TYPES[setting.type]}, got {got}")
+    try:
+        option.process_value(ctx, value)
+    except typer.BadParameter as error:
+        raise InvalidSettings(f"{path}: {setting.name}: {error.message}") from None

@@ -1,0 +1,255 @@
+"""Settings: which of flag, environment, file and default counts, and what is said of a file that is wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import cq
+from cq.cli.main import app
+from cq.cli.settings import SETTINGS, options_of
+from cq.observers.worker import Worker
+from tests.cli.conftest import Cli, Here
+
+APP = "import cq\napp = cq.App()\n"
+
+
+@pytest.fixture
+def bare(here: Here, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """The command where nothing is set."""
+    monkeypatch.delenv("CQ_STORE")
+    return here
+
+
+def shown(here: Here, *args: str) -> dict[str, tuple[Any, str]]:
+    """{setting: (value, where it comes from)} as `cq config` has it."""
+    ended = here("config", "--json", *args)
+    assert (ended.status, ended.err) == (0, "")
+    return {row["setting"]: (row["value"], row["from"]) for row in ended.rows()}
+
+
+def test_each_setting_is_an_option() -> None:
+    """Of one command, or of all."""
+    commands = typer.main.get_command(app)
+    found = {setting.name: [path for path, _ in options_of(setting, commands)] for setting in SETTINGS}
+
+    assert [name for name, paths in found.items() if not paths] == []
+    assert found["worker.concurrency"] == [("worker",)]
+    assert ("export", "init") in found["store"]
+
+
+def test_without_anything_set_all_are_the_defaults(bare: Here) -> None:
+    assert shown(bare) == {
+        "config": (None, "default"),
+        "store": ("embedded:cq.db", "default"),
+        "worker.app": (None, "default"),
+        "worker.concurrency": (4, "default"),
+        "reporting_url": ("not set", "$CQ_REPORTING_URL"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "file", "found"),
+    [
+        (True, True, True, ("embedded:flag.db", "--store")),
+        (True, True, False, ("embedded:flag.db", "--store")),
+        (True, False, True, ("embedded:flag.db", "--store")),
+        (True, False, False, ("embedded:flag.db", "--store")),
+        (False, True, True, ("embedded:variable.db", "$CQ_STORE")),
+        (False, True, False, ("embedded:variable.db", "$CQ_STORE")),
+        (False, False, True, ("embedded:file.db", "cq.toml")),
+        (False, False, False, ("embedded:cq.db", "default")),
+    ],
+)
+def test_the_strongest_counts_and_is_what_commands_use(
+    bare: Here,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: bool,
+    variable: bool,
+    file: bool,
+    found: tuple[str, str],
+) -> None:
+    args = ["--store", "embedded:flag.db"] if flag else []
+    if variable:
+        monkeypatch.setenv("CQ_STORE", "embedded:variable.db")
+    if file:
+        Path("cq.toml").write_text('store = "embedded:file.db"')
+
+    assert shown(bare, *args)["store"] == found
+    assert list(Path().glob("*.db")) == []  # to show it opens nothing
+    for command in (["status"], ["dead", "list", "nothing"]):
+        bare(*command, *args)
+        assert [f"embedded:{path}" for path in Path().glob("*.db")] == [found[0]]
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "file", "used", "source"),
+    [
+        ("9", "8", "7", 9, None),
+        ("9", None, "7", 9, None),
+        (None, "8", "7", 8, "$CQ_WORKER_CONCURRENCY"),
+        (None, "8", None, 8, "$CQ_WORKER_CONCURRENCY"),
+        (None, "", "7", 7, "cq.toml"),  # an empty variable is no choice
+        (None, None, "7", 7, "cq.toml"),
+        (None, None, None, 4, "default"),
+    ],
+)
+def test_the_options_of_a_worker_are_found_in_the_same_order(
+    here: Here,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str | None,
+    variable: str | None,
+    file: str | None,
+    used: int,
+    source: str | None,
+) -> None:
+    given: list[int] = []
+
+    def noted(*args: Any, **settings: Any) -> Any:
+        given.append(settings["concurrency"])
+        return Worker(*args, **settings)
+
+    monkeypatch.setattr("cq.cli.worker.Worker", noted)
+    if variable is not None:
+        monkeypatch.setenv("CQ_WORKER_CONCURRENCY", variable)
+    if file is not None:
+        Path("cq.toml").write_text(f"[worker]\nconcurrency = {file}")
+
+    ended = here("worker", "--drain", *(["--concurrency", flag] if flag else []))
+
+    assert (ended.status, given) == (0, [used])
+    if source:
+        assert shown(here)["worker.concurrency"] == (used, source)
+
+
+def test_the_app_of_a_worker_can_be_set(here: Here) -> None:
+    Path("cq.toml").write_text('[worker]\napp = "shop:nothing"')
+    Path("shop.py").write_text(APP)
+
+    assert "--app 'shop:nothing' cannot be imported" in here("worker", "--drain").err
+    assert here("worker", "--drain", "--app", "shop:app").status == 0
+    assert here("configure", "words").status == 0  # the app is the worker's only
+
+
+def test_another_file_can_be_named(bare: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("cq.toml").write_text('store = "embedded:file.db"')
+    Path("other.toml").write_text('store = "embedded:other.db"')
+    assert shown(bare)["config"] == ("cq.toml", "current folder")
+
+    monkeypatch.setenv("CQ_CONFIG", "other.toml")
+
+    assert shown(bare)["config"] == ("other.toml", "$CQ_CONFIG")
+    assert shown(bare)["store"] == ("embedded:other.db", "other.toml")
+
+
+def test_the_settings_are_shown_as_a_table(here: Here) -> None:
+    lines = [line.split() for line in here("config").out.splitlines()]
+
+    assert lines[0] == ["setting", "value", "from"]
+    assert ["worker.concurrency", "4", "default"] in lines
+    assert ["worker.app", "-", "default"] in lines
+
+
+def test_of_the_reporting_database_only_the_variable_is_shown(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_REPORTING_URL", "postgresql://user:secret@host/database")
+
+    assert shown(here)["reporting_url"] == ("set", "$CQ_REPORTING_URL")
+    assert "secret" not in here("config").out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("store = = 1", "cq.toml is no TOML: Invalid value (at line 1, column 9)"),
+        ("store", "cq.toml is no TOML: Expected '='"),
+        (b'store = "\xff"', "cq.toml is no TOML: 'utf-8' codec can't decode"),
+        ("a = " + "[" * 100_000, "cq.toml is no TOML: maximum recursion depth"),
+        (
+            'stor = "embedded:x.db"',
+            "unknown key 'stor': expected one of store, worker.app, worker.concurrency",
+        ),
+        ("[worker]\nspeed = 1", "unknown key 'worker.speed'"),
+        ("worker = 5", "unknown key 'worker'"),
+        ("[a]\nb = 1", "unknown key 'a'"),
+        ("store = 1", "expected store to be a string, got an integer"),
+        ("store = 2026-11-01", "expected store to be a string, got a date or a time"),
+        ("[store]\nurl = 1", "expected store to be a string, got a table"),
+        ('[worker]\nconcurrency = "8"', "expected worker.concurrency to be an integer, got a string"),
+        ("[worker]\nconcurrency = 1.5", "expected worker.concurrency to be an integer, got a number"),
+        ("[worker]\nconcurrency = true", "expected worker.concurrency to be an integer, got true or false"),
+        ("[worker]\nconcurrency = 0", "cq.toml: worker.concurrency: "),
+        ('reporting_url = "secret"', "'reporting_url' looks like the URL of a reporting database"),
+        ('[worker]\nCQ_REPORTING_URL = "secret"', "set $CQ_REPORTING_URL in the environment"),
+        ('[reporting]\nurl = "secret"', "set $CQ_REPORTING_URL in the environment"),
+        ('store = "postgresql://user:secret@host/db"', "'store' looks like the URL of a reporting database"),
+        ('[sql]\nurl = "postgresql://user:secret@host/db"', "unknown key 'sql'"),
+        ('store = ["postgresql://user:secret@host/db"]', "expected store to be a string, got an array"),
+    ],
+)
+@pytest.mark.parametrize("command", ["config", "status"])
+def test_a_wrong_file_ends_with_2_and_a_line_that_names_it(
+    here: Here, command: str, content: str | bytes, said: str
+) -> None:
+    Path("cq.toml").write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    ended = here(command)
+
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.startswith("cq: cq.toml")
+    assert ended.err.count("\n") == 1
+    assert said in ended.err
+    assert "secret" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [("nothing.toml", "No such file"), (".", "Is a directory"), ("hidden.toml", "Permission denied")],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    here: Here, monkeypatch: pytest.MonkeyPatch, named: str, said: str
+) -> None:
+    if named == "hidden.toml":
+        Path(named).touch(mode=0o000)
+        if os.access(named, os.R_OK):
+            pytest.skip("whoever runs this may read everything")
+    monkeypatch.setenv("CQ_CONFIG", named)
+
+    ended = here("status")
+
+    assert ended.status == 2
+    assert ended.err.startswith(f"cq: cannot read the settings in {named}: {said}")
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["config", "worker"])
+def test_a_wrong_variable_is_named(here: Here, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("CQ_WORKER_CONCURRENCY", "many")
+
+    ended = here(command)
+
+    assert (ended.status, ended.out) == (2, "")
+    assert "CQ_WORKER_CONCURRENCY" in ended.err.splitlines()[-1]
+
+
+def test_help_is_there_whatever_the_file_says(here: Here) -> None:
+    Path("cq.toml").write_text("wrong")
+
+    assert here("--help").status == 0
+    assert here("--version").status == 0
+
+
+def test_the_library_reads_no_file(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(cli.folder)
+    monkeypatch.delenv("CQ_STORE", raising=False)
+    Path("cq.toml").write_text('store = "embedded:file.db"')
+
+    db: Any = cq.open()
+    db.close()
+
+    assert [path.name for path in Path().glob("*.db")] == ["cq.db"]
