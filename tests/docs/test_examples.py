@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+TESTS = [example for example in EXAMPLES if example.name.startswith("test_")]
+PROGRAMS = [example for example in EXAMPLES if example not in TESTS]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+@pytest.mark.parametrize("example", PROGRAMS, ids=lambda example: example.stem)
 def test_an_example_prints_what_it_says(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -22,6 +28,20 @@ def test_an_example_prints_what_it_says(
     runpy.run_path(str(example), run_name="__main__")
 
     assert capsys.readouterr().out == "".join(line.removeprefix("# ") for line in said.splitlines(True))
+
+
+@pytest.mark.parametrize("example", TESTS, ids=lambda example: example.stem)
+def test_an_example_of_tests_passes(example: Path, tmp_path: Path) -> None:
+    """Elsewhere, so that it does without this project's settings of pytest."""
+    shutil.copy(example, tmp_path)
+    command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", example.name]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)

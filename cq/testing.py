@@ -1,0 +1,238 @@
+"""For tests of applications: a store for each test, combining within the test, assertions that show what was found.
+
+`pytest_plugins = ["cq.testing"]` in the topmost conftest.py makes `cq_db` a fixture; the functions are to be imported,
+and work with any database. Nothing in cq imports this module, and nothing else in cq imports pytest.
+
+PYTEST_DONT_REWRITE: no `assert` in here, so pytest need not mind whether it was imported before it became a plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from cq.app import App, QueueCode
+from cq.backfill import switch_observers
+from cq.bucket import Bucket
+from cq.codec import DELETE
+from cq.config import QueueConfig, queue_names, read_config, read_flags
+from cq.errors import ConfigurationError
+from cq.keys import QueueKeys
+from cq.observers import top
+from cq.observers.builtin import FACTORIES, observer_tasks
+from cq.observers.exportstatus import export_status
+from cq.observers.jobs import Task
+from cq.observers.runner import DONE
+from cq.queue import CombineQueue
+from cq.rows import decode_row
+from cq.setaside import Aside, read_aside
+from cq.store import OpenDatabase
+from cq.store.api import Database, Transaction
+from cq.store.embedded import Database as Embedded
+from cq.store.transact import transact
+
+__all__ = ["assert_drained", "assert_values", "cq_db", "drain"]
+
+ROUNDS: Final = 1_000
+"""How often `drain` looks for what observers have added to queues, before it says that this has no end."""
+_ROWS: Final = 100  # of each kind that a message is made from
+_SHOWN: Final = 10
+_CHARACTERS: Final = 200
+
+
+@pytest.fixture
+def cq_db(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpenDatabase]:
+    """A new embedded store in a temporary file, for one test; $CQ_STORE names it, so `cq.open()` opens it too.
+
+    Commits do not wait for the disk: nobody needs it after a power failure.
+    """
+    path = tmp_path_factory.mktemp("cq") / "test.db"
+    monkeypatch.setenv("CQ_STORE", f"embedded:{path}")
+    with Embedded(path, power_safe=False) as db:
+        yield db
+
+
+def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> None:
+    """Combine until nothing is queued, tell the observers, publish clouds and export: all that workers would do.
+
+    In this thread, in the same order each time, and without pauses: an export that fails is not tried again. What a
+    worker would set aside is set aside. Use `assert_drained` to be sure that neither has happened.
+
+    Args:
+        db: a database of either store.
+        queues: these only; all queues of the store if left out, as it should be where observers add to queues.
+        app: the code of combiners and observers that are not built in.
+
+    Raises:
+        QueueNotConfigured: a queue named does not exist.
+        ConfigurationError: updates wait that `app` lacks the code for, or in a queue that is paused.
+        AssertionError: observers add to the queues again and again.
+    """
+    names = [_handle(queue).name for queue in queues]
+    for _ in range(ROUNDS):
+        waiting = transact(db, lambda tr: _notified(tr, names))
+        for name in filter(waiting.get, waiting):
+            code = transact(db, lambda tr: _code(tr, name, app or App()))  # noqa: B023 - runs at once
+            for number in waiting[name]:
+                _combine(db, code, number)
+            switch_observers(db, name)
+        if not any(waiting.values()):
+            break
+    else:
+        raise AssertionError(
+            f"after {ROUNDS:,} rounds there is still something to combine, in the queues "
+            f"{', '.join(filter(waiting.get, waiting))}: do observers add to them again and again?"
+        )
+    for name in waiting:
+        config = transact(db, lambda tr: read_config(tr.snapshot, name))  # noqa: B023
+        _run_tasks(observer_tasks(db, _at_once(config)))
+
+
+def assert_values(db: Database, queue: str | CombineQueue, expected: Mapping[Any, Any]) -> None:
+    """Assert that these are all keys of the queue that have a value, with these values.
+
+    The message names what is missing, extra and different, and what still waits or was set aside.
+    """
+    __tracebackhide__ = True
+    handle = _handle(queue)
+    found = dict(handle.scan(db))
+    missing = [f"{_short(key)}: expected {_short(expected[key])}" for key in expected if key not in found]
+    extra = sorted(f"{_short(key)}: found {_short(found[key])}" for key in found if key not in expected)
+    different = [
+        f"{_short(key)}: expected {_short(value)}, found {_short(found[key])}"
+        for key, value in expected.items()
+        if key in found and found[key] != value
+    ]
+    lines = [
+        f"{what} {line}"
+        for what, lines in (("missing", missing), ("extra", extra), ("different", different))
+        for line in _some(lines)
+    ]
+    if lines:
+        lines += _left(db, handle.name)
+        raise AssertionError("\n  ".join([f"queue {handle.name!r} has other values than expected:", *lines]))
+
+
+def assert_drained(db: Database, *queues: str | CombineQueue) -> None:
+    """Assert that nothing waits to be combined or exported, and that nothing was set aside.
+
+    The message names what does and was, with errors. Without queues this is about all of the store.
+    """
+    __tracebackhide__ = True
+    names = [_handle(queue).name for queue in queues] or transact(db, lambda tr: queue_names(tr.snapshot))
+    lines = [f"queue {name!r}: {line}" for name in names for line in _left(db, name)]
+    if lines:
+        raise AssertionError("\n  ".join(["not everything is combined and exported:", *lines]))
+
+
+def _handle(queue: str | CombineQueue) -> CombineQueue:
+    return queue if isinstance(queue, CombineQueue) else CombineQueue(queue)
+
+
+# Draining
+
+
+def _notified(tr: Transaction, names: list[str]) -> dict[str, list[int]]:
+    """The buckets with work of the queues of these names, or of all; raises `QueueNotConfigured`."""
+    found = {}
+    for name in names or queue_names(tr.snapshot):
+        read_config(tr.snapshot, name)
+        keys = QueueKeys(name)
+        rows = tr.snapshot.get_range(*keys.notifications())
+        found[name] = [keys.bucket_of_notification(row.key)[1] for row in rows]
+    return found
+
+
+def _code(tr: Transaction, name: str, app: App) -> QueueCode:
+    if (flags := read_flags(tr.snapshot, name)).paused:
+        raise ConfigurationError(f"updates wait in queue {name!r}, which is paused: {flags.reason}")
+    return app.code(read_config(tr.snapshot, name), FACTORIES)
+
+
+def _combine(db: Database, code: QueueCode, number: int) -> None:
+    bucket = Bucket(db, code, number)
+    try:
+        while bucket.combine().more:
+            pass
+    finally:
+        transact(db, bucket.attempts.end)
+
+
+def _at_once(config: QueueConfig) -> QueueConfig:
+    """The configuration with a top whose cloud is published whenever it has changed."""
+    observers = [
+        replace(each, settings={**each.settings, "every": 0}) if each.name == top.NAME else each
+        for each in config.observers
+    ]
+    return replace(config, observers=tuple(observers))
+
+
+def _run_tasks(tasks: list[Task]) -> None:
+    """Run tasks until they are done, or all that are left want to wait; some wait for others."""
+    left, before = tasks, 0
+    while len(left) != before:
+        before = len(left)
+        left = [task for task in left if _run(task) != DONE]
+    for task in tasks:
+        task.end()
+
+
+def _run(task: Task) -> float:
+    while (seconds := task.run()) == 0.0:
+        pass
+    return seconds
+
+
+# What is left
+
+
+def _left(db: Database, name: str) -> list[str]:
+    """What waits in a queue or was set aside, a line each."""
+    lines = transact(db, lambda tr: _left_to_combine(tr, name))
+    for each in export_status(db, name):
+        if each.rows or each.state != "active":
+            error = f": {each.error}" if each.error else ""
+            lines.append(f"rows that wait to be exported: {each.rows:,}; the export is {each.state}{error}")
+        if each.aside:
+            lines.append(f"changes that could not be exported and were set aside: {each.aside:,}")
+    return lines
+
+
+def _left_to_combine(tr: Transaction, name: str) -> list[str]:
+    snapshot, keys = tr.snapshot, QueueKeys(name)
+    config, flags = read_config(snapshot, name), read_flags(snapshot, name)
+    rows = [decode_row(row.key, row.value) for row in snapshot.get_range(*keys.all_rows(), limit=_ROWS)]
+    updates = [
+        f"{_short(config.key.decode(encoded))} {_short(update)}"
+        for row in rows
+        for encoded, update in row.updates
+    ]
+    lines = []
+    if updates:
+        lines.append(f"updates wait, in commit order by bucket: {', '.join(_some(updates))}")
+    elif buckets := len(snapshot.get_range(*keys.notifications()).to_list()):
+        lines.append(f"{buckets:,} buckets wait for a pass")
+    if lines and flags.paused:
+        lines.append(f"it is paused: {flags.reason}")
+    return lines + _some([_aside(config, each) for each in read_aside(snapshot, name, limit=_ROWS)])
+
+
+def _aside(config: QueueConfig, each: Aside) -> str:
+    key = _short(config.key.decode(each.encoded_key)) if each.encoded_key else "a row that cq has not written"
+    return f"set aside {key} {_short(each.updates)}: {each.error}"
+
+
+def _some(lines: list[str]) -> list[str]:
+    """The first few, and how many more there are."""
+    more = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], f"... and {more:,} more"] if more > 0 else lines
+
+
+def _short(value: object) -> str:
+    text = "DELETE" if value is DELETE else repr(value)
+    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."

@@ -1,0 +1,284 @@
+"""`cq.testing`: what it does for the tests of applications, and what its messages say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+from cq import testing
+from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
+from cq.keys import QueueKeys
+from cq.observers import sqlcheck
+from cq.observers.cloud import CloudReader
+from cq.observers.exports import DEFAULT_ENV, export_spec, find_export
+from cq.observers.top import top
+from cq.testing import assert_drained, assert_values, drain
+from tests.helpers import add, stored
+
+pytest_plugins = ["cq.testing"]
+
+ROOT = Path(__file__).parents[1]
+
+
+def message(assertion: Any, *args: Any) -> list[str]:
+    """The lines that an assertion fails with."""
+    with pytest.raises(AssertionError) as failed:
+        assertion(*args)
+    return str(failed.value).splitlines()
+
+
+def refusing(name: str, *keys: str) -> cq.App:
+    """An app whose observer refuses these keys."""
+
+    def check(tr: Any, changes: list[cq.Change]) -> None:
+        for change in changes:
+            if change.key in keys:
+                raise ValueError(f"no {change.key}")
+
+    app = cq.App()
+    app.queue(name, observers=[check])
+    return app
+
+
+# The store
+
+
+def test_the_fixture_is_an_empty_store_that_the_application_opens_too(cq_db: Any) -> None:
+    assert stored(cq_db, (b"", b"\xff")) == []
+    cq.configure(cq_db, "words")
+    add(cq_db, "words", {"a": 1})
+
+    with cq.open() as application:  # type: ignore[attr-defined]
+        drain(application, "words")
+
+    assert_values(cq_db, "words", {"a": 1})
+
+
+SUITE = """
+import cq
+from cq.testing import assert_values
+
+def test_one(cq_db):
+    cq.configure(cq_db, "words")
+
+def test_two(cq_db):
+    cq.configure(cq_db, "words", key=int)
+    assert_values(cq_db, "words", {1: 1})
+"""
+
+
+@pytest.mark.parametrize(
+    "conftest",
+    [
+        'pytest_plugins = ["cq.testing"]',
+        "from cq.testing import cq_db",
+        'from cq.testing import drain\npytest_plugins = ["cq.testing"]',
+    ],
+)
+def test_a_suite_gets_the_fixture_in_either_way(tmp_path: Path, conftest: str) -> None:
+    """A new store for each test; a failure shows the line of the test; no warnings."""
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_words.py").write_text(SUITE)
+    command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+    )
+
+    assert "1 failed, 1 passed in" in ended.stdout, ended.stdout + ended.stderr
+    assert "missing 1: expected 1" in ended.stdout
+    assert "test_words.py:10: AssertionError" in ended.stdout
+
+
+# Draining
+
+
+def test_all_is_combined_and_observers_feed_other_queues_in_this_thread(cq_db: Any) -> None:
+    threads = set()
+
+    def count(tr: Any, changes: list[cq.Change]) -> None:
+        threads.add(threading.current_thread())
+        cq.CombineQueue("sizes").add(tr, [(change.new, 1) for change in changes])
+
+    app = cq.App()
+    app.queue("words", observers=[count])
+    app.configure(cq_db, "words")
+    cq.configure(cq_db, "sizes", key=int)
+    add(cq_db, "words", {"a": 1, "b": 2}, {"a": 1})
+
+    drain(cq_db, app=app)
+
+    assert_values(cq_db, "words", {"a": 2, "b": 2})
+    assert_values(cq_db, cq.CombineQueue("sizes"), {2: 2})
+    assert_drained(cq_db)
+    assert threads == {threading.main_thread()}
+    assert stored(cq_db, QueueKeys("words").attempts(1, 0)) == []
+
+
+def test_only_the_queues_named_are_combined(db: Any, name: str) -> None:
+    other = f"{name}-2"
+    for each in (name, other):
+        cq.configure(db, each)
+        add(db, each, {"a": 1})
+
+    drain(db, cq.CombineQueue(name))
+
+    assert_drained(db, name)
+    assert_values(db, name, {"a": 1})
+    assert message(assert_drained, db, name, other)[1:] == [
+        f"  queue {other!r}: updates wait, in commit order by bucket: 'a' 1"
+    ]
+
+
+def test_a_cloud_is_published_each_time_although_workers_would_wait(db: Any, name: str) -> None:
+    cq.configure(db, name, observers=[top(2, every=60_000)])
+    reader = CloudReader(name)
+
+    for number in (1, 2):
+        add(db, name, {"a": 1})
+        drain(db, name)
+        found = cq.transact(db, lambda tr: reader.read(tr.snapshot))
+        assert [(entry.key, entry.score) for entry in found.entries] == [("a", number)]
+
+
+def test_an_export_is_done_and_one_that_fails_is_named(
+    db: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(DEFAULT_ENV, raising=False)
+    cq.configure(db, name, observers=[export_spec("words")])
+    add(db, name, {"a": 1})
+    drain(db, name)
+    assert_values(db, name, {"a": 1})
+    (line,) = message(assert_drained, db, name)[1:]
+    assert line.startswith(f"  queue {name!r}: rows that wait to be exported: 1; the export is failing: ")
+    assert DEFAULT_ENV in line
+
+    monkeypatch.setenv(DEFAULT_ENV, f"sqlite:///{tmp_path / 'report.db'}")
+    found = find_export(db, name)
+    sqlcheck.init(found.reporting, found.definition)
+    found.reporting.close()
+    drain(db, name)
+
+    assert_drained(db, name)
+
+
+def test_observers_of_all_values_are_switched_to(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    add(db, name, {"a": 1})
+    drain(db, name)
+    cq.put_observer(db, name, top(2))
+    assert message(assert_drained, db, name)[1:] == [f"  queue {name!r}: 16 buckets wait for a pass"]
+
+    drain(db, name)
+
+    found = cq.transact(db, lambda tr: CloudReader(name).read(tr.snapshot))
+    assert [entry.key for entry in found.entries] == ["a"]
+
+
+def test_what_cannot_be_combined_raises(db: Any, name: str) -> None:
+    app = refusing(name)
+    app.configure(db, name)
+    drain(db, name)  # nothing is queued, so no code is needed
+    add(db, name, {"a": 1})
+
+    with pytest.raises(CodeMismatch, match="observer check@1, this process has none"):
+        drain(db, name)
+    cq.pause(db, name, "for this test")
+    with pytest.raises(ConfigurationError, match=r"is paused: for this test"):
+        drain(db, name, app=app)
+    assert message(assert_drained, db, name)[-1].endswith("it is paused: for this test")
+    with pytest.raises(QueueNotConfigured):
+        drain(db, f"{name}-2")
+
+
+def test_an_observer_that_has_no_end_is_found_out(cq_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "ROUNDS", 10)
+    app = cq.App()
+    app.queue("words", observers=[adding_again])
+    app.configure(cq_db, "words")
+    add(cq_db, "words", {"a": 1})
+
+    with pytest.raises(AssertionError, match=r"after 10 rounds .* in the queues words"):
+        drain(cq_db, app=app)
+
+
+def adding_again(tr: Any, changes: list[cq.Change]) -> None:
+    """An observer that adds to its own queue."""
+    cq.CombineQueue("words").add(tr, {"a": 1})
+
+
+# What messages say
+
+
+def test_other_values_are_named_with_what_was_expected_and_found(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    add(db, name, {"right": 1, "different": 2, "extra": 3})
+    drain(db, name)
+
+    assert message(assert_values, db, name, {"right": 1, "different": 1, "missing": 4}) == [
+        f"queue {name!r} has other values than expected:",
+        "  missing 'missing': expected 4",
+        "  extra 'extra': found 3",
+        "  different 'different': expected 1, found 2",
+    ]
+
+
+def test_the_howto_shows_a_failure_as_it_is(cq_db: Any) -> None:
+    app = cq.App()
+    app.queue("orders", observers=[check])
+    app.configure(cq_db, "orders", buckets=1)
+    add(cq_db, "orders", {"ada": 1, "bob": 1})
+    drain(cq_db, app=app)
+    add(cq_db, "orders", {"ada": 1})
+
+    shown = (ROOT / "docs/howto/testing.md").read_text().split("```text\n")[1].split("```")[0]
+
+    assert message(assert_values, cq_db, "orders", {"ada": 2, "bob": 1}) == shown.splitlines()
+
+
+def check(tr: Any, changes: list[cq.Change]) -> None:
+    """An observer that knows but one customer."""
+    for change in changes:
+        if change.key == "bob":
+            raise ValueError("no customer bob")
+
+
+def test_what_waits_or_was_set_aside_explains_other_values(db: Any, name: str) -> None:
+    app = refusing(name, "bad")
+    app.configure(db, name, buckets=1)
+    add(db, name, {"bad": 1, "good": 1})
+    drain(db, name, app=app)
+    add(db, name, {"good": 2})
+
+    left = [
+        "updates wait, in commit order by bucket: 'good' 2",
+        "set aside 'bad' [1]: observer 'check': ValueError: no bad",
+    ]
+    assert message(assert_values, db, name, {"bad": 1, "good": 3})[1:] == [
+        "  missing 'bad': expected 1",
+        "  different 'good': expected 3, found 1",
+        *(f"  {line}" for line in left),
+    ]
+    assert message(assert_drained, db, name) == [
+        "not everything is combined and exported:",
+        *(f"  queue {name!r}: {line}" for line in left),
+    ]
+
+
+def test_messages_stay_short(db: Any, name: str) -> None:
+    cq.configure(db, name, value=str, combiner="last", buckets=1)
+    add(db, name, {"a": "x" * 1000}, *({f"k{number}": cq.DELETE} for number in range(20)))
+
+    (line,) = message(assert_drained, db, name)[1:]
+
+    assert ", 'k0' DELETE, " in line
+    assert line.endswith("'k8' DELETE, ... and 11 more")
+    assert len(line) < 500
