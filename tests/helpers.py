@@ -41,7 +41,10 @@ def get(db: Any, name: str, key: Any, pending: bool = False) -> Any:
 def combine_all(
     db: Any, name: str, app: App | None = None, limits: Limits | None = None, most: int = 10_000
 ) -> list[PassResult]:
-    """Passes over all buckets until nothing is left to do; fails when that takes too many."""
+    """Passes over all buckets, notified or not, until nothing is left to do: what they did.
+
+    Where that is of no interest, use `cq.testing.drain`. Fails when it takes too many passes.
+    """
     results = []
     for bucket in buckets_of(db, name, app, limits):
         while True:

@@ -18,8 +18,8 @@ from cq.errors import InvalidData, QueueNotConfigured
 from cq.jsonl import Position, add_jsonl
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
+from cq.testing import drain
 from tests.faults import FaultyDatabase
-from tests.helpers import combine_all
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def add(db: Any, name: str, content: bytes, file: bytes | None = b"file") -> tup
 
 def total(db: Any, name: str) -> int:
     """The sum of all values, once combined: of n lines it is 1 + ... + n."""
-    combine_all(db, name)
+    drain(db, name)
     return sum(value for _, value in cq.CombineQueue(name).scan(db))
 
 
@@ -158,7 +158,7 @@ def test_null_deletes_where_the_last_update_counts(db: Any, name: str) -> None:
 
     add(db, name, line("a", "here") + line("b", "here") + line("a", None))
 
-    combine_all(db, name)
+    drain(db, name)
     assert dict(cq.CombineQueue(name).scan(db)) == {"b": "here"}
 
 
@@ -206,7 +206,7 @@ def test_any_file_in_any_pieces_gives_its_sums(
         for cut in [*sorted(cuts), len(content)]:
             add(db, "queue", b"".join(content[:cut]))
 
-        combine_all(db, "queue")
+        drain(db, "queue")
         expected: Counter[str] = Counter()
         for key, update in pairs:
             expected[key] += update

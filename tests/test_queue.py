@@ -21,7 +21,8 @@ from cq.errors import (
 )
 from cq.keys import QueueKeys
 from cq.store.transact import transact
-from tests.helpers import add, combine_all, get, nothing_queued, stored
+from cq.testing import assert_drained, drain
+from tests.helpers import add, combine_all, get, stored
 
 
 class Calls:
@@ -51,9 +52,9 @@ def test_what_is_added_is_combined_and_read(db: Any, name: str) -> None:
 
     assert transact(db, lambda tr: words.get(tr, "a")) is None
     assert transact(db, lambda tr: words.get(tr, "a", pending=True)) == 5
-    combine_all(db, name)
+    drain(db, name)
     assert transact(db, lambda tr: words.get_many(tr, ["a", "b", "c"])) == {"a": 5, "b": 2, "c": None}
-    assert nothing_queued(db, name)
+    assert_drained(db, name)
 
 
 def test_an_add_issues_just_the_writes_it_must(db: Any, name: str) -> None:
@@ -85,7 +86,7 @@ def test_an_empty_add_writes_nothing(db: Any, name: str) -> None:
     cq.configure(db, name)
     transact(db, lambda tr: cq.CombineQueue(name).add(tr, {}))
 
-    assert nothing_queued(db, name)
+    assert_drained(db, name)
     assert stored(db, QueueKeys(name).markers()) == []
 
 
@@ -98,7 +99,7 @@ def test_what_cbor_would_not_give_back_is_refused_before_it_is_written(db: Any, 
 
     with pytest.raises(InvalidData, match="CBOR"):
         transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"good": 1, "deep": deep}))
-    assert nothing_queued(db, name)
+    assert_drained(db, name)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_an_add_is_validated_whole_before_its_first_write(
             cq.CombineQueue(name).add(tr, updates)
 
     transact(db, add)
-    assert nothing_queued(db, name)
+    assert_drained(db, name)
 
 
 def test_the_largest_update_goes_all_the_way(db: Any, name: str) -> None:
@@ -132,7 +133,7 @@ def test_the_largest_update_goes_all_the_way(db: Any, name: str) -> None:
     key, value = b"k" * 7990, b"x" * (MAX_UPDATE_BYTES - 5)
 
     transact(db, lambda tr: queue.add(tr, {key: value}, once=b"i" * 1000))
-    combine_all(db, name)
+    drain(db, name)
 
     assert transact(db, lambda tr: queue.get(tr, key)) == value
 
@@ -150,7 +151,7 @@ def test_an_add_that_is_not_committed_leaves_nothing(db: Any, name: str) -> None
     cq.CombineQueue(name).add(tr, {"a": 1})
     tr.reset()
 
-    assert nothing_queued(db, name)
+    assert_drained(db, name)
 
 
 def test_updates_of_one_transaction_are_combined_in_the_order_they_were_added(db: Any, name: str) -> None:
@@ -175,12 +176,12 @@ def test_delete_removes_a_key_of_a_queue_of_last_values(db: Any, name: str) -> N
     cq.configure(db, name, value=str, combiner="last")
     queue = cq.CombineQueue(name)
     transact(db, lambda tr: queue.add(tr, {"a": "x"}))
-    combine_all(db, name)
+    drain(db, name)
     transact(db, lambda tr: queue.add(tr, {"a": cq.DELETE}))
 
     assert transact(db, lambda tr: queue.get(tr, "a")) == "x"
     assert transact(db, lambda tr: queue.get(tr, "a", pending=True)) is None
-    combine_all(db, name)
+    drain(db, name)
     assert transact(db, lambda tr: queue.get(tr, "a")) is None
     assert stored(db, QueueKeys(name).values()) == []
 
@@ -230,7 +231,7 @@ def test_items_come_in_pages_each_key_once(db: Any, name: str) -> None:
     queue = cq.CombineQueue(name)
     wanted = {("k", number): number + 1 for number in range(25)}
     transact(db, lambda tr: queue.add(tr, wanted))
-    combine_all(db, name)
+    drain(db, name)
 
     pages = []
     after = None
@@ -250,7 +251,7 @@ def test_reads_work_through_snapshots(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = cq.CombineQueue(name)
     transact(db, lambda tr: queue.add(tr, {"a": 2}))
-    combine_all(db, name)
+    drain(db, name)
 
     assert transact(db, lambda tr: queue.get(tr.snapshot, "a")) == 2
     assert transact(db, lambda tr: queue.get(tr.snapshot, "a", pending=True)) == 2
@@ -269,20 +270,20 @@ class TestOnce:
 
         assert transact(db, lambda tr: queue.get(tr, "a", pending=True)) == 2
         assert transact(db, lambda tr: queue.get(tr, "c", pending=True)) is None
-        combine_all(db, name)
+        drain(db, name)
         assert dict(queue.scan(db)) == {"a": 2, "b": 1}
 
     def test_a_second_try_does_not_count_after_the_first_was_combined(self, db: Any, name: str) -> None:
         cq.configure(db, name)
         queue = cq.CombineQueue(name)
         transact(db, lambda tr: queue.add(tr, {"a": 1}, once=b"op"))
-        combine_all(db, name)
+        drain(db, name)
         transact(db, lambda tr: queue.add(tr, {"a": 1}, once=b"op"))
         results = combine_all(db, name)
 
         assert dict(queue.scan(db)) == {"a": 1}
         assert sum(result.repeated for result in results) == 1
-        assert nothing_queued(db, name)
+        assert_drained(db, name)
 
     def test_several_adds_of_one_transaction_all_count(self, db: Any, name: str) -> None:
         cq.configure(db, name)
@@ -293,7 +294,7 @@ class TestOnce:
             queue.add(tr, {"a": 1, "b": 1}, once="op")
 
         transact(db, add)
-        combine_all(db, name)
+        drain(db, name)
         assert dict(queue.scan(db)) == {"a": 2, "b": 1}
 
     def test_a_first_try_without_updates_counts_too(self, db: Any, name: str) -> None:
@@ -301,7 +302,7 @@ class TestOnce:
         queue = cq.CombineQueue(name)
         transact(db, lambda tr: queue.add(tr, {}, once="op"))
         transact(db, lambda tr: queue.add(tr, {"a": 1}, once="op"))
-        combine_all(db, name)
+        drain(db, name)
 
         assert dict(queue.scan(db)) == {}
 
@@ -310,7 +311,7 @@ class TestOnce:
         for queue in (first, second):
             cq.configure(db, queue.name)
             add(db, queue.name, {"a": 1}, once="op")
-            combine_all(db, queue.name)
+            drain(db, queue.name)
 
         assert dict(first.scan(db)) == dict(second.scan(db)) == {"a": 1}
 
@@ -333,6 +334,6 @@ def test_pending_reads_equal_the_sum_of_everything_added(
             for key, update in updates.items():
                 sums[key] = sums.get(key, 0) + update
             if combine:
-                combine_all(db, "words")
+                drain(db, "words")
             read = {key: get(db, "words", key, pending=True) for key in "abcdef"}
             assert read == {key: sums.get(key) or None for key in "abcdef"}

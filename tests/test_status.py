@@ -12,7 +12,7 @@ from cq import status as module
 from cq.errors import QueueNotConfigured
 from cq.status import QueueStatus, current_version, is_drained, status
 from cq.store.transact import transact
-from tests.helpers import combine_all
+from cq.testing import drain
 
 
 def add(db: Any, name: str, updates: dict[str, int]) -> None:
@@ -53,7 +53,7 @@ def test_rows_buckets_and_age_are_those_queued(db: Any, name: str) -> None:
     assert found.bytes > 100 * len("key 99")
     assert found.oldest_seconds is not None
     assert found.oldest_seconds >= (current_version(db) - first) / 1e6 - found.oldest_seconds
-    combine_all(db, name)
+    drain(db, name)
     assert (status_of(db, name).rows, status_of(db, name).oldest_seconds) == (0, None)
 
 
@@ -74,7 +74,7 @@ def test_what_was_set_aside_is_counted(db: Any, name: str) -> None:
     app.queue(name, observers=[refuse])
     app.configure(db, name)
     add(db, name, {"a": 1, "b": 1})
-    combine_all(db, name, app)
+    drain(db, name, app=app)
 
     assert status_of(db, name).aside == 2
 
@@ -111,7 +111,7 @@ def test_a_drained_queue_is_said_at_once_and_another_when_something_happens(db: 
     assert not is_drained(db, name)
     waited = threading.Thread(target=is_drained, args=(db, name, 60))
     waited.start()
-    combine_all(db, name)
+    drain(db, name)
     waited.join(30)
 
     assert not waited.is_alive(), "it waits for the pass, not for the time"

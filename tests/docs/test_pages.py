@@ -18,7 +18,7 @@ import pytest
 
 import cq
 from cq import codec, config, markers, queue
-from tests.helpers import combine_all
+from cq.testing import drain
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -170,8 +170,8 @@ def test_a_copy_made_as_operations_says_is_a_whole_store(
         adding.join()
 
     copy: Any = cq.open("embedded:copy.db")
-    combine_all(copy, "words")
-    combine_all(db, "words")
+    drain(copy, "words")
+    drain(db, "words")
     assert before <= dict(cq.CombineQueue("words").scan(copy))["a"] <= after + 1
     assert dict(cq.CombineQueue("words").scan(db)) == {"a": added}
     db.close()
