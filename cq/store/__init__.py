@@ -16,7 +16,7 @@ DEFAULT_URL = "embedded:cq.db"
 
 T = TypeVar("T")
 
-__all__ = ["DEFAULT_URL", "OpenDatabase", "open"]
+__all__ = ["DEFAULT_URL", "OpenDatabase", "located", "open"]
 
 
 class OpenDatabase(Database, Protocol):
@@ -38,21 +38,26 @@ def open(url: str | None = None) -> OpenDatabase:
     Raises `InvalidUrl` for anything else, and a `StoreError` when the store cannot be used: `NotAStore`,
     `ClientLibraryError`, `StoreUnreachable`. Each message is one line that says what to do.
     """
-    source, url = _chosen(url)
-    scheme, colon, path = url.partition(":")
-    path = os.path.expanduser(path)
-    if colon and scheme == "fdb":
+    scheme, path = located(url)
+    if scheme == "fdb":
         from cq.store.foundationdb import open_cluster
 
         cluster: OpenDatabase = open_cluster(path or None)
         return cluster
-    if colon and scheme == "embedded":
-        if not path:
-            raise InvalidUrl(f"{source} names no file: write embedded:PATH, for example {DEFAULT_URL}")
-        from cq.store.embedded import Database as Embedded
+    from cq.store.embedded import Database as Embedded
 
-        return Embedded(path)
-    raise InvalidUrl(f"{source} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster")
+    return Embedded(path)
+
+
+def located(url: str | None = None) -> tuple[str, str]:
+    """`embedded` or `fdb`, and the path, of the URL that `open` would take; raises `InvalidUrl`."""
+    source, url = _chosen(url)
+    scheme, colon, path = url.partition(":")
+    if not colon or scheme not in ("embedded", "fdb"):
+        raise InvalidUrl(f"{source} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster")
+    if scheme == "embedded" and not path:
+        raise InvalidUrl(f"{source} names no file: write embedded:PATH, for example {DEFAULT_URL}")
+    return scheme, os.path.expanduser(path)
 
 
 def _chosen(url: str | None) -> tuple[str, str]:

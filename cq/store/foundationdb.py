@@ -9,7 +9,9 @@ survives a fork: open after forking, or use the start method `spawn`.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import json
 import re
 import threading
 from typing import Any
@@ -38,6 +40,7 @@ ANSWER_WITHIN = 10.0
 # Not 'cq[fdb]': the package index has another project of this name.
 INSTALL_BINDING = "pip install 'foundationdb>=7.1,<7.4'"
 _TIMED_OUT = 1031
+_STATUS = b"\xff\xff/status/json"
 
 # The binding's api_version() is not made for two threads at once.
 _selecting = threading.Lock()
@@ -67,6 +70,21 @@ def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSW
         raise StoreUnreachable(_unreachable(path, error, code, answer_within)) from error
     db.transact = functools.partial(transact, db)
     return db
+
+
+def client_version() -> str:
+    """The version of the native client library, which is loaded if it was not; raises `ClientLibraryError`."""
+    tell = _binding().impl._capi.fdb_get_client_version
+    tell.restype = ctypes.c_char_p
+    version, _, _ = tell().decode().partition(",")  # what its source and its protocol are follows
+    return str(version)
+
+
+def server_versions(db: Any) -> list[str]:
+    """The versions that the processes of a cluster are of, sorted; none where it does not tell."""
+    status = json.loads(transact(db, lambda tr: tr.snapshot.get(_STATUS).value) or b"{}")
+    processes = status.get("cluster", {}).get("processes", {}).values()
+    return sorted({process["version"] for process in processes if "version" in process})
 
 
 def _first_answer(db: Any, seconds: float) -> None:
