@@ -44,6 +44,7 @@ def test_the_commands_are_these() -> None:
         "dead retry",
         "dead show",
         "demo words",
+        "doctor",
         "export aside",
         "export init",
         "export rebase",

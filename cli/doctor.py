@@ -1,0 +1,35 @@
+"""`cq doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from cq.cli.options import AppPath, Json, Store, load_app
+from cq.cli.output import print_json
+from cq.observers.doctor import doctor
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "doctor", epilog="Examples: cq doctor; cq doctor --store fdb: --json; cq doctor --app shop.counts:app"
+    )(show_checks)
+
+
+def show_checks(app_path: AppPath = None, store: Store = None, json: Json = False) -> None:
+    """Look at all that cq needs, from Python to the reporting databases: a line each, OK or what to do.
+
+    Exit status 1 when there is something to do. No data is changed. With --json a line for each check.
+    """
+    load_app(app_path)  # which declares columns of exports
+    sick = False
+    for check in doctor(store):
+        sick = sick or not check.ok
+        if json:
+            print_json(asdict(check))
+        else:
+            typer.echo(f"{'OK' if check.ok else 'TO DO':5}  {check.name}: {check.message}")
+    if sick:
+        raise typer.Exit(1)

@@ -1,0 +1,141 @@
+"""Looking at all that cq needs, one thing after the other: for `cq doctor`.
+
+Each look is a function that returns what it has found, or raises an error that says what to do.
+"""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import Final
+
+from cq.config import queue_names, read_config, read_flags
+from cq.errors import ConfigurationError, CorruptData, CqError, InvalidUrl
+from cq.observers.doctorcluster import ClusterStore
+from cq.observers.doctorembedded import EmbeddedStore
+from cq.observers.exporterrors import ExportFailed
+from cq.observers.exports import NAME, find_export
+from cq.store import OpenDatabase, located
+from cq.store.api import Transaction, TransactionRead, error_code
+from cq.store.transact import transact
+
+TIMEOUT_SECONDS: Final = 5.0
+"""What each transaction may take, so that every look ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A look at one thing.
+
+    Attributes:
+        name: of the thing.
+        ok: whether it is as it should be.
+        message: what was found, or what to do.
+    """
+
+    name: str
+    ok: bool
+    message: str
+
+
+def doctor(url: str | None = None) -> Iterator[Check]:
+    """Look at this installation, at the store of `url` (as `cq.open` takes it), its queues and their exports.
+
+    What cannot be looked at because of something before is left out. No store is made, and no data touched; the
+    binding, if there is one, is loaded.
+    """
+    yield _look("python", lambda: f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}")
+    yield _look("cq", lambda: version("cq"))
+    try:
+        scheme, path = located(url)
+    except InvalidUrl as error:
+        yield Check("store", False, str(error))
+        return
+    store = ClusterStore(path) if scheme == "fdb" else EmbeddedStore(path)
+    before = [_look(name, look) for name, look in store.before().items()]
+    yield from before
+    if all(check.ok for check in before) and store.exists():
+        try:
+            yield from _opened(store)
+        finally:
+            store.close()
+
+
+def _opened(store: ClusterStore | EmbeddedStore) -> Iterator[Check]:
+    """The checks that need the store."""
+    queues: list[str] = []
+
+    def read() -> str:
+        db = store.open()
+        db.options.set_transaction_timeout(int(TIMEOUT_SECONDS * 1000))
+        queues.extend(transact(db, lambda tr: queue_names(tr.snapshot)))
+        return f"it answers; queues: {len(queues)}"
+
+    answered = _look("store", read)
+    yield answered
+    if not answered.ok:
+        return
+    for name, look in store.after().items():
+        yield _look(name, look)
+    for queue in queues:
+        yield _look(f"queue {queue}", partial(_queue, store.db, queue))
+    for queue in transact(store.db, lambda tr: [each for each in queues if _is_exported(tr.snapshot, each)]):
+        yield _look(f"export of {queue}", partial(_export, store.db, queue))
+
+
+def _look(name: str, look: Callable[[], str]) -> Check:
+    """What came of a look; errors that are neither cq's, nor the store's, nor the system's are raised."""
+    try:
+        return Check(name, True, look())
+    except (CqError, OSError) as error:
+        message = str(error)
+    except Exception as error:
+        if error_code(error) is None:
+            raise
+        message = f"the store failed: {error}"
+    return Check(name, False, " ".join(message.split()))
+
+
+def _queue(db: OpenDatabase, queue: str) -> str:
+    def read(tr: Transaction) -> str:
+        config, flags = read_config(tr.snapshot, queue), read_flags(tr.snapshot, queue)
+        if flags.paused:
+            raise ConfigurationError(
+                f"paused ({flags.reason}): run `cq resume {queue}` when the cause is mended"
+            )
+        return f"active, {config.buckets} buckets"
+
+    return transact(db, read)
+
+
+def _is_exported(tr: TransactionRead, queue: str) -> bool:
+    try:
+        return any(observer.name == NAME for observer in read_config(tr, queue).observers)
+    except (ConfigurationError, CorruptData):
+        return False  # which the look at the queue has said
+
+
+def _export(db: OpenDatabase, queue: str) -> str:
+    from cq.observers.sqlcheck import (
+        check,  # SQLAlchemy takes long to import: only where something is exported
+    )
+
+    found = find_export(db, queue)
+    try:
+        try:
+            with found.reporting.reading():
+                pass
+        except ExportFailed as error:
+            variable = found.observer.settings["url_env"]
+            raise ExportFailed(
+                f"the reporting database cannot be used: start it, or mend its URL in ${variable} ({error})"
+            ) from error
+        with found.reporting.reading() as (conn, dialect):
+            check(conn, dialect, found.definition, queue)
+        return f"{found.reporting}: the tables are as expected"
+    finally:
+        found.reporting.close()

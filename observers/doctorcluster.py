@@ -1,0 +1,113 @@
+"""What `cq doctor` looks at of a FoundationDB cluster, and of what this machine needs to reach it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
+from cq.status import current_version
+from cq.store import OpenDatabase
+from cq.store.api import VERSIONS_PER_SECOND
+from cq.store.clusterfile import check_cluster_file, default_cluster_file
+from cq.store.foundationdb import INSTALL_BINDING, client_version, open_cluster, server_versions
+
+ANSWER_SECONDS: Final = 3.0
+"""What the cluster has for its first answer."""
+CLOCK_SECONDS: Final = 1.0
+"""How long its versions are watched."""
+
+
+class ClusterStore:
+    """A cluster that is to be looked at; `db` once it is open."""
+
+    db: OpenDatabase
+
+    def __init__(self, path: str) -> None:
+        self._given = path
+        self._path = path or default_cluster_file()
+
+    def before(self) -> dict[str, Callable[[], str]]:
+        """The looks that need no cluster."""
+        return {"binding": binding, "client library": client_library, "cluster file": self._cluster_file}
+
+    def exists(self) -> bool:
+        """Whether there is anything to open."""
+        return True
+
+    def open(self) -> OpenDatabase:
+        """Reach the cluster, within a few seconds."""
+        self.db = open_cluster(self._path, answer_within=ANSWER_SECONDS)
+        return self.db
+
+    def close(self) -> None:
+        """A cluster's client needs none."""
+
+    def after(self) -> dict[str, Callable[[], str]]:
+        """The looks at the cluster."""
+        return {"versions": self._versions, "clock": self._clock}
+
+    def _cluster_file(self) -> str:
+        check_cluster_file(self._path)
+        folder = Path(self._path).resolve().parent
+        if not (os.access(self._path, os.W_OK) and os.access(folder, os.W_OK)):
+            raise StoreUnreachable(
+                f"{self._path} or its folder cannot be written: change that, as the client rewrites the file when the "
+                "cluster's coordinators change"
+            )
+        return f"{self._path}, {self._found()}"
+
+    def _found(self) -> str:
+        if self._given:
+            return "named by the store's URL"
+        if os.environ.get("FDB_CLUSTER_FILE"):
+            return "named by $FDB_CLUSTER_FILE"
+        return "found in the current folder" if self._path == "fdb.cluster" else "the system's"
+
+    def _versions(self) -> str:
+        client, servers = client_version(), server_versions(self.db)
+        found = (
+            f"the cluster is of version {', '.join(servers) or 'unknown'}, and the client library of {client}"
+        )
+        if {_line(server) for server in servers} - {_line(client)}:
+            raise StoreError(
+                f"{found}: unless an upgrade is under way, install the package `foundationdb-clients` of the "
+                "cluster's version"
+            )
+        return found
+
+    def _clock(self) -> str:
+        first, started = current_version(self.db), time.time()
+        time.sleep(CLOCK_SECONDS)
+        advanced = (current_version(self.db) - first) / VERSIONS_PER_SECOND
+        passed = time.time() - started
+        found = f"versions advanced by {advanced:.2f} s in {passed:.2f} s of this machine's clock"
+        if not passed / 2 < advanced < passed * 2:
+            raise StoreError(
+                f"{found}, so ages are not told right: run this again, and if it stays, mend the clock or the cluster"
+            )
+        return found
+
+
+def binding() -> str:
+    """The version of the Python binding; raises `ClientLibraryError`."""
+    try:
+        return version("foundationdb")
+    except PackageNotFoundError:
+        raise ClientLibraryError(
+            f"FoundationDB's Python binding is not installed: run `{INSTALL_BINDING}`"
+        ) from None
+
+
+def client_library() -> str:
+    """The version of the native library, if the binding can use it; raises `ClientLibraryError`."""
+    return f"{client_version()}, which this binding can use"
+
+
+def _line(release: str) -> str:
+    """The line of releases that one is of: 7.3 of 7.3.43."""
+    return ".".join(release.split(".")[:2])

@@ -1,0 +1,110 @@
+"""What `cq doctor` looks at of an embedded store."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from cq.errors import ClientLibraryError, StoreError
+from cq.observers.doctorcluster import binding, client_library
+from cq.store.api import VERSIONS_PER_SECOND
+from cq.store.embedded import Database
+from cq.store.embedded.file import PAGE_BYTES, check
+from cq.store.embedded.wal import PRESSING_BYTES
+from cq.store.transact import transact
+
+ROOM_BYTES: Final = 2 * PRESSING_BYTES
+"""What should be free: the log alone may take the half of it before it is written back."""
+FULL: Final = 0.9
+"""The share of SQLite's largest file from which on there is something to do."""
+_AHEAD_SECONDS: Final = 1.0
+
+
+class EmbeddedStore:
+    """An embedded store that is to be looked at; `db` once it is open."""
+
+    db: Any
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path).resolve()
+
+    def before(self) -> dict[str, Callable[[], str]]:
+        """The looks that open nothing."""
+        return {
+            "binding": partial(_not_needed, binding),
+            "client library": partial(_not_needed, client_library),
+            "store file": self._file,
+            "room": self._room,
+        }
+
+    def exists(self) -> bool:
+        """Whether there is a file to open."""
+        return check(self._path)
+
+    def open(self) -> Any:
+        """Open the file."""
+        self.db = Database(self._path)
+        return self.db
+
+    def close(self) -> None:
+        """Close it again."""
+        if hasattr(self, "db"):
+            self.db.close()
+
+    def after(self) -> dict[str, Callable[[], str]]:
+        """The looks at the open store."""
+        return {"clock": self._clock}
+
+    def _file(self) -> str:
+        if not check(self._path):
+            return f"{self._path} is not there yet: it is made when it is first used"
+        log = self._path.with_name(f"{self._path.name}-wal")
+        size = sum(file.stat().st_size for file in (self._path, log) if file.exists())
+        most = _max_file_bytes()
+        if size > FULL * most:
+            raise StoreError(
+                f"{self._path} has {_megabytes(size)}, and SQLite takes {_megabytes(most)}: move to a cluster"
+            )
+        return f"{self._path}, {_megabytes(size)} of at most {_megabytes(most)}"
+
+    def _room(self) -> str:
+        folder = next(folder for folder in self._path.parents if folder.exists())
+        free = shutil.disk_usage(folder).free
+        found = f"{_megabytes(free)} are free in {folder}"
+        if free < ROOM_BYTES:
+            raise StoreError(f"{found}: make room, for {_megabytes(ROOM_BYTES)} at least")
+        return found
+
+    def _clock(self) -> str:
+        version: int = transact(self.db, lambda tr: tr.get_read_version().wait())
+        ahead = version / VERSIONS_PER_SECOND - time.time()
+        if ahead > _AHEAD_SECONDS:
+            raise StoreError(
+                f"the store's latest version is {ahead:,.0f} s ahead of this machine's clock, which was set back: set "
+                "it right; ages are told too low until it has caught up"
+            )
+        return "versions follow this machine's clock, which is not behind them"
+
+
+def _not_needed(look: Callable[[], str]) -> str:
+    """What a look at FoundationDB's client finds, whatever that is."""
+    try:
+        return look()
+    except ClientLibraryError as error:
+        return f"not needed by an embedded store ({error})"
+
+
+def _max_file_bytes() -> int:
+    """The largest file that this SQLite takes."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        return int(connection.execute("PRAGMA max_page_count").fetchone()[0]) * PAGE_BYTES
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
