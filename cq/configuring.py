@@ -7,7 +7,7 @@ workers watch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cq import codec, keys
@@ -15,7 +15,7 @@ from cq.backfill import clear_abandoned
 from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.codec import KeyType, ValueType
 from cq.combiners import BUILT_IN, Combiner, resolve
-from cq.config import DEFAULT_BUCKETS, MAX_BUCKETS, Named, ObserverConfig, QueueConfig, read_config
+from cq.config import DEFAULT_BUCKETS, MAX_BUCKETS, Flags, Named, ObserverConfig, QueueConfig, read_config
 from cq.errors import ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys
 from cq.store.api import METADATA_VERSION, Database, Transaction
@@ -197,6 +197,17 @@ def _configure(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
     names = {spec.name for spec in asked.observers}
     kept = [_spec(each) for each in current.observers if each.is_built_in and each.name not in names]
     return _change_observers(tr, current, asked.observers + kept)
+
+
+def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flags) -> None:
+    """Store a queue that there is not yet with the settings that another store has; whether its code fits is not asked.
+
+    Raises `InvalidConfiguration`.
+    """
+    observers = [_spec(each) for each in wanted.observers]
+    _create(tr, wanted.name, _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers))
+    if flags != Flags():
+        tr.set(QueueKeys(wanted.name).flags, codec.encode(asdict(flags)))
 
 
 def _create(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:

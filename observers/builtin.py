@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from cq.app import Factory
-from cq.changes import ObserverSpec
+from cq.changes import ObserverFunction, ObserverSpec
 from cq.config import ObserverConfig, QueueConfig
 from cq.configuring import put_observer
+from cq.errors import InvalidConfiguration
 from cq.observers import export, top
-from cq.observers.exports import export_tasks
+from cq.observers.exports import export_spec, export_tasks
 from cq.observers.jobs import Task
 from cq.observers.publisher import publishers
 from cq.store.api import Database
@@ -23,6 +24,34 @@ TASKS: Final[Mapping[str, Callable[[Database, QueueConfig, ObserverConfig], Sequ
     "export": export_tasks,
 }
 """{kind: what makes the tasks of a worker}."""
+
+
+def _checked(kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
+    """The factory of a kind, for settings from elsewhere: they must be such as `spec` gives."""
+
+    def make(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
+        try:
+            fits = spec(**settings).settings == settings
+        except (TypeError, AttributeError):  # other settings than it takes, or of other types
+            fits = False
+        if not fits:
+            raise InvalidConfiguration(
+                f"the observer {kind!r} of queue {config.name!r} has settings that are not those of its kind"
+            )
+        return FACTORIES[kind](config, settings, generation)
+
+    return make
+
+
+def _top(score: object, group: object, **settings: Any) -> ObserverSpec:
+    return top.top(**settings)  # without functions, so that settings which ask for one differ
+
+
+CHECKED: Final[Mapping[str, Factory]] = {
+    "top": _checked("top", _top),
+    "export": _checked("export", export_spec),
+}
+"""`FACTORIES` that raise `InvalidConfiguration` for settings that this process has not made itself."""
 
 
 def put_built_in(db: Database, config: QueueConfig, observer: ObserverSpec) -> QueueConfig:

@@ -13,9 +13,11 @@ import typer.main
 from cq.cli.main import app
 from tests.cli.conftest import Cli, Here
 
-MODULES = {
+FILES = {
     "broken.py": "import nothing_of_this_name",
     "fine.py": "import cq\napp = cq.App()\nfunction = print",
+    "empty.json": "{}",
+    "newer.json": '{"format": 99}',
 }
 
 
@@ -50,8 +52,10 @@ def test_the_commands_are_these() -> None:
         "export rebase",
         "export rebuild",
         "export verify",
+        "export-config",
         "exports",
         "get",
+        "import-config",
         "items",
         "pause",
         "resume",
@@ -103,6 +107,7 @@ def test_the_version_is_printed(here: Here) -> None:
         ["add", "words", "--jsonl", "-", "--once", "x"],
         ["get", "words"],
         ["items", "words", "--limit", "-1"],
+        ["import-config"],
         ["demo", "words"],
         ["demo", "words", "x", "--workers", "0"],
     ],
@@ -156,6 +161,14 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["worker", "--app", "fine:function"], "to be a cq.App"),
         (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
         (["worker", "--drain", "paused"], "is paused (for this test)"),
+        (["export-config", "nothing"], "'nothing' is not configured"),
+        (["export-config", "no/name"], "expected a queue name"),
+        (["import-config", "nothing.json"], "No such file"),
+        (["import-config", "."], "Is a directory"),
+        (["import-config", "fine.py"], "this is no JSON"),
+        (["import-config", "empty.json"], "expected the document to have 'format'"),
+        (["import-config", "newer.json"], "upgrade cq"),
+        (["import-config", "fine.py", "--app", "nothing:app"], "this is no JSON"),
         (["demo", "words", "nothing"], "No such file"),
         (["status", "--store", "nothing"], "; `cq config` says where it comes from"),
         (["status", "--store", "embedded:"], "names no file"),
@@ -167,7 +180,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
     ],
 )
 def test_bad_input_ends_with_1_and_one_line(here: Here, cli: Cli, args: list[str], said: str) -> None:
-    for file, content in MODULES.items():
+    for file, content in FILES.items():
         (cli.folder / file).write_text(content)
     here("configure", "words")
     here("configure", "tags", "--value", "set", "--combiner", "union")

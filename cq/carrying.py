@@ -1,0 +1,235 @@
+"""Carrying the settings of queues to another store: all that `configure` and operators have said, as a JSON document.
+
+Updates, values and what observers keep stay behind, and so do generations: they are a store's own. The document holds
+no secrets, as settings do not: an export has the name of the environment variable, not the URL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cq.app import App, Factory
+from cq.codec import KeyType, ValueType
+from cq.config import Flags, Named, ObserverConfig, QueueConfig, queue_names, read_config, read_flags
+from cq.configuring import create
+from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration
+from cq.keys import QueueKeys, check_name
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+FORMAT: Final = 1
+"""The version of the document; a higher one is refused."""
+
+_DOCUMENT: Final = {"format": int, "queues": dict}
+_QUEUE: Final = {"buckets": int, "combiner": dict, "flags": dict, "key": str, "observers": list, "value": str}
+_COMBINER: Final = {"name": str, "version": int}
+_OBSERVER: Final = {"built_in": bool, "name": str, "settings": dict, "version": int}
+_FLAGS: Final = {"paused": bool, "reason": str}
+_NAMES: Final = {
+    bool: "true or false",
+    dict: "an object",
+    int: "an integer",
+    list: "an array",
+    str: "a string",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import has done: the names of the queues created, and of those that were there with equal settings."""
+
+    created: list[str]
+    unchanged: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The settings of one queue, from a document or from a store."""
+
+    config: QueueConfig
+    flags: Flags
+
+    def document(self) -> dict[str, Any]:
+        """As carried."""
+        return {
+            "buckets": self.config.buckets,
+            "combiner": {"name": self.config.combiner.name, "version": self.config.combiner.version},
+            "flags": {what: getattr(self.flags, what) for what in _FLAGS},
+            "key": str(self.config.key),
+            "observers": [
+                {
+                    "built_in": each.is_built_in,
+                    "name": each.name,
+                    "settings": each.settings,
+                    "version": each.version,
+                }
+                for each in self.config.observers
+            ],
+            "value": str(self.config.value),
+        }
+
+    def shown(self) -> dict[str, object]:
+        """As messages show it, under the names that the document has."""
+        flags = f"paused ({self.flags.reason})" if self.flags.paused else "active"
+        return {**self.config.settings(), "flags": flags}
+
+
+def export_config(db: Database, names: Sequence[str] = ()) -> dict[str, Any]:
+    """The document of these queues, or of all that the store has, as of one moment.
+
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` for an observer whose settings JSON cannot carry.
+    """
+
+    def read(tr: Transaction) -> list[_Queue]:
+        wanted = sorted({*names}) or queue_names(tr.snapshot)
+        return [_Queue(read_config(tr.snapshot, name), read_flags(tr.snapshot, name)) for name in wanted]
+
+    found = transact(db, read)
+    for queue in found:
+        _check_carried(queue.config)
+    return {"format": FORMAT, "queues": {queue.config.name: queue.document() for queue in found}}
+
+
+def to_text(document: Mapping[str, Any]) -> str:
+    """A document as text: keys sorted, one setting a line, in ASCII; the same for equal settings."""
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def from_text(text: str | bytes) -> Any:
+    """The inverse of `to_text`; raises `InvalidConfiguration` for what is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # also of what is no UTF-8
+        raise InvalidConfiguration(
+            f"expected a document of `cq export-config`, this is no JSON: {error}"
+        ) from None
+
+
+def import_config(
+    db: Database, document: object, app: App | None = None, built_in: Mapping[str, Factory] | None = None
+) -> Imported:
+    """Create the queues of a document that are missing, and compare the others: all of it in one transaction.
+
+    Args:
+        db: a database of either store.
+        document: what `export_config` returned.
+        app: the code of combiners and observers that are not built in, of the queues that are missing.
+        built_in: makes the observers that need no code of the application; must raise for settings that are not
+            theirs. `cq.observers.builtin.CHECKED` are those of cq.
+
+    Raises, with nothing changed:
+        InvalidConfiguration: the document, or a setting in it, is not one that cq knows.
+        CodeMismatch: a newer version of cq has written it, or a missing queue asks for code that `app` lacks.
+        ConfigurationConflict: a queue is there with other settings.
+    """
+    queues = _parse(document)
+    return transact(db, lambda tr: _import(tr, queues, app or App(), built_in or {}))
+
+
+def _import(tr: Transaction, queues: list[_Queue], app: App, built_in: Mapping[str, Factory]) -> Imported:
+    stored = [tr.get(QueueKeys(queue.config.name).config) for queue in queues]
+    missing = []
+    for queue, found in zip(queues, stored, strict=True):
+        if found.value is None:
+            missing.append((queue, app.code(queue.config, _factories(queue.config, built_in)).combiner))
+        else:
+            name = queue.config.name
+            _compare(_Queue(QueueConfig.from_bytes(name, found.value), read_flags(tr, name)), queue)
+    for queue, combiner in missing:
+        try:
+            create(tr, queue.config, combiner, queue.flags)
+        except InvalidConfiguration as error:
+            raise InvalidConfiguration(f"queue {queue.config.name!r}: {error}") from None
+    created = [queue.config.name for queue, _ in missing]
+    return Imported(created, [each.config.name for each in queues if each.config.name not in created])
+
+
+def _factories(config: QueueConfig, built_in: Mapping[str, Factory]) -> dict[str, Factory]:
+    """Those of the observers that are said to be built in; an application's may have the name of a kind."""
+    names = {each.name for each in config.observers if each.is_built_in}
+    return {name: factory for name, factory in built_in.items() if name in names}
+
+
+def _compare(stored: _Queue, wanted: _Queue) -> None:
+    before, after = stored.document(), wanted.document()
+    differences = {
+        what: (stored.shown()[what], wanted.shown()[what]) for what in _QUEUE if before[what] != after[what]
+    }
+    if differences:
+        raise ConfigurationConflict(stored.config.name, differences)
+
+
+def _check_carried(config: QueueConfig) -> None:
+    for observer in config.observers:
+        try:
+            carried = json.loads(json.dumps(observer.settings, allow_nan=False)) == observer.settings
+        except (TypeError, ValueError):
+            carried = False
+        if not carried:
+            raise InvalidConfiguration(
+                f"the settings of observer {observer.name!r} of queue {config.name!r} are more than JSON carries: "
+                "configure this queue by its application, and export the others by name"
+            )
+
+
+# Reading a document
+
+
+def _parse(document: object) -> list[_Queue]:
+    found = document.get("format") if isinstance(document, dict) else None
+    if type(found) is int and found > FORMAT:
+        raise CodeMismatch(
+            f"the document was written by a newer version of cq (format {found}, this version knows {FORMAT}): "
+            "upgrade cq"
+        )
+    fields = _object(document, _DOCUMENT, "the document")
+    if found != FORMAT:
+        raise InvalidConfiguration(f"expected the document to have the format {FORMAT}, got: {found}")
+    return [_queue(check_name(name), fields["queues"][name]) for name in sorted(fields["queues"])]
+
+
+def _queue(name: str, found: object) -> _Queue:
+    where = f"queue {name!r}"
+    fields = _object(found, _QUEUE, where)
+    combiner = _object(fields["combiner"], _COMBINER, f"the combiner of {where}")
+    observers = [_object(each, _OBSERVER, f"each observer of {where}") for each in fields["observers"]]
+    names = [each["name"] for each in observers]
+    if len({*names}) < len(names):
+        raise InvalidConfiguration(
+            f"expected {where} to have observers of different names, got: {', '.join(names)}"
+        )
+    try:
+        key, value = KeyType.parse(fields["key"]), ValueType.parse(fields["value"])
+    except InvalidConfiguration as error:
+        raise InvalidConfiguration(f"{where}: {error}") from None
+    config = QueueConfig(
+        name,
+        key,
+        value,
+        Named(combiner["name"], combiner["version"]),
+        tuple(
+            ObserverConfig(each["name"], each["version"], each["settings"], generation, each["built_in"])
+            for generation, each in enumerate(observers, 1)
+        ),
+        fields["buckets"],
+    )
+    return _Queue(config, Flags(**_object(fields["flags"], _FLAGS, f"flags of {where}")))
+
+
+def _object(found: object, fields: Mapping[str, type], where: str) -> dict[str, Any]:
+    """An object of exactly these fields; raises `InvalidConfiguration`, which shows no values: they may be anything."""
+    if not isinstance(found, dict):
+        raise InvalidConfiguration(
+            f"expected {where} to be an object, got {_NAMES.get(type(found), 'something else')}"
+        )
+    for what, kind in fields.items():
+        if what not in found:
+            raise InvalidConfiguration(f"expected {where} to have {what!r}")
+        if type(found[what]) is not kind:
+            raise InvalidConfiguration(f"expected {what!r} of {where} to be {_NAMES[kind]}")
+    if unknown := sorted(found.keys() - fields.keys()):
+        raise InvalidConfiguration(f"{where} has {unknown[0]!r}, which this version of cq does not know")
+    return found
