@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final, get_args, get_type_hints
 
 from cq.app import App, Factory
 from cq.codec import KeyType, ValueType
@@ -27,7 +27,7 @@ _DOCUMENT: Final = {"format": int, "queues": dict}
 _QUEUE: Final = {"buckets": int, "combiner": dict, "flags": dict, "key": str, "observers": list, "value": str}
 _COMBINER: Final = {"name": str, "version": int}
 _OBSERVER: Final = {"built_in": bool, "name": str, "settings": dict, "version": int}
-_FLAGS: Final = {"paused": bool, "reason": str}
+_FLAGS: Final = {what: get_args(kind) or (kind,) for what, kind in get_type_hints(Flags).items()}
 _NAMES: Final = {
     bool: "true or false",
     dict: "an object",
@@ -57,7 +57,7 @@ class _Queue:
         return {
             "buckets": self.config.buckets,
             "combiner": {"name": self.config.combiner.name, "version": self.config.combiner.version},
-            "flags": {what: getattr(self.flags, what) for what in _FLAGS},
+            "flags": asdict(self.flags),
             "key": str(self.config.key),
             "observers": [
                 {
@@ -73,8 +73,9 @@ class _Queue:
 
     def shown(self) -> dict[str, object]:
         """As messages show it, under the names that the document has."""
-        flags = f"paused ({self.flags.reason})" if self.flags.paused else "active"
-        return {**self.config.settings(), "flags": flags}
+        usual = asdict(Flags())
+        flags = [f"{what}={flag!r}" for what, flag in asdict(self.flags).items() if flag != usual[what]]
+        return {**self.config.settings(), "flags": ", ".join(flags) or "none"}
 
 
 def export_config(db: Database, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -216,7 +217,16 @@ def _queue(name: str, found: object) -> _Queue:
         ),
         fields["buckets"],
     )
-    return _Queue(config, Flags(**_object(fields["flags"], _FLAGS, f"flags of {where}")))
+    return _Queue(config, _flags(fields["flags"], f"flags of {where}"))
+
+
+def _flags(found: dict[str, Any], where: str) -> Flags:
+    """Flags that are left out are as usual: an older cq may not have known them."""
+    for what, value in found.items():
+        _check_known(what, _FLAGS, where)
+        if type(value) not in _FLAGS[what]:
+            raise InvalidConfiguration(f"expected {what!r} of {where} to be {_NAMES[_FLAGS[what][0]]}")
+    return Flags(**found)
 
 
 def _object(found: object, fields: Mapping[str, type], where: str) -> dict[str, Any]:
@@ -230,6 +240,11 @@ def _object(found: object, fields: Mapping[str, type], where: str) -> dict[str, 
             raise InvalidConfiguration(f"expected {where} to have {what!r}")
         if type(found[what]) is not kind:
             raise InvalidConfiguration(f"expected {what!r} of {where} to be {_NAMES[kind]}")
-    if unknown := sorted(found.keys() - fields.keys()):
-        raise InvalidConfiguration(f"{where} has {unknown[0]!r}, which this version of cq does not know")
+    for what in found:
+        _check_known(what, fields, where)
     return found
+
+
+def _check_known(what: str, known: Mapping[str, object], where: str) -> None:
+    if what not in known:
+        raise InvalidConfiguration(f"{where} has {what!r}, which this version of cq does not know")

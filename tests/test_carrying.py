@@ -6,6 +6,7 @@ import copy
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq.carrying import Imported, export_config, from_text, import_config, to_text
-from cq.config import queue_names, read_config, read_flags
+from cq.config import Flags, queue_names, read_config, read_flags
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, QueueNotConfigured
 from cq.observers.builtin import CHECKED, FACTORIES
 from cq.observers.exportspec import export_spec
@@ -140,7 +141,7 @@ def test_text_is_stable_and_of_one_moment_s_queues_by_name(cq_db: Any) -> None:
     assert json.loads(text)["queues"]["a"] == {
         "buckets": 16,
         "combiner": {"name": "sum", "version": 1},
-        "flags": {"paused": True, "reason": "für diesen Test"},
+        "flags": {**asdict(Flags()), "paused": True, "reason": "für diesen Test"},
         "key": "str",
         "observers": [],
         "value": "int",
@@ -173,7 +174,7 @@ def test_settings_that_json_lacks_are_refused(cq_db: Any, carried: Any) -> None:
             ["observers", []],
             "observers ['top@1(every=1000, group=False, n=5, ranks=False, score=False)'] -> []",
         ),
-        (["flags", "paused", True], "flags active -> paused (for no reason)"),
+        (["flags", "paused", True], "flags none -> paused=True, reason='for no reason'"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -209,7 +210,7 @@ DOCUMENT: dict[str, Any] = {
         "first": {
             "buckets": 16,
             "combiner": {"name": "sum", "version": 1},
-            "flags": {"paused": False, "reason": ""},
+            "flags": asdict(Flags()),
             "key": "str",
             "observers": [],
             "value": "int",
@@ -217,7 +218,7 @@ DOCUMENT: dict[str, Any] = {
         "second": {
             "buckets": 16,
             "combiner": {"name": "sum", "version": 1},
-            "flags": {"paused": False, "reason": ""},
+            "flags": asdict(Flags()),
             "key": "str",
             "observers": [
                 {"built_in": True, "name": "top", "settings": dict(top(5).settings), "version": 1},
@@ -258,6 +259,7 @@ URL = "postgresql://me:secret@host/db"
         ([*SECOND, "combiner", "name", "mean"], "combiner mean@1, this process has none of that name: start it with"),
         ([*SECOND, "combiner", "name", "union"], "queue 'second': expected a value type of set"),
         ([*SECOND, "flags", "paused", 1], "expected 'paused' of flags of queue 'second' to be true or false"),
+        ([*SECOND, "flags", "speed", 1], "flags of queue 'second' has 'speed', which"),
         ([*SECOND, "flags", "reason", "\udcff"], "expected a value that CBOR can carry"),
         ([*OBSERVERS, 0, "top"], "expected each observer of queue 'second' to be an object, got a string"),
         ([*OBSERVERS, 0, "name", "export"], "to have observers of different names, got: export, export"),
@@ -289,6 +291,15 @@ def test_what_cq_does_not_know_is_named_and_nothing_is_created(cq_db: Any, chang
 def test_the_document_of_these_tests_is_one(cq_db: Any) -> None:
     assert import_config(cq_db, DOCUMENT, built_in=CHECKED).created == ["first", "second"]
     assert export_config(cq_db) == DOCUMENT
+
+
+def test_flags_that_an_older_cq_did_not_know_are_as_usual(cq_db: Any) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["queues"]["first"]["flags"] = {"paused": True}
+
+    import_config(cq_db, document, built_in=CHECKED)
+
+    assert cq.transact(cq_db, lambda tr: read_flags(tr, "first")) == Flags(paused=True)
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 1])
