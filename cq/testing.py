@@ -71,6 +71,7 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
     Raises:
         QueueNotConfigured: a queue named does not exist.
         ConfigurationError: updates wait that `app` lacks the code for, or in a queue that is paused.
+        ManyFailed: the combiner fails for so many keys that a worker would pause the queue.
         AssertionError: observers add to the queues again and again.
     """
     names = [_handle(queue).name for queue in queues]

@@ -19,6 +19,7 @@ from cq.observers import sqlcheck
 from cq.observers.cloud import CloudReader
 from cq.observers.exports import DEFAULT_ENV, export_spec, find_export
 from cq.observers.top import top
+from cq.results import ManyFailed
 from cq.testing import assert_drained, assert_values, drain
 from tests.helpers import add, stored
 
@@ -63,6 +64,7 @@ def test_the_fixture_is_an_empty_store_that_the_application_opens_too(cq_db: Any
 
 SUITE = """
 import cq
+from cq.results import ManyFailed
 from cq.testing import assert_values
 
 def test_one(cq_db):
@@ -197,6 +199,16 @@ def test_what_cannot_be_combined_raises(db: Any, name: str) -> None:
     assert message(assert_drained, db, name)[-1].endswith("it is paused: for this test")
     with pytest.raises(QueueNotConfigured):
         drain(db, f"{name}-2")
+
+
+def test_a_combiner_that_fails_for_every_key_is_no_matter_of_keys(cq_db: Any) -> None:
+    app = cq.App()
+    app.queue("words", combiner=cq.Combiner("broken", 1, lambda key, values: 1 // 0))
+    app.configure(cq_db, "words", buckets=1)
+    add(cq_db, "words", {f"k{number}": 1 for number in range(50)})
+
+    with pytest.raises(ManyFailed, match="ZeroDivisionError"):
+        drain(cq_db, app=app)
 
 
 def test_an_observer_that_has_no_end_is_found_out(cq_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
