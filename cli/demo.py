@@ -6,6 +6,7 @@ import heapq
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -207,7 +208,7 @@ def _worker_processes(number: int, store: str | None) -> Iterator[list[SpawnProc
 def _combine(store: str | None) -> None:
     """In a process of its own: combine until told to stop, or until the process that has started this one is gone."""
     runner = Worker(cq.open(store), queues=[QUEUE])
-    stop_on_signals(runner)
+    stop_on_signals(runner.stop)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_stop_with, args=(parent, runner), daemon=True).start()
@@ -233,7 +234,7 @@ def _drain(db: Any, processes: list[SpawnProcess]) -> None:
 def _refuse_paused(db: Any) -> None:
     """Say why nothing would ever be combined, instead of waiting for it."""
     flags = db.transact(lambda tr: read_flags(tr.snapshot, QUEUE))
-    if flags.paused:
+    if flags.is_paused(time.time()):
         raise ConfigurationError(
             f"queue {QUEUE!r} is paused ({flags.reason}): run `cq resume {QUEUE}` and this again"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from contextlib import ExitStack
 from typing import Annotated, Final
@@ -39,6 +40,7 @@ WORDS: Final = "JSON, but strings, bytes (base64), decimals and datetimes withou
 NO_VALUE: Final = 3
 """Exit status of `cq get` when a key has no value."""
 
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 opened: Final = ExitStack()
 """Closes the stores that the command has opened."""
 
@@ -52,6 +54,14 @@ def open_store(url: str | None) -> OpenDatabase:
     if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
         opened.callback(db.close)
     return db
+
+
+def seconds_of(duration: str) -> float:
+    """The seconds in a duration such as 90s, 10m, 2h or 1d; raises `typer.BadParameter`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", duration)
+    if not found:
+        raise typer.BadParameter(f"expected a time such as 90s, 10m, 2h or 1d, got: {duration!r}")
+    return float(found[1]) * _UNITS[found[2]]
 
 
 def load_app(path: str | None) -> App | None:

@@ -10,10 +10,11 @@ from typer.core import TyperCommand
 
 import cq
 from cq.app import App
-from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store
-from cq.cli.output import print_json, print_table
+from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, seconds_of
+from cq.cli.output import note, print_json, print_table
 from cq.observers.builtin import put_built_in
 from cq.observers.exportspec import DEFAULT_ENV, export_spec
+from cq.observers.exportstatus import export_status
 from cq.observers.top import DEFAULT_N
 from cq.observers.top import top as top_spec
 from cq.status import QueueStatus, status
@@ -28,7 +29,10 @@ def register(app: typer.Typer) -> None:
         "cq configure words --top --export word_counts",
     )(configure)
     app.command("status", epilog="Example: cq status words --json")(show_status)
-    app.command("pause", epilog="Example: cq pause words --reason 'observers are being moved'")(pause)
+    app.command(
+        "pause",
+        epilog="Examples: cq pause words --reason 'observers are being moved'; cq pause words --for 10m",
+    )(pause)
     app.command("resume", epilog="Example: cq resume words")(resume)
 
 
@@ -71,6 +75,10 @@ def configure(
     reporting_url_env: Annotated[
         str, typer.Option(metavar="NAME", help="The environment variable with that database's URL.")
     ] = DEFAULT_ENV,
+    priority: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Share of the workers' time beside other queues: 1 to 100 (10)."),
+    ] = None,
     no_export: Annotated[bool, typer.Option("--no-export", help="Export no more; the table stays.")] = False,
     app_path: AppPath = None,
     store: Store = None,
@@ -91,6 +99,8 @@ def configure(
         config = put_built_in(db, config, top_spec(top))
     if export is not None:
         config = put_built_in(db, config, export_spec(export, url_env=reporting_url_env))
+    if priority is not None:
+        cq.prioritize(db, queue, priority)
     for observer, wanted in (("top", no_top), ("export", no_export)):
         if wanted:
             config = cq.remove_observer(db, queue, observer)
@@ -123,16 +133,22 @@ def show_status(
 
     With --json a line for each queue.
     """
-    found = status(open_store(store), queue)
+    db = open_store(store)
+    found = status(db, queue)
+    exports = {each.name: each for each in export_status(db) if queue in (None, each.name)}
     if json:
         for each in found:
-            print_json(asdict(each))
+            export = exports.get(each.name)
+            print_json({**asdict(each), "export": None if export is None else asdict(export)})
         return
     if not found:
         typer.echo("no queue is configured in this store: begin with `cq configure QUEUE`")
         return
     columns = ["queue", "buckets", "waiting", "rows", "bytes", "oldest", "set aside", "state"]
     print_table(columns, map(_row, found), right=columns[1:-1])
+    for name, export in exports.items():
+        if export.error:
+            note(f"the export of queue {name!r} is {export.state}: {export.error}")
 
 
 def pause(
@@ -140,11 +156,15 @@ def pause(
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="Shown by `cq status` and to workers.")
     ] = "by hand",
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="Resume by itself after 90s, 10m, 2h ...")
+    ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Keep workers from combining a queue; adds and reads go on."""
-    cq.pause(open_store(store), queue, reason)
+    seconds = None if duration is None else seconds_of(duration)
+    cq.pause(open_store(store), queue, reason, seconds=seconds)
     _tell(queue, json, paused=True)
 
 

@@ -74,7 +74,9 @@ class Setting:
 SETTINGS: Final = (
     Setting("store", str, default=DEFAULT_URL),
     Setting("worker.app", str),
+    Setting("worker.processes", int),
     Setting("worker.concurrency", int),
+    Setting("worker.grace", float),
 )
 
 

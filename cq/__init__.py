@@ -5,7 +5,15 @@ from cq.changes import Change, Observer, ObserverSpec
 from cq.codec import DELETE
 from cq.combiners import Combiner, changes
 from cq.config import QueueConfig
-from cq.configuring import configure, pause, put_observer, rebuild_observer, remove_observer, resume
+from cq.configuring import (
+    configure,
+    pause,
+    prioritize,
+    put_observer,
+    rebuild_observer,
+    remove_observer,
+    resume,
+)
 from cq.errors import (
     BacklogTooDeep,
     ClientLibraryError,
@@ -58,6 +66,7 @@ __all__ = [
     "configure",
     "open",
     "pause",
+    "prioritize",
     "put_observer",
     "rebuild_observer",
     "remove_observer",

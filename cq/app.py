@@ -7,8 +7,8 @@ ever imported. A worker gets the code from an `App`, and leaves alone the queues
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from cq import configuring, keys
 from cq.changes import Observer, ObserverFunction, ObserverSpec
@@ -17,6 +17,8 @@ from cq.config import Named, ObserverConfig, QueueConfig
 from cq.errors import CodeMismatch
 from cq.store.api import Database
 
+Exporter = Callable[[Any], object]
+F = TypeVar("F", bound=Callable[..., object])
 Factory = Callable[[QueueConfig, Mapping[str, Any], int], ObserverFunction]
 """Makes an observer's function from the queue's configuration, the observer's settings and its generation."""
 
@@ -43,6 +45,12 @@ class App:
 
     def __init__(self) -> None:
         self._queues: dict[str, tuple[Combiner | None, tuple[Observer | ObserverSpec, ...]]] = {}
+        self._exporters: dict[str, Exporter] = {}
+
+    @property
+    def exporters(self) -> Mapping[str, Exporter]:
+        """{name of an export queue: what exports it}."""
+        return self._exporters
 
     def queue(
         self,
@@ -57,6 +65,34 @@ class App:
             code,
             tuple(each if isinstance(each, ObserverSpec) else Observer.of(each) for each in observers),
         )
+
+    def observer(self, name: str, *, version: int = 1) -> Callable[[F], F]:
+        """Declare the decorated function an observer of a queue, behind those declared before, named as it is.
+
+        >>> app = App()
+        >>> @app.observer("words")
+        ... def alert(tr, changes): ...
+        """
+
+        def declare(function: F) -> F:
+            combiner, observers = self._queues.get(keys.check_name(name), (None, ()))
+            observer = replace(Observer.of(function), version=version)
+            self._queues[name] = combiner, (*observers, observer)
+            return function
+
+        return declare
+
+    def exporter(self, name: str) -> Callable[[F], F]:
+        """Declare the decorated function what exports an export queue: workers call it with batches of entries.
+
+        See `cq.observers.exportbatch.Exporter`.
+        """
+
+        def declare(function: F) -> F:
+            self._exporters[keys.check_name(name)] = function
+            return function
+
+        return declare
 
     def configure(self, db: Database, name: str, **settings: Any) -> QueueConfig:
         """`cq.configure` with the combiner and observers declared here; see there for settings and errors."""

@@ -43,6 +43,7 @@ class Attempts:
     """The notes at one bucket, as one worker writes and reads them.
 
     Attributes:
+        begun: whether a note is there.
         cautious: whether a worker seems to have died here, so that passes are to be small and noted.
     """
 
@@ -52,18 +53,18 @@ class Attempts:
         self._key = keys.attempt(config.generation, bucket, secrets.token_bytes(8))
         self._range = keys.attempts(config.generation, bucket)
         self._stale: dict[bytes, list[bytes]] = {}
-        self._begun = False
+        self.begun = False
         self.cautious = False
 
     def begin(self, stale_seconds: float) -> None:
         """Leave a note, unless there is one already, and look for old ones."""
-        if self._begun:
+        if self.begun:
             return
         others, now = transact_versioned(self._db, self._begin)
         horizon = now - stale_seconds * VERSIONS_PER_SECOND
         self._stale = {key: noted for key, (version, noted) in others.items() if version <= horizon}
         self.cautious = bool(self._stale)
-        self._begun = True
+        self.begun = True
 
     def note(self, encoded_keys: list[bytes]) -> None:
         """Note that these keys are about to be seen; raises `Condemned` when one is that has killed too often."""
@@ -83,8 +84,7 @@ class Attempts:
 
     def end(self, tr: Transaction) -> None:
         """Take the note back: this worker leaves the bucket in good order."""
-        if self._begun:
-            tr.clear(self._key)
+        tr.clear(self._key)
 
     def _condemn(self, encoded_keys: list[bytes]) -> None:
         """Raise `Condemned` if enough workers have died with one of these keys: with it alone, or with it above all."""

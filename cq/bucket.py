@@ -99,6 +99,11 @@ class Bucket:
             if should_stop():
                 return PassResult()
 
+    def rest(self) -> None:
+        """Another worker may take the bucket over: forget what holds only while nobody else passes."""
+        self.memory.forget()
+        self._passes = 0
+
     def _begin_attempt(self) -> None:
         self.attempts.begin(self.limits.stale_seconds)
         if self.attempts.cautious and not self._passes:

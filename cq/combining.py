@@ -28,7 +28,7 @@ from cq.app import QueueCode
 from cq.batch import Batch, Limits, clear_rows, read_batch
 from cq.changes import Change
 from cq.errors import CqError, InvalidData
-from cq.keys import QueueKeys, place
+from cq.keys import QueueKeys, place, version_of
 from cq.reading import read_bounded
 from cq.reporting import Refill, describe, read_refill, tell, told_so_far
 from cq.results import ManyFailed, PassResult
@@ -346,6 +346,9 @@ class Pass:
         refilling = any(cursor is not None for cursor in observers.values())
         self.result.refilling = refilling
         self.result.more = not batch.at_end or staged or refilling
+        if not batch.at_end and batch.rows:
+            last = version_of(batch.rows[-1].versionstamp)
+            self.result.age = (batch.read_version - last) / VERSIONS_PER_SECOND
         if not self.result.more and not self.result.foreign:
             self._clear_notification(batch)
         self.result.token = fresh_token()

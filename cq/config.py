@@ -10,7 +10,7 @@ Pauses lie in a key of their own, the flags, which only workers read: a change o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -27,6 +27,8 @@ from cq.store.api import METADATA_VERSION, TransactionRead
 
 FORMAT: Final = 1
 """The version of the key layout and of what is stored; a higher one is refused."""
+DEFAULT_PRIORITY: Final = 10
+MAX_PRIORITY: Final = 100
 MAX_BUCKETS: Final = 4096
 DEFAULT_BUCKETS: Final = 16
 
@@ -146,10 +148,31 @@ class QueueConfig:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What operators and workers tell the workers of a queue."""
+    """What operators and workers tell the workers of a queue; changing it disturbs no add.
+
+    Attributes:
+        paused, reason: whether workers leave the queue alone, and why.
+        until: when a pause ends by itself, in seconds since 1970; None for not at all.
+        priority: the queue's share of the workers' time, as compared with other queues that have work; 1 to 100.
+    """
 
     paused: bool = False
     reason: str = ""
+    until: float | None = None
+    priority: int = DEFAULT_PRIORITY
+
+    def is_paused(self, now: float) -> bool:
+        """Whether workers are to leave the queue alone at this time, in seconds since 1970."""
+        return self.paused and (self.until is None or now < self.until)
+
+    def to_bytes(self) -> bytes:
+        """As stored under the queue's `flags` key."""
+        return codec.encode(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> Flags:
+        """The inverse; None is a queue of which nobody has said anything."""
+        return cls() if data is None else cls(**codec.decode(data))
 
 
 class _Cache:
@@ -191,9 +214,5 @@ def queue_names(tr: TransactionRead) -> list[str]:
 
 
 def read_flags(tr: TransactionRead, name: str) -> Flags:
-    """Whether the queue is paused, and why."""
-    stored = tr.get(QueueKeys(name).flags).value
-    if stored is None:
-        return Flags()
-    flags = codec.decode(stored)
-    return Flags(bool(flags["paused"]), str(flags["reason"]))
+    """Whether the queue is paused and why, and its priority."""
+    return Flags.from_bytes(tr.get(QueueKeys(name).flags).value)

@@ -6,6 +6,7 @@ workers watch.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -15,7 +16,17 @@ from cq.backfill import clear_abandoned
 from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.codec import KeyType, ValueType
 from cq.combiners import BUILT_IN, Combiner, resolve
-from cq.config import DEFAULT_BUCKETS, MAX_BUCKETS, Flags, Named, ObserverConfig, QueueConfig, read_config
+from cq.config import (
+    DEFAULT_BUCKETS,
+    MAX_BUCKETS,
+    MAX_PRIORITY,
+    Flags,
+    Named,
+    ObserverConfig,
+    QueueConfig,
+    read_config,
+    read_flags,
+)
 from cq.errors import ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys
 from cq.store.api import METADATA_VERSION, Database, Transaction
@@ -264,21 +275,39 @@ def _write(tr: Transaction, config: QueueConfig) -> None:
     tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
 
 
-def pause(db: Database, name: str, reason: str = "by hand") -> None:
-    """Keep workers from combining the queue until it is resumed; adds and reads go on as before."""
-    flags = codec.encode({"paused": True, "reason": reason})
-    transact(db, lambda tr: _set_flags(tr, name, flags))
+def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | None = None) -> None:
+    """Keep workers from combining the queue until it is resumed, or for so long; adds and reads go on as before.
+
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` for a time that is not positive.
+    """
+    if seconds is not None and not seconds > 0:
+        raise InvalidConfiguration(f"expected a positive number of seconds to pause for, got: {seconds!r}")
+    until = None if seconds is None else time.time() + seconds
+    _change_flags(db, name, paused=True, reason=reason, until=until)
 
 
 def resume(db: Database, name: str) -> None:
-    """Undo a pause; workers notice at once."""
-    transact(db, lambda tr: _set_flags(tr, name, None))
+    """Undo a pause; workers notice at once. Raises `QueueNotConfigured`."""
+    _change_flags(db, name, paused=False, reason="", until=None)
 
 
-def _set_flags(tr: Transaction, name: str, flags: bytes | None) -> None:
-    read_config(tr, name)  # raises unless there is such a queue
-    if flags is None:
-        tr.clear(QueueKeys(name).flags)
-    else:
-        tr.set(QueueKeys(name).flags, flags)
-    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+def prioritize(db: Database, name: str, priority: int) -> None:
+    """Give the queue a share of the workers' time, from 1 to 100, as compared with others that have work; 10 at first.
+
+    Raises `QueueNotConfigured`, `InvalidConfiguration`.
+    """
+    if type(priority) is not int or not 1 <= priority <= MAX_PRIORITY:
+        raise InvalidConfiguration(f"expected a priority of 1 to {MAX_PRIORITY}, got: {priority!r}")
+    _change_flags(db, name, priority=priority)
+
+
+def _change_flags(db: Database, name: str, **changes: Any) -> None:
+    def change(tr: Transaction) -> None:
+        read_config(tr, name)  # raises unless there is such a queue
+        before = read_flags(tr, name)
+        after = replace(before, **changes)
+        if after != before:
+            tr.set(QueueKeys(name).flags, after.to_bytes())
+            tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+
+    transact(db, change)

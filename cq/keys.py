@@ -6,6 +6,8 @@ big-endian, so that keys sort as the numbers do.
     "cq/queues/" name                         ""                               one for each configured queue
     "cq/changed"                              versionstamp of the last change  configure, pause, resume
     "cq/id"                                   random, made with the store      whoever first needs it
+    "cq/w/" id8                               a worker's latest beat           that worker; others once it is gone
+    "cq/workers"                              versionstamp of the last change  workers that come or find one gone
     P = "cq/q/" name "/"
     P "u" g4 bucket4 versionstamp10 counter8  packed updates                   add (blind)
     P "n" g4 bucket4                          versionstamp of the latest add   add (blind), cleared by a pass
@@ -44,6 +46,9 @@ CHANGED: Final = ROOT + b"changed"
 """Written with every change of a configuration or of flags, for workers to watch."""
 
 STORE_ID: Final = ROOT + b"id"
+WORKERS_CHANGED: Final = ROOT + b"workers"
+"""Written when a worker comes or goes, for the others to watch."""
+_WORKERS: Final = ROOT + b"w/"
 
 VERSIONSTAMP_BYTES: Final = 10
 _INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
@@ -111,6 +116,21 @@ def queue_entry(name: str) -> bytes:
 def queue_of_entry(key: bytes) -> str:
     """The inverse of `queue_entry`."""
     return key[len(QUEUES) :].decode()
+
+
+def worker(worker_id: bytes) -> bytes:
+    """The key of a worker's row."""
+    return _WORKERS + worker_id
+
+
+def workers() -> tuple[bytes, bytes]:
+    """The range of the rows of all workers."""
+    return _WORKERS, prefix_end(_WORKERS)
+
+
+def worker_of(key: bytes) -> bytes:
+    """The inverse of `worker`."""
+    return key[len(_WORKERS) :]
 
 
 class QueueKeys:

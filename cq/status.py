@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -90,7 +91,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, int | None]:
     found = QueueStatus(
         name=name,
         settings=config.settings(),
-        paused=flags.paused,
+        paused=flags.is_paused(time.time()),
         reason=flags.reason,
         waiting_buckets=len(waiting),
         rows=rows,

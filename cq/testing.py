@@ -8,7 +8,8 @@ PYTEST_DONT_REWRITE: no `assert` in here, so pytest need not mind whether it was
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -91,7 +92,8 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
         )
     for name in waiting:
         config = transact(db, lambda tr: read_config(tr.snapshot, name))  # noqa: B023
-        _run_tasks(observer_tasks(db, _at_once(config)))
+        for tasks in observer_tasks(db, _at_once(config)).values():
+            _run_tasks(tasks)
 
 
 def assert_values(db: Database, queue: str | CombineQueue, expected: Mapping[Any, Any]) -> None:
@@ -173,7 +175,7 @@ def _at_once(config: QueueConfig) -> QueueConfig:
     return replace(config, observers=tuple(observers))
 
 
-def _run_tasks(tasks: list[Task]) -> None:
+def _run_tasks(tasks: Sequence[Task]) -> None:
     """Run tasks until they are done, or all that are left want to wait; some wait for others."""
     left, before = tasks, 0
     while len(left) != before:
@@ -218,7 +220,7 @@ def _left_to_combine(tr: Transaction, name: str) -> list[str]:
         lines.append(f"updates wait, in commit order by bucket: {', '.join(_some(updates))}")
     elif buckets := len(snapshot.get_range(*keys.notifications()).to_list()):
         lines.append(f"{buckets:,} buckets wait for a pass")
-    if lines and flags.paused:
+    if lines and flags.is_paused(time.time()):
         lines.append(f"it is paused: {flags.reason}")
     return lines + _some([_aside(config, each) for each in read_aside(snapshot, name, limit=_ROWS)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from cq.app import Factory
@@ -13,17 +13,18 @@ from cq.errors import InvalidConfiguration
 from cq.observers import export, top
 from cq.observers.exports import export_spec, export_tasks
 from cq.observers.jobs import Task
+from cq.observers.membership import ROLES
 from cq.observers.publisher import publishers
 from cq.store.api import Database
 
 FACTORIES: Final[Mapping[str, Factory]] = {"top": top.observer, "export": export.observer}
 """{kind: what makes the observer's function}."""
 
-TASKS: Final[Mapping[str, Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task]]]] = {
-    "top": publishers,
-    "export": export_tasks,
+_TASKS: Final[Mapping[str, tuple[str, Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task]]]]] = {
+    "top": ("publish", publishers),
+    "export": ("export", export_tasks),
 }
-"""{kind: what makes the tasks of a worker}."""
+"""{kind: (role, what makes the tasks of a worker)}."""
 
 
 def _checked(kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
@@ -63,11 +64,13 @@ def put_built_in(db: Database, config: QueueConfig, observer: ObserverSpec) -> Q
     return put_observer(db, config.name, observer)
 
 
-def observer_tasks(db: Database, config: QueueConfig) -> list[Task]:
-    """The tasks that a queue's observers need beside its passes."""
-    return [
-        task
-        for observer in config.observers
-        if observer.name in TASKS
-        for task in TASKS[observer.name](db, config, observer)
-    ]
+def observer_tasks(
+    db: Database, config: QueueConfig, roles: Collection[str] = ROLES
+) -> dict[str, Sequence[Task]]:
+    """{role: tasks} that a queue's observers need beside its passes, of these roles."""
+    found = {}
+    for observer in config.observers:
+        role, tasks = _TASKS.get(observer.name, ("", None))
+        if tasks is not None and role in roles:
+            found[role] = tasks(db, config, observer)
+    return found

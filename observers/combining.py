@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NoReturn
 
 from cq.app import QueueCode
@@ -14,11 +14,12 @@ from cq.configuring import pause
 from cq.errors import CorruptData, CqError
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
-from cq.observers.jobs import Totals
+from cq.observers.jobs import Task, Totals
 from cq.observers.runner import DONE
 from cq.results import ManyFailed, PassResult
 from cq.state import Memory
-from cq.store.api import Database
+from cq.store.api import Database, Transaction, error_code
+from cq.store.transact import transact
 
 log = logging.getLogger("cq.worker")
 
@@ -27,18 +28,17 @@ class Paused(CqError):
     """The queue has been paused by this process, which is about to see it."""
 
 
-class CombineTask:
+class CombineTask(Task):
     """Passes over one bucket."""
 
-    def __init__(
-        self, bucket: Bucket, failures: FailureShare, totals: Totals, should_stop: Callable[[], bool]
-    ) -> None:
+    def __init__(self, bucket: Bucket, failures: FailureShare, totals: Totals) -> None:
         config = bucket.code.config
         self.bucket = bucket
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
+        self.siblings = self.notification[:-4]
         self._failures = failures
         self._totals = totals
-        self._should_stop = should_stop
+        self._is_left = False
 
     def __str__(self) -> str:
         return f"bucket {self.bucket.bucket} of queue {self.bucket.code.config.name!r}"
@@ -52,10 +52,11 @@ class CombineTask:
         if self._failures.is_paused:
             raise Paused
         try:
-            result = self.bucket.combine(self._should_stop)
+            result = self.bucket.combine(lambda: self._is_left)
         except ManyFailed as error:
             self._pause(str(error))
         self._totals.count(result)
+        self.age = result.age
         self._tell(result)
         self._failures.report(result.reported + result.refilled, result.aside)
         if self._failures.is_broken:
@@ -68,8 +69,13 @@ class CombineTask:
             )
         return 0.0 if result.more else DONE
 
+    def leave(self) -> None:
+        self._is_left = True
+
     def end(self) -> None:
-        """Nothing: notes of attempts are taken back for all buckets at once."""
+        """Forget what is remembered; notes of attempts are taken back by `end_attempts`, for all buckets at once."""
+        self.bucket.rest()
+        self._is_left = False
 
     def _tell(self, result: PassResult) -> None:
         for encoded, error in result.aside.items():
@@ -97,7 +103,6 @@ def combine_tasks(
     code: QueueCode,
     failures: FailureShare,
     totals: Totals,
-    should_stop: Callable[[], bool],
     *,
     limits: Limits | None = None,
     memory_bytes: int = 64_000_000,
@@ -105,8 +110,27 @@ def combine_tasks(
     """A task for each bucket of a queue; together they remember at most so many bytes of current values."""
     each = memory_bytes // code.config.buckets
     return [
-        CombineTask(
-            Bucket(db, code, number, limits=limits, memory=Memory(each)), failures, totals, should_stop
-        )
+        CombineTask(Bucket(db, code, number, limits=limits, memory=Memory(each)), failures, totals)
         for number in range(code.config.buckets)
     ]
+
+
+def end_attempts(db: Database, tasks: Sequence[CombineTask], seconds: float) -> None:
+    """Take back the notes of attempts of buckets that a worker has left, trying for so long."""
+    begun = [task.bucket.attempts for task in tasks if task.bucket.attempts.begun]
+    if not begun:
+        return
+
+    def end(tr: Transaction) -> None:
+        tr.options.set_timeout(int(seconds * 1000))
+        for attempts in begun:
+            attempts.end(tr)
+
+    try:
+        transact(db, end)
+    except Exception as error:
+        if error_code(error) is None:
+            raise
+        log.warning("notes of attempts are left behind: %s", error)
+    for attempts in begun:
+        attempts.begun = False

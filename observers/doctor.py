@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -103,7 +104,7 @@ def _look(name: str, look: Callable[[], str]) -> Check:
 def _queue(db: OpenDatabase, queue: str) -> str:
     def read(tr: Transaction) -> str:
         config, flags = read_config(tr.snapshot, queue), read_flags(tr.snapshot, queue)
-        if flags.paused:
+        if flags.is_paused(time.time()):
             raise ConfigurationError(
                 f"paused ({flags.reason}): run `cq resume {queue}` when the cause is mended"
             )

@@ -25,6 +25,7 @@ from cq.observers.exportnote import FailureNote
 from cq.observers.exportposition import read_position
 from cq.observers.exportrows import Waiting, read_waiting
 from cq.observers.exportstate import ExportState, ExportView, set_entry_aside, stop, view
+from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -52,7 +53,7 @@ def _no_signal(point: str) -> None:
     """What tests replace, to do something at a point."""
 
 
-class ExportTask:
+class ExportTask(Task):
     """The export of one bucket, as a task of a worker; to be used by one thread at a time.
 
     Args:
@@ -68,6 +69,8 @@ class ExportTask:
         notification: the key that is present while there is work.
         problem: the latest error while the export fails or is stopped, else empty.
     """
+
+    notification: bytes
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class ExportTask:
         self.bucket = bucket
         self.keys = ExportKeys(queue)
         self.notification = self.keys.notification(bucket)
+        self.siblings = self.notification[:-4]
         self._halving = Halving(exporter, self._set_aside)
         self._generation = generation
         self._batch_bytes, self._batch_entries = batch_bytes, batch_entries
@@ -97,7 +101,7 @@ class ExportTask:
         return f"export of bucket {self.bucket} of queue {self.queue!r}"
 
     @property
-    def problem(self) -> str:
+    def problem(self) -> str:  # type: ignore[override]
         """The latest error while the export fails or is stopped, else empty."""
         return self._note.problem
 
@@ -115,9 +119,6 @@ class ExportTask:
             return STOPPED_SECONDS
         except Exception as error:  # noqa: BLE001 - whatever it is, it holds up this bucket only
             return self._note.failed(self, error)
-
-    def end(self) -> None:
-        """The worker leaves the bucket: nothing to do."""
 
     def _step(self) -> float:
         read = transact(self.db, self._read)

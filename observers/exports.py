@@ -15,6 +15,7 @@ from cq.errors import InvalidConfiguration
 from cq.exportkeys import ExportKeys
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.export import BUCKETS
+from cq.observers.exportbatch import Exporter
 from cq.observers.exporterrors import ExportFailed
 from cq.observers.exportspec import DEFAULT_ENV, NAME, export_spec
 from cq.observers.jobs import Task
@@ -27,7 +28,16 @@ if TYPE_CHECKING:
     from cq.observers.sqlengine import ReportingDatabase
     from cq.observers.sqltable import TableDefinition
 
-__all__ = ["DEFAULT_ENV", "NAME", "Export", "export_spec", "export_tasks", "find_export", "wake_keeper"]
+__all__ = [
+    "DEFAULT_ENV",
+    "NAME",
+    "Export",
+    "export_spec",
+    "export_tasks",
+    "exporter_tasks",
+    "find_export",
+    "wake_keeper",
+]
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,13 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
         for bucket in range(BUCKETS)
     ]
     return [keeper, *buckets]
+
+
+def exporter_tasks(db: Database, name: str, exporter: Exporter) -> list[Task]:
+    """The tasks of a worker for an export queue whose exporter is an application's: one for each bucket."""
+    from cq.observers.exporting import ExportTask
+
+    return [ExportTask(db, name, bucket, exporter) for bucket in range(BUCKETS)]
 
 
 def wake_keeper(tr: Transaction, keys: ExportKeys) -> None:

@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
 from threading import Lock
-from typing import Protocol
 
+from cq.observers.membership import Share
 from cq.observers.watchslot import WatchSlot
 from cq.results import PassResult
 
 
-class Task(Protocol):
-    """One piece of the work: a bucket to combine, to export, a cloud to publish."""
+class Task(ABC):
+    """One piece of the work: a bucket to combine, to export, a cloud to publish.
 
-    @property
-    def notification(self) -> bytes | None:
-        """The key that is present when there is work; None for a task that goes by time."""
-        ...
+    Attributes:
+        notification: the key that is present when there is work; None for a task that goes by time.
+        siblings: what the notifications of all such tasks of the queue begin with, and no other key; None for a task
+            that is the only one.
+        age: for how many seconds the oldest work that the latest step has left had waited, about.
+        problem: the latest error while it fails, else empty.
+    """
 
+    notification: bytes | None = None
+    siblings: bytes | None = None
+    age: float = 0.0
+    problem: str = ""
+
+    @abstractmethod
     def run(self) -> float:
         """One step, in transactions of its own.
 
         Returns after how many seconds to run again: 0 for at once, `DONE` when the notification is to be waited for.
         It is removed by `compare_and_clear` with the value read, so that no news get lost.
         """
-        ...
 
-    def end(self) -> None:
-        """The worker leaves it; nothing may be waited for long."""
-        ...
+    def leave(self) -> None:  # noqa: B027 - most steps are short
+        """The worker is about to leave it: a step under way is to end soon. From any thread."""
+
+    def end(self) -> None:  # noqa: B027 - most hold nothing
+        """The worker has left it; nothing may be waited for long. It may be taken up again."""
 
 
 class Job:
-    """A task and how it waits: for its notification, or after failures."""
+    """A task and how it waits: for its notification, or after failures.
 
-    def __init__(self, task: Task) -> None:
+    Attributes:
+        share: what it is called where tasks are shared out.
+        weight: of its queue, see `Fair`.
+        owned: whether it is this worker's.
+    """
+
+    def __init__(self, task: Task, share: Share, weight: float = 1.0) -> None:
         self.task = task
+        self.share = share
+        self.weight = weight
         self.watch = WatchSlot()
         self.failures = 0
-        self.retired = False
+        self.owned = False
 
     def __str__(self) -> str:
         return str(self.task)
 
-    def retire(self) -> None:
-        """Run it no more."""
-        self.retired = True
+    def disown(self) -> None:
+        """Run it no more, and stop soon if it is running."""
+        self.owned = False
         self.watch.cancel()
+        self.task.leave()
 
 
 @dataclass(slots=True)
@@ -58,6 +78,11 @@ class Totals:
     reported: int = 0
     folded: int = 0
     aside: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """{what: how many}."""
+        with _counting:
+            return asdict(self)
 
     def count(self, result: PassResult) -> None:
         """Add what one pass has done."""

@@ -48,7 +48,7 @@ class _Round:
     pause: float | None = None
 
 
-class Publisher:
+class Publisher(Task):
     """The clouds of one generation of a queue's top; a task for a worker.
 
     Args:
@@ -56,6 +56,8 @@ class Publisher:
         config: the queue's configuration.
         observer: the top in it.
     """
+
+    notification: bytes
 
     def __init__(self, db: Database, config: QueueConfig, observer: ObserverConfig) -> None:
         self._db = db
@@ -78,9 +80,6 @@ class Publisher:
         """Notify the task that clouds of earlier generations may be there, of which nothing else would tell."""
         if not tr.snapshot.get(self._keys.adopted).present():
             tr.set_versionstamped_value(self.notification, INCOMPLETE_VERSIONSTAMP)
-
-    def end(self) -> None:
-        """Nothing is held."""
 
     def run(self) -> float:
         """One step: up to 100 groups. Returns when to run again, as tasks do.

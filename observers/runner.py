@@ -1,27 +1,38 @@
-"""Runs tasks in a few threads: none twice at once, each again as soon or as late as it asks."""
+"""Runs tasks in a few threads: none twice at once, each again as soon or as late as it asks, all in fair order."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Hashable
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final, Generic, TypeVar
 
-T = TypeVar("T")
+from cq.observers.fair import Fair
+
+T = TypeVar("T", bound=Hashable)
 
 DONE: Final = -1.0
 """Returned by `work`: not again, until the task is submitted anew."""
+
+
+def _one_lane(task: object) -> tuple[str, float]:
+    return "", 1.0
 
 
 class Runner(Generic[T]):
     """A pool of threads that runs `work(task)` for each submitted task.
 
     Args:
-        work: returns after how many seconds the task is to run again: 0 for at once, behind the other tasks that wait,
-            `DONE` for not at all.
+        work: returns after how many seconds the task is to run again: 0 for as soon as it is its turn, `DONE` for not
+            at all.
         failed: called with the task and what `work` has raised, in its stead.
-        after: called with a task that is done, when it may already be submitted again; must not raise.
+        after: called with a task that is done or was discarded while it ran, when it may already be submitted again;
+            must not raise.
         threads: how many tasks run at once.
+        lane: the queue of a task and its weight, see `Fair`.
+        age: for how many seconds what is left of a task has waited, asked when it waits for its turn.
     """
 
     def __init__(
@@ -30,66 +41,135 @@ class Runner(Generic[T]):
         failed: Callable[[T, BaseException], float],
         after: Callable[[T], None],
         threads: int,
+        *,
+        lane: Callable[[T], tuple[str, float]] = _one_lane,
+        age: Callable[[T], float] = lambda task: 0.0,
     ) -> None:
-        self._work = work
-        self._failed = failed
-        self._after = after
-        self._idle = threading.Condition()
-        self._busy: set[T] = set()
-        self._timers: dict[T, threading.Timer] = {}
+        self._work, self._failed, self._after = work, failed, after
+        self._lane, self._age = lane, age
+        self._changed = threading.Condition()
+        self._ready: Fair[tuple[int, T]] = Fair()
+        self._later: list[tuple[float, int, T]] = []
+        self._tickets: dict[T, int] = {}  # of the tasks under way: what waits with another ticket is no more
+        self._waiting: dict[T, float] = {}
+        self._running: dict[T, float] = {}
+        self._numbers = count()
+        self._latest = time.monotonic()
         self._closed = False
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cq-worker")
+        self._threads = [
+            threading.Thread(target=self._loop, name=f"cq-worker-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        self._started = False
 
     def submit(self, task: T, seconds: float = 0.0) -> None:
-        """Run the task, at once or later, unless it is already under way or the runner is closed; never blocks."""
-        with self._idle:
-            if not self._closed and task not in self._busy:
-                self._busy.add(task)
-                self._again(task, seconds)
+        """Run the task, at its turn or later, unless it is already under way or the runner is closed; never blocks."""
+        with self._changed:
+            if self._closed or task in self._tickets or task in self._running:
+                return
+            if not self._started:
+                self._started = True
+                for thread in self._threads:
+                    thread.start()
+            self._wait(task, seconds)
+
+    def discard(self, task: T) -> bool:
+        """Run the task no more; whether it is not running any more. If it is, `after` will be called with it."""
+        with self._changed:
+            self._tickets.pop(task, None)
+            self._waiting.pop(task, None)
+            self._changed.notify_all()
+            return task not in self._running
 
     def is_busy(self, task: T) -> bool:
-        """Whether the task is running, waiting for a thread, or waiting for its time."""
-        return task in self._busy
+        """Whether the task is running, waiting for its turn, or waiting for its time."""
+        return task in self._tickets or task in self._running
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no task is under way, for so long at most; returns whether that is so."""
-        with self._idle:
-            return self._idle.wait_for(lambda: not self._busy, seconds)
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._tickets and not self._running, seconds)
 
-    def close(self) -> None:
-        """Take no more tasks, forget those that wait, and wait for those that run."""
-        with self._idle:
+    def stuck(self, seconds: float) -> list[T]:
+        """The tasks that have been running for longer, and when nothing else came to an end either, those behind."""
+        with self._changed:
+            horizon = time.monotonic() - seconds
+            found = [task for task, since in self._running.items() if since < horizon]
+            if self._latest < horizon and len(found) == len(self._threads):
+                found += [task for task, since in self._waiting.items() if since < horizon]
+            return found
+
+    def close(self, seconds: float | None = None) -> bool:
+        """Take no more tasks and forget those that wait; wait for those that run, whether all came to an end."""
+        with self._changed:
             self._closed = True
-            timers = list(self._timers.values())
-        for timer in timers:
-            timer.cancel()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+            self._tickets.clear()
+            self._waiting.clear()
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: not self._running, seconds)
 
-    def _run(self, task: T) -> None:
+    # With the lock held
+
+    def _wait(self, task: T, seconds: float) -> None:
+        """Have a task wait for its turn, or first for its time."""
+        ticket = self._tickets[task] = next(self._numbers)
+        if seconds > 0.0:
+            heappush(self._later, (time.monotonic() + seconds, ticket, task))
+        else:
+            self._queue(ticket, task)
+        self._changed.notify()
+
+    def _queue(self, ticket: int, task: T) -> None:
+        now = time.monotonic()
+        lane, weight = self._lane(task)
+        self._waiting[task] = now
+        self._ready.put((ticket, task), lane, weight, now - self._age(task))
+
+    def _next(self) -> tuple[str, T] | None:
+        """The next task and its lane, once there is one; None when the runner is closed."""
+        while not self._closed:
+            now = time.monotonic()
+            while self._later and self._later[0][0] <= now:
+                _, ticket, task = heappop(self._later)
+                if self._tickets.get(task) == ticket:
+                    self._queue(ticket, task)
+            taken = self._ready.take()
+            if taken is None:
+                self._changed.wait(max(0.0, self._later[0][0] - now) if self._later else None)
+                continue
+            lane, (ticket, task) = taken
+            if self._tickets.get(task) != ticket or task in self._running:
+                self._ready.done(lane, 0.0)
+                continue
+            del self._waiting[task]
+            self._running[task] = now
+            return lane, task
+        return None
+
+    # In the threads
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                found = self._next()
+            if found is None:
+                return
+            self._step(*found)
+
+    def _step(self, lane: str, task: T) -> None:
         try:
             seconds = self._work(task)
         except BaseException as error:  # noqa: BLE001 - nothing that a task does may end its thread unnoticed
             seconds = self._failed(task, error)
-        with self._idle:
-            if seconds >= 0.0 and not self._closed:
-                self._again(task, seconds)
-                return
-            self._busy.discard(task)
-            self._idle.notify_all()
+        with self._changed:
+            self._latest = time.monotonic()
+            self._ready.done(lane, self._latest - self._running.pop(task))
+            is_over = task not in self._tickets or seconds < 0.0
+            if is_over:
+                self._tickets.pop(task, None)
+            elif not self._closed:
+                self._wait(task, seconds)
             closed = self._closed
-        if not closed:
+            self._changed.notify_all()
+        if is_over and not closed:
             self._after(task)
-
-    def _again(self, task: T, seconds: float) -> None:
-        if seconds == 0.0:
-            self._pool.submit(self._run, task)
-            return
-        timer = self._timers[task] = threading.Timer(seconds, self._resume, [task])
-        timer.daemon = True
-        timer.start()
-
-    def _resume(self, task: T) -> None:
-        with self._idle:
-            self._timers.pop(task, None)
-            if not self._closed:
-                self._pool.submit(self._run, task)

@@ -21,6 +21,7 @@ from cq.observers.exporterrors import ExportStopped, OutdatedBatch
 from cq.observers.exportnote import FailureNote
 from cq.observers.exportposition import read_position
 from cq.observers.exportstate import ExportView, read_control, stop, view
+from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.sql import SqlExporter
 from cq.store.api import Database, Transaction, TransactionRead
@@ -35,7 +36,7 @@ SWEEP_SECONDS: Final = 0.5
 """How often it is looked whether a generation has been exported whole."""
 
 
-class Keeper:
+class Keeper(Task):
     """The keeper, as a task of a worker.
 
     Args:
@@ -45,6 +46,8 @@ class Keeper:
         generation: of the export.
         is_told: whether the export has been told of all values, as of the transaction.
     """
+
+    notification: bytes
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Keeper:
         return f"keeper of the export of queue {self.queue!r}"
 
     @property
-    def problem(self) -> str:
+    def problem(self) -> str:  # type: ignore[override]
         """The latest error while it fails or the export is stopped, else empty."""
         return self._note.problem
 

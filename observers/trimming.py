@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cq.markers import Trim
+from cq.observers.jobs import Task
 from cq.store.api import Database
 
 FIRST_SECONDS: Final = 60.0
@@ -13,12 +14,11 @@ EVERY_SECONDS: Final = 3600.0
 """How long it rests between two looks at all operation ids."""
 
 
-class TrimTask:
+class TrimTask(Task):
     """Looks through a queue's operation ids, a page in each step."""
 
     def __init__(self, db: Database, name: str) -> None:
         self.name = name
-        self.notification = None
         self._db = db
         self._trim: Trim | None = None
 
@@ -33,6 +33,3 @@ class TrimTask:
             return 0.0
         self._trim = None
         return EVERY_SECONDS
-
-    def end(self) -> None:
-        """Nothing: each step is whole."""

@@ -1,43 +1,53 @@
-"""The worker: which buckets have work, when to wait, when to stop.
+"""The worker: which tasks are its own, when to wait, when to stop.
 
-Each bucket is a job that is either under way in one of a few threads or waits for its watch. A watch is made in a
-transaction that only reads, at the read version at which the bucket's notification was found absent, so no add
-is missed; it fires within milliseconds of the add. Several buckets are in flight at once, to hide the store's latency.
-One more watch, on a key that every change of configuration writes, tells when to look at the queues again.
+Each task is a job that is either under way in one of a few threads or waits for its watch. Several are in flight at
+once, to hide the store's latency. The loop beats, shares the tasks out anew when workers come or go, and looks at the
+queues again when a configuration has changed, of which a watch tells, too.
 
-Stopping finishes the passes under way. Nothing is lost either way: a pass is one transaction.
+Stopping finishes the steps under way. Nothing is lost either way: a pass is one transaction.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from cq import keys
 from cq.app import App
 from cq.batch import Limits
-from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
-from cq.failures import FailureShare
-from cq.observers.builtin import observer_tasks
-from cq.observers.combining import CombineTask, Paused, combine_tasks
+from cq.errors import CodeMismatch, ConfigurationError, InvalidConfiguration, QueueNotConfigured
+from cq.observers.arming import look
+from cq.observers.combining import CombineTask, Paused, end_attempts
 from cq.observers.jobs import Job, Totals
-from cq.observers.queues import Found, OpenQueue, find_queues, notified_buckets
+from cq.observers.membership import BEAT_SECONDS, ROLES, Membership, Report
+from cq.observers.queues import notified_buckets
 from cq.observers.runner import DONE, Runner
-from cq.observers.trimming import FIRST_SECONDS, TrimTask
+from cq.observers.trimming import FIRST_SECONDS
 from cq.observers.watchslot import WatchSlot
-from cq.store.api import Database, Transaction, error_code
+from cq.observers.work import Work
+from cq.store.api import Database, error_code
 from cq.store.transact import transact
 
 log = logging.getLogger("cq.worker")
 
-SAFETY_SECONDS: Final = 30.0
-"""How often notifications are looked at although no watch has fired."""
+SAFETY_SECONDS: Final = 120.0
+"""How often everything is looked at although no watch has fired."""
+STUCK_SECONDS: Final = 10.0
+"""After how long a step that comes to no end lets others take its task over."""
 END_SECONDS: Final = 2.0
-"""How long a worker that ends tries to take back its notes."""
+"""How long a worker that ends tries to take back its notes and its registration."""
+GRACE_SECONDS: Final = 30.0
+"""How long a worker that is stopped waits for the steps under way, unless told otherwise."""
+CONCURRENCY: Final = 8
+"""How many tasks are in flight at once, unless told otherwise."""
+MOST_WATCHES: Final = 5_000
+"""Of the 10,000 that a connection can have; tasks beyond are looked at once a second."""
+_SCAN_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.5  # how often a drain that waits looks whether it is to stop
 _OTHERS_SECONDS: Final = 10.0  # how long a drain waits for what works for observers and goes on failing
 _MOST_SECONDS: Final = 600.0  # how long it lets such work go on that has always more to do
@@ -45,18 +55,24 @@ _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 10.0
 _DRAIN_TRIES: Final = 6
 _REST_SECONDS: Final = 1.0  # when a watch was refused, or a queue paused
-_MEMORY_BYTES: Final = 64_000_000  # for current values, of all queues together
 
 
 class Worker:
-    """Combines queues, until stopped or until everything queued is combined; to be used once.
+    """Works on queues, until stopped or until everything queued is combined; to be used once.
 
     Args:
         db: a database of either store.
-        app: the code for queues that need more than built-in combiners and observers.
+        app: the code for queues that need more than built-in combiners and observers, and exporters.
         queues: their names; none for all queues of the store, also those configured later.
-        concurrency: how many buckets are in flight at once.
+        roles: what it does, of `ROLES`.
+        concurrency: how many tasks are in flight at once.
+        grace: for how many seconds the steps under way may go on when it is stopped.
         limits: of each pass.
+        beat_seconds: how often it says that it lives; others take its tasks over when it has not for a few times.
+
+    Attributes:
+        totals: what it has done so far.
+        is_finished: once it has ended: whether all steps under way came to an end in time.
     """
 
     def __init__(
@@ -65,29 +81,50 @@ class Worker:
         app: App | None = None,
         queues: Sequence[str] = (),
         *,
-        concurrency: int = 4,
+        roles: Collection[str] = ROLES,
+        concurrency: int = CONCURRENCY,
+        grace: float = GRACE_SECONDS,
         limits: Limits | None = None,
+        beat_seconds: float = BEAT_SECONDS,
     ) -> None:
+        if not roles or set(roles) - set(ROLES):
+            raise InvalidConfiguration(
+                f"expected roles of {', '.join(ROLES)}, got: {', '.join(roles) or 'none'}"
+            )
         self.db = db
-        self.app = app or App()
         self.names = [keys.check_name(name) for name in queues]
         self.totals = Totals()
-        self._limits = limits
-        self._found: dict[str, Found] = {}
-        self._open: dict[str, OpenQueue] = {}
+        self.is_finished = True
+        self._work = Work(db, app or App(), self.names, roles, self.totals, limits)
+        self._membership = Membership(db, roles, self.names, every=beat_seconds)
+        self._grace = grace
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._changed = WatchSlot()
+        self._changed, self._members_changed = WatchSlot(), WatchSlot()
+        self._is_outdated = True  # something of the configuration may have changed
+        self._is_shared = False  # whether tasks are shared out as of the latest beat
+        self._next_look = 0.0
+        self._next_resumption = math.inf  # when a pause ends by itself
+        self._is_scanning = False  # whether there are more tasks than watches
         self._used = False
         self._draining = False
         self._error: BaseException | None = None
-        self._runner: Runner[Job] = Runner(self._run, self._failed, self._rearm, concurrency)
+        self._latest_error = ""
+        self._runner: Runner[Job] = Runner(
+            self._run,
+            self._failed,
+            self._after,
+            concurrency,
+            lane=lambda job: (job.share.queue, job.weight),
+            age=lambda job: job.task.age,
+        )
 
-    def run(self) -> None:
-        """Combine until `stop` is called, waiting for work without polling.
+    def run(self, turned: Callable[[], object] = lambda: None) -> None:
+        """Work until `stop` is called, waiting for work without polling.
 
         Queues that are paused, or whose code this process lacks, are left alone, with a warning. While the store does
-        not answer, it tries again. Raises `QueueNotConfigured` when a queue named does not exist.
+        not answer, it tries again. `turned` is called after each turn of the loop that has succeeded, at least once
+        in `beat_seconds`. Raises `QueueNotConfigured` when a queue named does not exist.
         """
         self._use()
         failures = 0
@@ -95,8 +132,9 @@ class Worker:
             while not self._stopping.is_set():
                 self._wake.clear()
                 try:
-                    self._look()
-                    failures, seconds = 0, SAFETY_SECONDS
+                    seconds = self._turn()
+                    failures = 0
+                    turned()
                 except Exception as error:
                     if error_code(error) is None:
                         raise
@@ -108,7 +146,7 @@ class Worker:
             self._end()
 
     def drain(self) -> None:
-        """Combine until nothing is queued at some moment, or `stop` is called.
+        """Combine until nothing is queued at some moment, or `stop` is called; whoever else works on it.
 
         Raises:
             QueueNotConfigured: a queue named does not exist.
@@ -135,7 +173,7 @@ class Worker:
             self._end()
 
     def stop(self) -> None:
-        """Make `run` or `drain` return once the passes under way are done.
+        """Make `run` or `drain` return once the steps under way are done, or their time is over.
 
         From any thread; in a signal handler call it in a thread of its own, as it takes locks.
         """
@@ -150,120 +188,187 @@ class Worker:
     def _end(self) -> None:
         self._stopping.set()
         self._changed.cancel()
-        self._runner.close()
-        self._close(list(self._open.values()))
-
-    # Which queues
-
-    def _load(self) -> None:
-        """Find out which queues there are to combine, and wait for any change of that."""
-        found, watch = find_queues(self.db, self.app, self.names)
-        if self._draining:
-            watch.cancel()
-        else:
-            self._changed.hold(watch, self._wake.set, lambda: None)  # without it, the safety look does
-        for name, each in found.items():
-            if each.problem and self._problem(name) != each.problem and not self._draining:
-                log.warning("left alone: %s", each.problem)
-        self._found = found
-        self._close([self._open.pop(name) for name in list(self._open) if not self._is_current(name)])
-        for name, each in found.items():
-            if each.code is not None and name not in self._open:
-                self._open_queue(name, each)
-
-    def _problem(self, name: str) -> str:
-        return self._found[name].problem if name in self._found else ""
-
-    def _is_current(self, name: str) -> bool:
-        """Whether a queue that is open is still to be worked on, as it was configured when it was opened."""
-        found, queue = self._found.get(name), self._open[name]
-        if found is None or found.code is None or queue.failures.is_paused:
-            return False
-        return found.code.config == queue.code.config
-
-    def _open_queue(self, name: str, found: Found) -> None:
-        code = found.code
-        if code is None:
-            return
-        memory = _MEMORY_BYTES // max(1, len(self._found))
-        failures = FailureShare()
-        tasks = combine_tasks(
-            self.db,
-            code,
-            failures,
-            self.totals,
-            self._stopping.is_set,
-            limits=self._limits,
-            memory_bytes=memory,
-        )
-        trim = Job(TrimTask(self.db, name))
-        others = [trim, *map(Job, observer_tasks(self.db, code.config))]
-        self._open[name] = OpenQueue(code, failures, [Job(task) for task in tasks], others)
+        self._members_changed.cancel()
+        jobs = self._work.jobs
+        for job in jobs:
+            job.disown()
+        self.is_finished = self._runner.close(self._grace)
+        if not self.is_finished:
+            log.warning("steps under way have not come to an end in %.0f s: they are left", self._grace)
+        self._take_back(jobs)
         if not self._draining:
-            self._runner.submit(trim, FIRST_SECONDS)
+            self._deregister()
 
-    def _close(self, queues: list[OpenQueue]) -> None:
-        """Retire the jobs of these queues, and take back their notes of attempts."""
-        for queue in queues:
-            queue.retire()
-        jobs = [job for queue in queues for job in queue.jobs]
-
-        def end(tr: Transaction) -> None:
-            tr.options.set_timeout(int(END_SECONDS * 1000))
-            for job in jobs:
-                if isinstance(job.task, CombineTask):
-                    job.task.bucket.attempts.end(tr)
-
+    def _deregister(self) -> None:
         try:
-            transact(self.db, end)
+            self._membership.leave(END_SECONDS)
         except Exception as error:
             if error_code(error) is None:
                 raise
-            log.warning("notes of attempts are left behind: %s", error)
+            log.warning("the registration is left behind: %s", error)
+
+    # The loop
+
+    def _turn(self) -> float:
+        """Do what is due; returns after how many seconds something will be."""
+        due = time.monotonic() >= self._next_look
+        if due or self._is_outdated or time.monotonic() >= self._next_resumption:
+            self._load()
+        if time.monotonic() >= self._membership.next_beat or not self._is_shared:
+            self._beat()
+        if due:
+            self._next_look = time.monotonic() + SAFETY_SECONDS
+            self._arm([job for job in self._work.jobs if job.owned])
+        elif self._is_scanning:
+            self._arm([job for job in self._work.jobs if job.owned and job.watch.is_free])
+        return max(0.0, self._next_turn() - time.monotonic())
+
+    def _next_turn(self) -> float:
+        scan = time.monotonic() + _SCAN_SECONDS if self._is_scanning else math.inf
+        return min(self._membership.next_beat, self._next_look, self._next_resumption, scan)
+
+    def _load(self) -> None:
+        """Find out which queues there are, and wait for any change of that."""
+        self._is_outdated = False
+        try:
+            gone, watch = self._work.load()
+        except BaseException:
+            self._is_outdated = True
+            raise
+        if self._draining:
+            watch.cancel()
+            for job in self._work.jobs:
+                job.owned = True
+        else:
+            self._changed.hold(watch, self._outdated, lambda: None)  # without it, the safety look does
+            self._is_shared = False
+            self._next_resumption = time.monotonic() + self._work.seconds_paused()
+        self._leave(gone)
+
+    def _outdated(self) -> None:
+        self._is_outdated = True
+        self._wake.set()
+
+    def _beat(self) -> None:
+        """Say that this worker lives, and see who else does; share the tasks out if that has changed."""
+        if self._members_changed.is_free:
+            watch = transact(self.db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
+            self._members_changed.hold(watch, self._hurry, lambda: None)  # the next beats look without it
+        if self._membership.beat(self._report()) or not self._is_shared:
+            self._share_out()
+
+    def _hurry(self) -> None:
+        self._membership.hurry()
+        self._wake.set()
+
+    def _report(self) -> Report:
+        return Report(
+            lacking=frozenset(name for name, found in self._work.found.items() if found.problem),
+            stuck=frozenset(str(job.share) for job in self._runner.stuck(STUCK_SECONDS)),
+            facts={"totals": self.totals.as_dict(), "error": self._latest_error},
+        )
+
+    def _share_out(self) -> None:
+        """Take up the tasks that are this worker's, and leave those that are not any more."""
+        jobs = self._work.jobs
+        mine = {job for job in jobs if self._membership.is_mine(job.share)}
+        self._leave([job for job in jobs if job.owned and job not in mine])
+        taken = [job for job in jobs if job in mine and not job.owned]
+        for job in taken:
+            job.owned = True
+        self._is_shared = True
+        self._is_scanning = len(mine) > MOST_WATCHES
+        self._arm(taken)
+
+    def _leave(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            job.task.end()
+            job.disown()
+        self._take_back([job for job in jobs if self._runner.discard(job)])
 
-    # Which jobs
+    def _take_back(self, jobs: Sequence[Job]) -> None:
+        """What is to be done for jobs that were left, once they do not run any more."""
+        tasks = [job.task for job in jobs]
+        end_attempts(self.db, [task for task in tasks if isinstance(task, CombineTask)], END_SECONDS)
+        for task in tasks:
+            task.end()
 
-    def _look(self) -> None:
-        """Look at the configuration, and see to it that every job runs or is watched."""
-        self._load()
-        jobs = [job for queue in self._open.values() for job in queue.jobs]
-        self._arm([job for job in jobs if job.task.notification and not self._runner.is_busy(job)])
+    # When jobs run
 
     def _arm(self, jobs: Sequence[Job]) -> None:
         """Submit the jobs that are notified, and watch those of the others that are not watched."""
-        for job, watch in transact(self.db, lambda tr: _watch(tr, jobs)):
-            if watch is not None:
-                job.watch.hold(
-                    watch,
-                    partial(self._runner.submit, job),
-                    partial(self._runner.submit, job, _REST_SECONDS),
-                )
-            else:
-                self._runner.submit(job)
+        waiting = [job for job in jobs if not self._runner.is_busy(job)]
+        for job in waiting:
+            if job.task.notification is None:
+                self._runner.submit(job, FIRST_SECONDS)
+        room = len(waiting)
+        if self._is_scanning:
+            room = MOST_WATCHES - sum(not job.watch.is_free for job in self._work.jobs)
+        notified, watches = look(self.db, waiting, room)
+        for job in notified:
+            self._runner.submit(job)
+        for job, watch in watches:
+            submit = partial(self._runner.submit, job)
+            job.watch.hold(watch, submit, partial(submit, _REST_SECONDS))
+            if not job.owned:
+                job.watch.cancel()
 
-    def _rearm(self, job: Job) -> None:
-        if self._draining or job.retired or self._stopping.is_set() or job.task.notification is None:
+    def _after(self, job: Job) -> None:
+        """A job is done, or was left while it ran."""
+        if self._draining or self._stopping.is_set():
             return
         try:
-            self._arm([job])
+            if job.owned:
+                self._arm([job])
+            else:
+                self._take_back([job])
         except Exception as error:  # noqa: BLE001 - it must not be lost: it runs again, if in vain
             log.warning("%s cannot be watched: %s", job, error)
             self._runner.submit(job, _REST_SECONDS)
 
+    def _run(self, job: Job) -> float:
+        """One step of a job; returns when it is to run again."""
+        if not job.owned or self._stopping.is_set():
+            return DONE
+        try:
+            seconds = job.task.run()
+        except (CodeMismatch, QueueNotConfigured):
+            self._outdated()
+            return DONE
+        except Paused:
+            self._outdated()
+            return DONE if self._draining else _REST_SECONDS
+        job.failures = 0
+        return seconds
+
+    def _failed(self, job: Job, error: BaseException) -> float:
+        job.failures += 1
+        self._latest_error = f"{job}: {type(error).__name__}: {error}"
+        if self._draining and job.failures >= _DRAIN_TRIES:
+            self._give_up(error)
+            return DONE
+        delay = _delay(job.failures)
+        log.warning("%s: failed, again in %.1f s: %s: %s", job, delay, type(error).__name__, error)
+        return delay
+
+    def _give_up(self, error: BaseException) -> None:
+        self._error = error
+        self.stop()
+
+    # Draining
+
     def _notified(self) -> list[Job]:
         """The jobs of all buckets with work, at one read version."""
         jobs = []
-        for name, buckets in notified_buckets(self.db, list(self._found)).items():
-            if buckets and self._problem(name):
-                raise ConfigurationError(f"updates wait that cannot be combined: {self._problem(name)}")
-            jobs += [self._open[name].buckets[number] for number in buckets]
+        for name, buckets in notified_buckets(self.db, list(self._work.found)).items():
+            problem = self._work.problem(name)
+            if buckets and problem:
+                raise ConfigurationError(f"updates wait that cannot be combined: {problem}")
+            jobs += [self._work.bucket(name, number) for number in buckets]
         return jobs
 
     def _finish_others(self) -> None:
         """Run what works for observers until it has nothing to do, or goes on failing."""
-        left = [job for queue in self._open.values() for job in queue.others if job.task.notification]
+        left = [job for job in self._work.others if job.task.notification]
         deadline = time.monotonic() + _OTHERS_SECONDS
         while left:
             again = {job: self._finish(job, deadline) for job in left}
@@ -272,7 +377,8 @@ class Worker:
             if time.monotonic() + seconds > deadline or self._stopping.wait(seconds):
                 break
         for job in left:
-            log.warning("%s: left with work to do", job)
+            reason = f": {job.task.problem}" if job.task.problem else ""
+            log.warning("%s: left with work to do%s", job, reason)
 
     def _finish(self, job: Job, deadline: float) -> float:
         """Run a job until it has nothing to do or wants to wait, or has had its time without coming to an end."""
@@ -286,44 +392,6 @@ class Worker:
                 raise
             return self._failed(job, error)
         return seconds
-
-    # Running them
-
-    def _run(self, job: Job) -> float:
-        """One step of a job; returns when it is to run again."""
-        if job.retired or self._stopping.is_set():
-            return DONE
-        try:
-            seconds = job.task.run()
-        except (CodeMismatch, QueueNotConfigured):
-            self._wake.set()  # the configuration has changed: look at it again
-            return DONE
-        except Paused:
-            self._wake.set()
-            return DONE if self._draining else _REST_SECONDS
-        job.failures = 0
-        return seconds
-
-    def _failed(self, job: Job, error: BaseException) -> float:
-        job.failures += 1
-        if self._draining and job.failures >= _DRAIN_TRIES:
-            self._give_up(error)
-            return DONE
-        delay = _delay(job.failures)
-        log.warning("%s: failed, again in %.1f s: %s: %s", job, delay, type(error).__name__, error)
-        return delay
-
-    def _give_up(self, error: BaseException) -> None:
-        self._error = error
-        self.stop()
-
-
-def _watch(tr: Transaction, jobs: Sequence[Job]) -> list[tuple[Job, Any]]:
-    """The jobs that are notified, with None, and those that are neither that nor watched, with a watch."""
-    found = [(job, key, tr.snapshot.get(key)) for job in jobs if (key := job.task.notification) is not None]
-    notified: list[tuple[Job, Any]] = [(job, None) for job, _, value in found if value.present()]
-    silent = [(job, key) for job, key, value in found if not value.present() and job.watch.is_free]
-    return notified + [(job, tr.watch(key)) for job, key in silent]
 
 
 def _delay(failures: int) -> float:

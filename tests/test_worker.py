@@ -12,9 +12,16 @@ from typing import Any
 import pytest
 
 import cq
+from cq.config import Flags, read_flags
+from cq.observers import worker as worker_module
+from cq.observers.export import ExportQueue
+from cq.observers.exportbatch import Batch
+from cq.observers.exportspec import export_spec
+from cq.observers.membership import Membership, Report
 from cq.observers.runner import DONE, Runner
 from cq.observers.worker import Worker
 from cq.store.embedded import FDBError
+from cq.store.transact import transact
 from tests.helpers import add, aside, nothing_queued
 
 SECONDS = 20.0
@@ -235,6 +242,151 @@ class FailingTransaction:
         self._tr.clear_range(begin, end)
 
 
+class TestApp:
+    """What an application declares by decorators."""
+
+    def test_observers_are_told_in_the_order_in_which_they_are_declared(self, db: Any, name: str) -> None:
+        app, order = cq.App(), list[str]()
+        app.queue(name, observers=[cq.Observer("first", 1, lambda tr, changes: order.append("first"))])
+
+        @app.observer(name, version=3)
+        def second(tr: Any, changes: list[cq.Change]) -> None:
+            order.append("second")
+
+        config = app.configure(db, name)
+        add(db, name, {"a": 1})
+        Worker(db, app, [name]).drain()
+        assert order == ["first", "second"]
+        assert [str(each) for each in config.observers] == ["first@1", "second@3"]
+
+    @pytest.mark.parametrize("is_configured", [False, True])
+    def test_an_exporter_exports_what_is_added_to_its_queue(
+        self, db: Any, name: str, is_configured: bool
+    ) -> None:
+        """Also when a combine queue has the same name, and adds to it."""
+        app, told, seen = cq.App(), threading.Event(), list[tuple[Any, Any]]()
+
+        @app.exporter(name)
+        def send(batch: Batch) -> None:
+            seen.extend((entry.key, entry.value) for entry in batch)
+            told.set()
+
+        if is_configured:
+            cq.configure(db, name)
+        exports = ExportQueue(name)
+        with running(Worker(db, app, [name])):
+            transact(db, lambda tr: exports.add(tr, "a", {"total": 12}))
+            assert told.wait(SECONDS)
+        transact(db, lambda tr: exports.add(tr, "b", None))
+        Worker(db, app, [name]).drain()
+        assert seen == [("a", {"total": 12}), ("b", None)]
+
+    def test_an_exporter_beside_a_configured_export_is_left_out(
+        self, db: Any, name: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = cq.App()
+        app.exporter(name)(lambda batch: pytest.fail("it is not its turn"))
+        cq.configure(db, name, observers=[export_spec("report")])
+        add(db, name, {"a": 1})
+        with caplog.at_level(logging.WARNING, "cq.worker"):
+            Worker(db, app, [name], roles=["combine", "export"]).drain()
+        assert any("the application's exporter gets nothing" in line for line in caplog.messages)
+
+
+class TestSharing:
+    """Several workers on one store."""
+
+    def test_each_has_tasks_and_one_that_leaves_hands_them_over(self, db: Any, name: str) -> None:
+        told, app = told_app(name)
+        app.configure(db, name, buckets=16)
+        first, second = Worker(db, app, [name]), Worker(db, app, [name])
+        with running(first):
+            with running(second):
+                number = 0
+                while not (first.totals.passes and second.totals.passes):
+                    number += 1
+                    add(db, name, {f"k{number}": 1})
+                    told.wait_for(**{f"k{number}": 1})
+            before = second.totals.passes
+            for _ in range(20):
+                number += 1
+                add(db, name, {f"k{number}": 1})
+                told.wait_for(**{f"k{number}": 1})
+        assert second.totals.passes == before
+        assert first.totals.reported + second.totals.reported == number
+
+    def test_one_that_says_nothing_any_more_is_replaced(self, db: Any, name: str) -> None:
+        """A worker that was killed has left its row."""
+        told, app = told_app(name)
+        app.configure(db, name, buckets=4)
+        Membership(db, every=0.05).beat(Report())
+        with running(Worker(db, app, [name], beat_seconds=0.05)):
+            for number in range(8):
+                add(db, name, {f"k{number}": 1})
+                told.wait_for(**{f"k{number}": 1})
+
+    def test_what_a_worker_is_stuck_in_is_taken_over(
+        self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its loop goes on, and so do its other tasks; the step that hangs is thrown away in the end."""
+        monkeypatch.setattr(worker_module, "STUCK_SECONDS", 0.1)
+        release, hung = threading.Event(), threading.Event()
+        told = Told()
+
+        def hangs(tr: Any, changes: list[cq.Change]) -> None:
+            if threading.current_thread().name.startswith("cq-worker") and not hung.is_set():
+                hung.set()
+                release.wait(SECONDS)
+            told(tr, changes)
+
+        app = cq.App()
+        app.queue(name, observers=[cq.Observer("told", 1, hangs)])
+        app.configure(db, name, buckets=1)
+        limits = cq.batch.Limits(stale_seconds=0.1)
+        with (
+            running(Worker(db, app, [name], beat_seconds=0.05, limits=limits)),
+            running(Worker(db, app, [name], beat_seconds=0.05, limits=limits)),
+        ):
+            add(db, name, {"a": 1})
+            assert hung.wait(SECONDS)
+            told.wait_for(a=1)
+            add(db, name, {"a": 1})
+            told.wait_for(a=2)
+            release.set()
+            add(db, name, {"a": 1})
+            told.wait_for(a=3)
+        assert transact(db, lambda tr: cq.CombineQueue(name).get(tr, "a")) == 3
+
+
+class TestFlags:
+    """What operators say."""
+
+    def test_a_pause_for_some_time_ends_by_itself(self, db: Any, name: str) -> None:
+        told, app = told_app(name)
+        app.configure(db, name)
+        cq.pause(db, name, seconds=0.5)
+        with running(Worker(db, app, [name])):
+            add(db, name, {"a": 1})
+            assert told.values == {}
+            told.wait_for(a=1)
+
+    @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+    def test_a_time_that_is_none_is_refused(self, db: Any, name: str, seconds: float) -> None:
+        cq.configure(db, name)
+        with pytest.raises(cq.InvalidConfiguration, match="a positive number of seconds"):
+            cq.pause(db, name, seconds=seconds)
+
+    def test_a_pause_keeps_the_priority(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        cq.prioritize(db, name, 40)
+        cq.pause(db, name)
+        cq.resume(db, name)
+        assert transact(db, lambda tr: read_flags(tr, name)) == Flags(priority=40)
+        for wrong in (0, 101, True, 1.5):
+            with pytest.raises(cq.InvalidConfiguration, match="a priority of 1 to 100"):
+                cq.prioritize(db, name, wrong)  # type: ignore[arg-type]
+
+
 def fail(task: str, error: BaseException) -> float:
     raise error
 
@@ -295,6 +447,49 @@ class TestRunner:
         assert runner.wait_idle(SECONDS)
         runner.close()
         assert [type(error) for error in failures] == [RuntimeError, SystemExit]
+
+    def test_a_task_that_is_discarded_while_it_runs_is_told_of_in_the_end(self) -> None:
+        inside, release, after = threading.Event(), threading.Event(), list[str]()
+        ended = threading.Event()
+
+        def work(task: str) -> float:
+            inside.set()
+            assert release.wait(SECONDS)
+            return 0.0
+
+        def note(task: str) -> None:
+            after.append(task)
+            ended.set()
+
+        runner = Runner(work, fail, note, threads=1)
+        runner.submit("task")
+        runner.submit("waits")
+        assert inside.wait(SECONDS)
+        assert not runner.discard("task")
+        assert runner.discard("waits")
+        release.set()
+        assert ended.wait(SECONDS)
+        assert runner.wait_idle(SECONDS)
+        assert runner.close(SECONDS)
+        assert after == ["task"]
+
+    def test_those_that_hang_are_known_and_not_waited_for_longer_than_asked(self) -> None:
+        inside, release = threading.Event(), threading.Event()
+
+        def work(task: str) -> float:
+            inside.set()
+            release.wait(SECONDS)
+            return DONE
+
+        runner = Runner(work, fail, lambda task: None, threads=1)
+        runner.submit("hangs")
+        runner.submit("behind")
+        assert inside.wait(SECONDS)
+        assert runner.stuck(60.0) == []
+        assert runner.stuck(0.0) == ["hangs", "behind"]
+        assert not runner.close(0.0)
+        release.set()
+        assert runner.close(SECONDS)
 
     def test_a_closed_runner_takes_nothing_and_forgets_what_waits_for_its_time(self) -> None:
         runner = Runner(lambda task: 1000.0, fail, lambda task: None, threads=1)

@@ -143,6 +143,13 @@ def test_a_pause_is_shown_and_undone(here: Here) -> None:
     assert here("pause", "words", "--reason", "moving house").out == "queue 'words' is paused\n"
     assert here("status").out.splitlines()[1].rstrip().endswith("paused: moving house")
     assert here("resume", "words", "--json").rows() == [{"queue": "words", "paused": False}]
+    assert here("pause", "words", "--for", "2h").status == 0
+    assert "paused" in here("status").out
+    assert here("pause", "words", "--for", "0.000001s").status == 0  # it is over before anybody looks
+    assert "paused" not in here("status").out
+    wrong = here("pause", "words", "--for", "soon")
+    assert wrong.status == 2
+    assert "expected a time such as 90s, 10m, 2h or 1d, got: 'soon'" in wrong.err
     assert here("status").out.splitlines()[1].rstrip().endswith("active")
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cq
+from cq import keys
 from cq.keys import QueueKeys
+from cq.observers.membership import Member, read_members
 from cq.status import is_drained
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
@@ -42,19 +49,21 @@ def wait_until(process: subprocess.Popen[bytes], line: bytes) -> None:
     raise AssertionError(f"it ended with {process.wait()} and has not said {line!r}")
 
 
-def running(cli: Cli, *args: str) -> subprocess.Popen[bytes]:
+def running(
+    cli: Cli, *args: str, until: bytes = b"waiting for updates", **settings: Any
+) -> subprocess.Popen[bytes]:
     """A worker that waits for updates."""
-    worker = cli.start("worker", *args)
-    wait_until(worker, b"waiting for updates")
+    worker = cli.start("worker", *args, **settings)
+    wait_until(worker, until)
     return worker
 
 
 def wait_for(db: Any, name: str, key: Any, value: Any) -> None:
     """Wait until the key has this value."""
-    queue, keys = cq.CombineQueue(name), QueueKeys(name)
+    queue, stored = cq.CombineQueue(name), QueueKeys(name)
     encoded = transact(db, lambda tr: cq.config.read_config(tr, name)).key.encoder()(key)
     while True:
-        found, watch = transact(db, lambda tr: (queue.get(tr, key), tr.watch(keys.value(encoded))))
+        found, watch = transact(db, lambda tr: (queue.get(tr, key), tr.watch(stored.value(encoded))))
         if found == value:
             watch.cancel()
             return
@@ -178,3 +187,98 @@ def test_workers_that_are_killed_lose_and_repeat_nothing(cli: Cli, db: Any) -> N
     found = transact(db, lambda tr: cq.CombineQueue("words").items(tr)).items
     assert total == 150
     assert sum(count for key, count in found if key.startswith("word ")) == 150
+
+
+class TestProcesses:
+    """`--processes`: a parent that starts those again that die, and ends with all of them."""
+
+    def test_those_that_die_are_started_again_and_all_end_with_the_parent(self, cli: Cli, db: Any) -> None:
+        cq.configure(db, "words")
+        parent = running(cli, "--processes", "3", "--concurrency", "2", until=b"3 processes")
+        first = wait_for_workers(db, 3)
+        os.kill(first[0].pid, signal.SIGKILL)
+        again = wait_for_workers(db, 3, without={first[0].pid})
+        assert len({each.pid for each in again} & {each.pid for each in first}) == 2
+        add(db, "words", {"a": 1})
+        wait_for(db, "words", "a", 1)
+
+        parent.send_signal(signal.SIGTERM)
+        out, err = parent.communicate(timeout=SECONDS)
+        assert parent.returncode == 0, (out, err)
+        assert wait_for_workers(db, 0, without={first[0].pid}) == []
+
+    def test_they_stop_when_the_parent_is_killed(self, cli: Cli, db: Any) -> None:
+        parent = running(cli, "--processes", "2", until=b"2 processes")
+        wait_for_workers(db, 2)
+        parent.kill()
+        parent.communicate(timeout=SECONDS)
+        assert wait_for_workers(db, 0) == []
+
+    def test_what_is_wrong_is_said_once(self, cli: Cli) -> None:
+        found = cli.run("worker", "missing", "--processes", "3")
+        assert found.status == 1
+        assert found.err.count("\n") == 1
+        assert "'missing' is not configured" in found.err
+
+
+def test_steps_that_come_to_no_end_are_left_after_a_time(cli: Cli, db: Any) -> None:
+    (cli.folder / "endless.py").write_text(
+        "import sys, threading\nimport cq\napp = cq.App()\n"
+        "@app.observer('words')\n"
+        "def endless(tr, changes):\n"
+        "    print('in the observer', file=sys.stderr, flush=True)\n"
+        "    threading.Event().wait()\n"
+    )
+    assert cli.run("configure", "words", "--app", "endless:app").status == 0
+    add(db, "words", {"a": 1})
+    worker = running(cli, "--app", "endless:app", "--grace", "0.2")
+    wait_until(worker, b"in the observer")
+    worker.send_signal(signal.SIGTERM)
+    _, err = worker.communicate(timeout=SECONDS)
+
+    assert worker.returncode == 0
+    assert b"have not come to an end" in err
+    assert wait_for_workers(db, 0) == []
+    assert not is_drained(db, "words")
+
+
+def test_a_worker_does_only_what_it_is_told_to(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words")
+    worker = running(cli, "--only", "publish", "--only", "export")
+    (found,) = wait_for_workers(db, 1)
+    assert found.roles == {"publish", "export"}
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=SECONDS)
+    wrong = cli.run("worker", "--only", "nothing")
+    assert wrong.status == 1
+    assert "expected roles of combine, export, publish, got: nothing" in wrong.err
+
+
+def test_systemd_is_told_that_it_is_ready_and_lives(cli: Cli, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(tmp_path / "notify"))
+        told.settimeout(SECONDS)
+        environment = {**cli.environment, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "2000"}
+        worker = running(cli, env=environment)
+        assert told.recv(100) == b"READY=1"
+        assert told.recv(100) == b"WATCHDOG=1"
+        worker.send_signal(signal.SIGTERM)
+        while (state := told.recv(100)) == b"WATCHDOG=1":
+            pass
+        assert state == b"STOPPING=1"
+
+
+def wait_for_workers(db: Any, number: int, without: Collection[int] = ()) -> list[Member]:
+    """Wait until so many workers, other than these processes, are registered."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        changed = transact(db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
+        fired = threading.Event()
+        changed.on_ready(lambda _, fired=fired: fired.set())
+        found = transact(db, lambda tr: read_members(tr.snapshot))
+        others = [each for each in found if each.pid not in without]
+        if len(others) == number:
+            changed.cancel()
+            return others
+        fired.wait(1.0)
+    raise AssertionError(f"expected {number} workers, found: {found}")

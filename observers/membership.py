@@ -1,0 +1,264 @@
+"""Who works on what: workers register in the store, beat, and share out all tasks among themselves.
+
+Each worker keeps a row in the store that it writes anew with every beat, from the loop that does its work. It reads
+the rows of the others with the same transaction, and takes for gone whose row has not changed for several of its own
+reads and long enough by its own clock: no clocks of two machines are compared. A task belongs to the worker that comes
+first in rendezvous order (Thaler and Ravishankar 1998), so that a worker more or less moves few tasks.
+
+All of this is advice about who should work. That two workers on one bucket do no harm, when their views differ or one
+of them is late, is the pass's doing: it reads the bucket's state for real and writes it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from cq import codec, keys
+from cq.errors import CorruptData
+from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
+from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.transact import transact, transact_versioned
+
+ROLES: Final = ("combine", "export", "publish")
+"""What workers do: passes over buckets, exports, and publishing clouds."""
+BEAT_SECONDS: Final = 4.0
+"""How often a worker beats: three requests to the store."""
+_GONE_BEATS: Final = 3
+_OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also at first sight
+_MOST_NAMED: Final = 200
+_OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
+
+
+class Share(NamedTuple):
+    """One task, as it is shared out: its role, the queue, and which of the tasks that are so."""
+
+    role: str
+    queue: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.queue}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker says of itself with each beat.
+
+    Attributes:
+        lacking: queues that it leaves alone: they are paused, or it has not their code.
+        stuck: tasks of its own that have come to no end for long; others may take them over.
+        facts: for operators, in CBOR: what it has done, how fast, its latest error.
+    """
+
+    lacking: frozenset[str] = frozenset()
+    stuck: frozenset[str] = frozenset()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker as its row says.
+
+    Attributes:
+        id: random, made with the worker.
+        stamp: the versionstamp of its latest beat.
+        every: seconds between its beats.
+        roles, queues: what it does, and for which queues (None for all).
+        host, pid: where it runs.
+        report: what it says of itself.
+    """
+
+    id: bytes
+    stamp: bytes
+    every: float
+    roles: frozenset[str]
+    queues: frozenset[str] | None
+    host: str
+    pid: int
+    report: Report
+
+    def to_bytes(self) -> bytes:
+        """What is stored behind the versionstamp."""
+        report = self.report
+        return codec.encode(
+            {
+                "every": self.every,
+                "roles": sorted(self.roles),
+                "queues": None if self.queues is None else sorted(self.queues),
+                "host": self.host,
+                "pid": self.pid,
+                "lacking": sorted(report.lacking)[:_MOST_NAMED],
+                "stuck": sorted(report.stuck)[:_MOST_NAMED],
+                "facts": dict(report.facts),
+            }
+        )
+
+    @classmethod
+    def of_row(cls, key: bytes, value: bytes) -> Member:
+        """The inverse; raises `CorruptData`."""
+        try:
+            row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
+            queues = row["queues"]
+            return cls(
+                keys.worker_of(key),
+                value[:VERSIONSTAMP_BYTES],
+                float(row["every"]),
+                frozenset(row["roles"]),
+                None if queues is None else frozenset(queues),
+                str(row["host"]),
+                int(row["pid"]),
+                Report(frozenset(row["lacking"]), frozenset(row["stuck"]), dict(row["facts"])),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptData(f"the row of a worker is not one that cq wrote: {error!r}") from error
+
+    def does(self, share: Share) -> bool:
+        """Whether a task is one that it would do."""
+        named = self.queues is None or share.queue in self.queues
+        return named and share.role in self.roles and share.queue not in self.report.lacking
+
+
+def owner(share: Share, members: Iterable[Member]) -> bytes | None:
+    """The id of the worker that a task belongs to, None when nobody does it.
+
+    The first in rendezvous order of those that do such tasks and are not stuck in this one; of those that are, when all
+    of them are.
+    """
+    name = str(share)
+    data = name.encode()
+    best: tuple[bool, bytes, bytes] | None = None
+    for member in members:
+        if member.does(share):
+            place = blake2b(data, key=member.id, digest_size=8).digest()
+            best = max(best or (False, b"", b""), (name not in member.report.stuck, place, member.id))
+    return None if best is None else best[2]
+
+
+def read_members(tr: TransactionRead) -> list[Member]:
+    """All workers that have registered, also those that are gone but whose rows nobody has removed yet."""
+    rows = tr.get_range(*keys.workers(), streaming_mode=WANT_ALL)
+    return [Member.of_row(row.key, row.value) for row in rows]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a worker has seen of another one: since when its beat is the same, by its own clock, in how many reads."""
+
+    stamp: bytes
+    since: float
+    reads: int = 0
+
+
+class Membership:
+    """A worker's registration, and the others as it sees them; to be used by one thread.
+
+    Args:
+        db: a database of either store.
+        roles, queues: what the worker does, and for which queues (none for all).
+        every: seconds between its beats.
+        clock: of this process, in seconds.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        roles: Iterable[str] = ROLES,
+        queues: Iterable[str] = (),
+        *,
+        every: float = BEAT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.id = secrets.token_bytes(8)
+        self.every = every
+        self._db, self._clock = db, clock
+        self._key = keys.worker(self.id)
+        named = frozenset(queues) or None
+        self._self = Member(
+            self.id, b"", every, frozenset(roles), named, socket.gethostname(), os.getpid(), Report()
+        )
+        self._seen: dict[bytes, _Seen] = {}
+        self._others: list[Member] = []
+        self._shape: object = None
+        self.next_beat = clock()
+        self.version = 0
+
+    def beat(self, report: Report) -> bool:
+        """Write the own row and look at the others; whether tasks may belong to others than before.
+
+        Rows of workers that are gone are removed. Raises the store's `FDBError`.
+        """
+        self._self = replace(self._self, report=report)
+        members, self.version = transact_versioned(self._db, self._beat)
+        self.next_beat = self._clock() + self.every
+        others = [member for member in members if member.id != self.id]
+        gone = [member for member in others if self._is_gone(member)]
+        self._seen = {member.id: self._seen[member.id] for member in others}
+        self._others = [member for member in others if member not in gone]
+        if gone:
+            transact(self._db, partial(_remove, gone=gone))
+        shape = {
+            (each.id, each.roles, each.queues, each.report.lacking, each.report.stuck)
+            for each in [self._self, *self._others]
+        }
+        changed, self._shape = shape != self._shape, shape
+        return changed
+
+    def is_mine(self, share: Share) -> bool:
+        """Whether a task belongs to this worker, as of the latest beat."""
+        return owner(share, [self._self, *self._others]) == self.id
+
+    def leave(self, seconds: float) -> None:
+        """Take the own row away, trying for so long: the others share out its tasks at once."""
+
+        def leave(tr: Transaction) -> None:
+            tr.options.set_timeout(int(seconds * 1000))
+            tr.clear(self._key)
+            tr.set_versionstamped_value(keys.WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
+
+        transact(self._db, leave)
+
+    def hurry(self) -> None:
+        """Beat as soon as possible: somebody has come or gone."""
+        self.next_beat = self._clock()
+
+    def _beat(self, tr: Transaction) -> list[Member]:
+        members = read_members(tr.snapshot)
+        tr.set_versionstamped_value(self._key, bytes(VERSIONSTAMP_BYTES) + self._self.to_bytes() + _OFFSET)
+        if all(member.id != self.id for member in members):  # new, or taken for gone
+            tr.set_versionstamped_value(keys.WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
+        return members
+
+    def _is_gone(self, member: Member) -> bool:
+        """Whether a worker has not beaten for long; a row of long ago, by the store's versions, at first sight."""
+        now = self._clock()
+        seen = self._seen.get(member.id)
+        if seen is None or seen.stamp != member.stamp:
+            seen = self._seen[member.id] = _Seen(member.stamp, now)
+        else:
+            seen.reads += 1
+        age = (self.version - version_of(member.stamp)) / VERSIONS_PER_SECOND
+        if not seen.reads:
+            return age > _OLD_BEATS * member.every
+        return seen.reads >= _GONE_BEATS and now - seen.since > _GONE_BEATS * member.every
+
+
+def _remove(tr: Transaction, gone: list[Member]) -> None:
+    """Remove the rows of workers that are gone, unless they have beaten meanwhile."""
+    stored = [(member, tr.get(keys.worker(member.id))) for member in gone]
+    left = [
+        member
+        for member, row in stored
+        if row.value is not None and row.value[:VERSIONSTAMP_BYTES] == member.stamp
+    ]
+    for member in left:
+        tr.clear(keys.worker(member.id))
+    if left:
+        tr.set_versionstamped_value(keys.WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)

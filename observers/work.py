@@ -1,0 +1,148 @@
+"""The jobs of a worker: the buckets of each queue that it can work on, and what observers need beside the passes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from cq.app import App
+from cq.batch import Limits
+from cq.failures import FailureShare
+from cq.observers.builtin import observer_tasks
+from cq.observers.combining import combine_tasks
+from cq.observers.exports import NAME, exporter_tasks
+from cq.observers.jobs import Job, Totals
+from cq.observers.membership import Share
+from cq.observers.queues import Found, find_queues
+from cq.observers.trimming import TrimTask
+from cq.store.api import Database, Void
+
+log = logging.getLogger("cq.worker")
+
+_MEMORY_BYTES = 64_000_000  # for current values, of all queues together
+
+
+@dataclass(slots=True)
+class OpenQueue:
+    """A queue that is worked on, as it was configured when it was opened."""
+
+    found: Found | None
+    failures: FailureShare
+    buckets: list[Job]
+    others: list[Job]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All of them."""
+        return self.buckets + self.others
+
+
+class Work:
+    """The queues that a worker works on, and their jobs.
+
+    Args:
+        db: a database of either store.
+        app: the code for queues that need more than built-in combiners and observers.
+        names: of the queues; none for all, also those configured later.
+        roles: see `ROLES`.
+        totals: of what is done.
+        limits: of each pass.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        app: App,
+        names: Sequence[str],
+        roles: Collection[str],
+        totals: Totals,
+        limits: Limits | None,
+    ) -> None:
+        self.found: dict[str, Found] = {}
+        self._db, self._app, self._names, self._roles = db, app, names, roles
+        self._totals, self._limits = totals, limits
+        self._open: dict[str, OpenQueue] = {}
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs of all queues."""
+        return [job for queue in self._open.values() for job in queue.jobs]
+
+    @property
+    def others(self) -> list[Job]:
+        """All jobs that are not of buckets to combine."""
+        return [job for queue in self._open.values() for job in queue.others]
+
+    def bucket(self, name: str, number: int) -> Job:
+        """The job of a bucket."""
+        return self._open[name].buckets[number]
+
+    def problem(self, name: str) -> str:
+        """Why a queue is left alone; empty when it is not."""
+        return self.found[name].problem if name in self.found else ""
+
+    def seconds_paused(self) -> float:
+        """After how many seconds the first pause ends by itself; infinite when none does."""
+        ends = [each.flags.until for each in self.found.values() if each.flags.is_paused(time.time())]
+        return min((until - time.time() for until in ends if until is not None), default=math.inf)
+
+    def load(self) -> tuple[list[Job], Void]:
+        """Find out which queues there are; returns the jobs that are no more, and a watch on any change of that.
+
+        Raises `QueueNotConfigured` for a name that was asked for, and the store's `FDBError`.
+        """
+        found, watch = find_queues(self._db, self._app, self._names)
+        for name, each in found.items():
+            if each.problem and self.problem(name) != each.problem:
+                log.warning("left alone: %s", each.problem)
+        self.found = found
+        closed = [self._open.pop(name) for name in list(self._open) if not self._is_current(name)]
+        for name, each in found.items():
+            if each.code is not None and name not in self._open:
+                self._open[name] = self._opened(name, each)
+        for name in self._app.exporters:
+            if name not in self._open and name not in found and (not self._names or name in self._names):
+                self._open[name] = OpenQueue(None, FailureShare(), [], self._exporting(name))
+        for name, queue in self._open.items():
+            for job in queue.jobs:
+                job.weight = found[name].flags.priority if name in found else 1.0
+        return [job for queue in closed for job in queue.jobs], watch
+
+    def _is_current(self, name: str) -> bool:
+        """Whether a queue that is open is still to be worked on, as it was configured when it was opened."""
+        queue = self._open[name]
+        before, now = queue.found, self.found.get(name)
+        if before is None or before.code is None or now is None or now.code is None:
+            return before is now
+        return now.code.config == before.code.config and not queue.failures.is_paused
+
+    def _opened(self, name: str, found: Found) -> OpenQueue:
+        queue = OpenQueue(found, FailureShare(), [], [])
+        code = found.code
+        if code is None:
+            return queue
+        if "combine" in self._roles:
+            memory = _MEMORY_BYTES // max(1, len(self.found))
+            tasks = combine_tasks(
+                self._db, code, queue.failures, self._totals, limits=self._limits, memory_bytes=memory
+            )
+            queue.buckets = [Job(task, Share("combine", name, at)) for at, task in enumerate(tasks)]
+            queue.others.append(Job(TrimTask(self._db, name), Share("combine", name, -1)))
+        for role, observers in observer_tasks(self._db, code.config, self._roles).items():
+            queue.others += [Job(task, Share(role, name, at)) for at, task in enumerate(observers)]
+        if name in self._app.exporters:
+            if any(each.name == NAME for each in code.config.observers):
+                log.warning("queue %r is exported to a table: the application's exporter gets nothing", name)
+            else:
+                queue.others += self._exporting(name)
+        return queue
+
+    def _exporting(self, name: str) -> list[Job]:
+        """The jobs of an export queue whose exporter is the application's."""
+        if "export" not in self._roles:
+            return []
+        tasks = exporter_tasks(self._db, name, self._app.exporters[name])
+        return [Job(task, Share("export", name, at)) for at, task in enumerate(tasks)]

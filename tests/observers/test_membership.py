@@ -1,0 +1,169 @@
+"""Sharing out: every task belongs to one worker, few move when one comes or goes, and none to one that is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cq import keys
+from cq.errors import CorruptData
+from cq.observers.membership import ROLES, Member, Membership, Report, Share, owner, read_members
+from cq.store.transact import transact
+
+SHARES = [Share("combine", f"q{queue}", number) for queue in range(25) for number in range(16)]
+
+
+def member(number: int, **what: Any) -> Member:
+    given: dict[str, Any] = {
+        "id": number.to_bytes(8, "big"),
+        "stamp": b"\0" * 10,
+        "every": 4.0,
+        "roles": frozenset(ROLES),
+        "queues": None,
+        "host": "here",
+        "pid": 1,
+        "report": Report(),
+    }
+    return Member(**{**given, **what})
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestOwner:
+    """Rendezvous hashing."""
+
+    @given(st.sets(st.integers(0, 10**6), min_size=1, max_size=12))
+    def test_a_worker_more_or_less_moves_only_its_own_tasks(self, numbers: set[int]) -> None:
+        members = [member(number) for number in numbers]
+        before = {share: owner(share, members) for share in SHARES[:80]}
+        for gone in members:
+            after = {share: owner(share, [each for each in members if each != gone]) for share in before}
+            moved = {share for share in before if before[share] != after[share]}
+            assert moved == {share for share in before if before[share] == gone.id}
+
+    def test_tasks_are_shared_out_about_evenly(self) -> None:
+        members = [member(number) for number in range(8)]
+        owners = [owner(share, members) for share in SHARES]
+        counts = [owners.count(each.id) for each in members]
+        assert min(counts) > 25
+        assert max(counts) < 80
+
+    def test_a_task_goes_to_those_that_do_it(self) -> None:
+        members = [
+            member(1, roles=frozenset({"export"})),
+            member(2, queues=frozenset({"other"})),
+            member(3, report=Report(lacking=frozenset({"q"}))),
+            member(4),
+        ]
+        assert {owner(Share("combine", "q", number), members) for number in range(20)} == {members[3].id}
+        assert owner(Share("combine", "q", 1), members[:3]) is None
+
+    def test_a_worker_that_is_stuck_in_a_task_loses_it_to_the_next_in_order(self) -> None:
+        members = [member(number) for number in range(4)]
+        share = SHARES[0]
+        first = owner(share, members)
+        rest = [each for each in members if each.id != first]
+        second = owner(share, rest)
+        stuck = [
+            member(int.from_bytes(each.id), report=Report(stuck=frozenset({str(share)})))
+            if each.id == first
+            else each
+            for each in members
+        ]
+
+        assert owner(share, stuck) == second
+        assert owner(SHARES[1], stuck) == owner(SHARES[1], members)
+        everyone = [member(number, report=Report(stuck=frozenset({str(share)}))) for number in range(4)]
+        assert owner(share, everyone) == first
+
+
+class TestMembership:
+    """Coming, beating, going, and being taken for gone."""
+
+    @pytest.fixture(autouse=True)
+    def _empty(self, db: Any) -> None:
+        transact(db, lambda tr: tr.clear_range(*keys.workers()))
+
+    def test_workers_see_each_other_come_and_leave(self, db: Any) -> None:
+        first, second = Membership(db), Membership(db)
+        assert first.beat(Report())
+        assert not first.beat(Report())
+        assert all(first.is_mine(share) for share in SHARES)
+        second.beat(Report())
+        assert first.beat(Report())
+        assert {share for share in SHARES if first.is_mine(share)} == {
+            share for share in SHARES if not second.is_mine(share)
+        }
+        second.leave(1.0)
+        assert first.beat(Report())
+        assert all(first.is_mine(share) for share in SHARES)
+
+    def test_one_that_beats_no_more_is_gone_after_several_reads_and_long_enough(self, db: Any) -> None:
+        clock = Clock()
+        first, second = Membership(db, clock=clock), Membership(db)
+        second.beat(Report())
+        first.beat(Report())
+        for _ in range(10):  # reads alone do not count
+            assert not first.beat(Report())
+        clock.now += 1000  # nor does time alone, after a suspension of this worker say
+        second.beat(Report())
+        assert not first.beat(Report())
+        for _ in range(2):
+            clock.now += 5
+            assert not first.beat(Report())
+        clock.now += 5
+        assert first.beat(Report())
+        assert all(first.is_mine(share) for share in SHARES)
+        assert ids(db) == [first.id]
+
+    def test_one_that_is_taken_for_gone_comes_back_with_its_next_beat(self, db: Any) -> None:
+        clock = Clock()
+        first, second = Membership(db, clock=clock), Membership(db)
+        second.beat(Report())
+        for _ in range(5):
+            first.beat(Report())
+            clock.now += 5
+        assert ids(db) == [first.id]
+        watch = transact(db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
+        second.beat(Report())
+        watch.wait()
+        assert first.beat(Report())
+        assert not all(first.is_mine(share) for share in SHARES)
+
+    def test_a_row_of_long_ago_counts_for_nobody_from_the_first(self, db: Any) -> None:
+        """After all workers were killed, the first one that starts need not wait."""
+        dead = Membership(db, every=1e-6)
+        dead.beat(Report())
+        transact(db, lambda tr: tr.set(b"other", b""))
+        first = Membership(db)
+        first.beat(Report())
+        assert all(first.is_mine(share) for share in SHARES)
+        assert ids(db) == [first.id]
+
+    def test_what_a_worker_says_of_itself_is_read_by_the_others(self, db: Any) -> None:
+        worker = Membership(db, ["export"], ["a", "b"])
+        report = Report(frozenset({"a"}), frozenset({"export/b/1"}), {"totals": {"passes": 3}})
+        worker.beat(report)
+        (found,) = transact(db, lambda tr: read_members(tr.snapshot))
+        assert (found.roles, found.queues) == (frozenset({"export"}), frozenset({"a", "b"}))
+        assert found.report == report
+
+    @pytest.mark.parametrize("value", [b"", b"\0" * 10, b"\0" * 10 + b"\x80", b"\0" * 10 + b"\xa1aa\x01"])
+    def test_a_row_that_is_not_cqs_is_said(self, value: bytes) -> None:
+        with pytest.raises(CorruptData):
+            Member.of_row(keys.worker(b"12345678"), value)
+
+
+def ids(db: Any) -> list[bytes]:
+    return [each.id for each in transact(db, lambda tr: read_members(tr.snapshot))]
