@@ -64,7 +64,6 @@ def test_the_fixture_is_an_empty_store_that_the_application_opens_too(cq_db: Any
 
 SUITE = """
 import cq
-from cq.results import ManyFailed
 from cq.testing import assert_values
 
 def test_one(cq_db):
