@@ -36,7 +36,7 @@ def export_config(
 ) -> None:
     """Print the settings of queues as a JSON document, for `cq import-config`; with --json in one line.
 
-    Types, buckets, combiner, observers with their settings, and whether it is paused; no updates and no values.
+    Types, buckets, combiner, observers with their settings, priority and pauses; no updates and no values.
     """
     document = carrying.export_config(open_store(store), queues or ())
     if json:

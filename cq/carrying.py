@@ -31,6 +31,7 @@ _FLAGS: Final = {what: get_args(kind) or (kind,) for what, kind in get_type_hint
 _NAMES: Final = {
     bool: "true or false",
     dict: "an object",
+    float: "a number",
     int: "an integer",
     list: "an array",
     str: "a string",
@@ -224,8 +225,9 @@ def _flags(found: dict[str, Any], where: str) -> Flags:
     """Flags that are left out are as usual: an older cq may not have known them."""
     for what, value in found.items():
         _check_known(what, _FLAGS, where)
-        if type(value) not in _FLAGS[what]:
-            raise InvalidConfiguration(f"expected {what!r} of {where} to be {_NAMES[_FLAGS[what][0]]}")
+        kinds = _FLAGS[what]
+        if type(value) not in kinds and not (type(value) is int and float in kinds):
+            raise InvalidConfiguration(f"expected {what!r} of {where} to be {_NAMES[kinds[0]]}")
     return Flags(**found)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cq import codec, keys
@@ -218,7 +218,8 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
     observers = [_spec(each) for each in wanted.observers]
     _create(tr, wanted.name, _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers))
     if flags != Flags():
-        tr.set(QueueKeys(wanted.name).flags, codec.encode(asdict(flags)))
+        check_priority(flags.priority)
+        tr.set(QueueKeys(wanted.name).flags, flags.to_bytes())
 
 
 def _create(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
@@ -296,9 +297,14 @@ def prioritize(db: Database, name: str, priority: int) -> None:
 
     Raises `QueueNotConfigured`, `InvalidConfiguration`.
     """
+    _change_flags(db, name, priority=check_priority(priority))
+
+
+def check_priority(priority: object) -> int:
+    """The priority itself; raises `InvalidConfiguration`."""
     if type(priority) is not int or not 1 <= priority <= MAX_PRIORITY:
         raise InvalidConfiguration(f"expected a priority of 1 to {MAX_PRIORITY}, got: {priority!r}")
-    _change_flags(db, name, priority=priority)
+    return priority
 
 
 def _change_flags(db: Database, name: str, **changes: Any) -> None:

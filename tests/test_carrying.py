@@ -80,6 +80,8 @@ queues = st.fixed_dictionaries(
         "buckets": st.integers(1, 4096),
         "observers": observers,
         "paused": st.none() | st.text(st.characters(codec="utf-8"), max_size=10),
+        "seconds": st.none() | st.floats(0.1, 1e9),
+        "priority": st.integers(1, 100),
     }
 )
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,10}", fullmatch=True)
@@ -95,7 +97,8 @@ def test_any_settings_come_back_as_they_were(wanted: dict[str, dict[str, Any]]) 
             app.queue(name, combiner=combiner, observers=each["observers"])
             app.configure(here, name, key=each["key"], value=value, buckets=each["buckets"])
             if each["paused"] is not None:
-                cq.pause(here, name, each["paused"])
+                cq.pause(here, name, each["paused"], seconds=each["seconds"])
+            cq.prioritize(here, name, each["priority"])
         text = to_text(export_config(here))
 
         assert import_config(there, from_text(text), app, CHECKED) == Imported(sorted(wanted), [])
@@ -259,6 +262,8 @@ URL = "postgresql://me:secret@host/db"
         ([*SECOND, "combiner", "name", "mean"], "combiner mean@1, this process has none of that name: start it with"),
         ([*SECOND, "combiner", "name", "union"], "queue 'second': expected a value type of set"),
         ([*SECOND, "flags", "paused", 1], "expected 'paused' of flags of queue 'second' to be true or false"),
+        ([*SECOND, "flags", "priority", 0], "queue 'second': expected a priority of 1 to 100"),
+        ([*SECOND, "flags", "until", "now"], "expected 'until' of flags of queue 'second' to be a number"),
         ([*SECOND, "flags", "speed", 1], "flags of queue 'second' has 'speed', which"),
         ([*SECOND, "flags", "reason", "\udcff"], "expected a value that CBOR can carry"),
         ([*OBSERVERS, 0, "top"], "expected each observer of queue 'second' to be an object, got a string"),
@@ -295,11 +300,11 @@ def test_the_document_of_these_tests_is_one(cq_db: Any) -> None:
 
 def test_flags_that_an_older_cq_did_not_know_are_as_usual(cq_db: Any) -> None:
     document = copy.deepcopy(DOCUMENT)
-    document["queues"]["first"]["flags"] = {"paused": True}
+    document["queues"]["first"]["flags"] = {"paused": True, "until": 5}  # some programs write 5.0 so
 
     import_config(cq_db, document, built_in=CHECKED)
 
-    assert cq.transact(cq_db, lambda tr: read_flags(tr, "first")) == Flags(paused=True)
+    assert cq.transact(cq_db, lambda tr: read_flags(tr, "first")) == Flags(paused=True, until=5.0)
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 1])
