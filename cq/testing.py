@@ -24,6 +24,7 @@ from cq.errors import ConfigurationError
 from cq.keys import QueueKeys
 from cq.observers import top
 from cq.observers.builtin import FACTORIES, observer_tasks
+from cq.observers.exports import exporter_tasks
 from cq.observers.exportstatus import export_status
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
@@ -67,7 +68,7 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
     Args:
         db: a database of either store.
         queues: these only; all queues of the store if left out, as it should be where observers add to queues.
-        app: the code of combiners and observers that are not built in.
+        app: the code of combiners and observers that are not built in, and exporters.
 
     Raises:
         QueueNotConfigured: a queue named does not exist.
@@ -76,10 +77,11 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
         AssertionError: observers add to the queues again and again.
     """
     names = [_handle(queue).name for queue in queues]
+    code_of = app or App()
     for _ in range(ROUNDS):
-        waiting = transact(db, lambda tr: _notified(tr, names))
+        waiting = transact(db, lambda tr: _notified(tr, names, code_of))
         for name in filter(waiting.get, waiting):
-            code = transact(db, lambda tr: _code(tr, name, app or App()))  # noqa: B023 - runs at once
+            code = transact(db, lambda tr: _code(tr, name, code_of))  # noqa: B023 - runs at once
             for number in waiting[name]:
                 _combine(db, code, number)
             switch_observers(db, name)
@@ -90,10 +92,16 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
             f"after {ROUNDS:,} rounds there is still something to combine, in the queues "
             f"{', '.join(filter(waiting.get, waiting))}: do observers add to them again and again?"
         )
+    exporters = {name: each for name, each in code_of.exporters.items() if name in names or not names}
     for name in waiting:
         config = transact(db, lambda tr: read_config(tr.snapshot, name))  # noqa: B023
-        for tasks in observer_tasks(db, _at_once(config)).values():
+        found = observer_tasks(db, _at_once(config))
+        for tasks in found.values():
             _run_tasks(tasks)
+        if "export" in found:
+            exporters.pop(name, None)  # the table gets it all
+    for name, exporter in exporters.items():
+        _run_tasks(exporter_tasks(db, name, exporter))
 
 
 def assert_values(db: Database, queue: str | CombineQueue, expected: Mapping[Any, Any]) -> None:
@@ -127,7 +135,7 @@ def assert_drained(db: Database, *queues: str | CombineQueue) -> None:
     The message names what does and was, with errors. Without queues this is about all of the store.
     """
     __tracebackhide__ = True
-    names = [_handle(queue).name for queue in queues] or transact(db, lambda tr: queue_names(tr.snapshot))
+    names = [_handle(queue).name for queue in queues] or _all_names(db)
     lines = [f"queue {name!r}: {line}" for name in names for line in _left(db, name)]
     if lines:
         raise AssertionError("\n  ".join(["not everything is combined and exported:", *lines]))
@@ -140,10 +148,16 @@ def _handle(queue: str | CombineQueue) -> CombineQueue:
 # Draining
 
 
-def _notified(tr: Transaction, names: list[str]) -> dict[str, list[int]]:
-    """The buckets with work of the queues of these names, or of all; raises `QueueNotConfigured`."""
+def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[int]]:
+    """The buckets with work of the queues of these names, or of all; raises `QueueNotConfigured`.
+
+    An export queue has no such buckets, and no configuration.
+    """
     found = {}
-    for name in names or queue_names(tr.snapshot):
+    configured = queue_names(tr.snapshot)
+    for name in names or configured:
+        if name not in configured and name in app.exporters:
+            continue
         read_config(tr.snapshot, name)
         keys = QueueKeys(name)
         rows = tr.snapshot.get_range(*keys.notifications())
@@ -152,7 +166,7 @@ def _notified(tr: Transaction, names: list[str]) -> dict[str, list[int]]:
 
 
 def _code(tr: Transaction, name: str, app: App) -> QueueCode:
-    if (flags := read_flags(tr.snapshot, name)).paused:
+    if (flags := read_flags(tr.snapshot, name)).is_paused(time.time()):
         raise ConfigurationError(f"updates wait in queue {name!r}, which is paused: {flags.reason}")
     return app.code(read_config(tr.snapshot, name), FACTORIES)
 
@@ -194,9 +208,15 @@ def _run(task: Task) -> float:
 # What is left
 
 
+def _all_names(db: Database) -> list[str]:
+    return sorted(
+        {*transact(db, lambda tr: queue_names(tr.snapshot)), *(each.name for each in export_status(db))}
+    )
+
+
 def _left(db: Database, name: str) -> list[str]:
     """What waits in a queue or was set aside, a line each."""
-    lines = transact(db, lambda tr: _left_to_combine(tr, name))
+    lines = transact(db, lambda tr: _left_to_combine(tr, name) if name in queue_names(tr.snapshot) else [])
     for each in export_status(db, name):
         if each.rows or each.state != "active":
             error = f": {each.error}" if each.error else ""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers import sqlcheck
 from cq.observers.cloud import CloudReader
+from cq.observers.export import ExportQueue
 from cq.observers.exports import DEFAULT_ENV, export_spec, find_export
 from cq.observers.top import top
 from cq.results import ManyFailed
@@ -169,6 +171,36 @@ def test_an_export_is_done_and_one_that_fails_is_named(
     drain(db, name)
 
     assert_drained(db, name)
+
+
+def test_an_exporter_of_the_application_gets_what_waits(db: Any, name: str) -> None:
+    app = cq.App()
+    sent = {}
+
+    @app.exporter(name)
+    def send(batch: Any) -> None:
+        sent.update({entry.key: entry.value for entry in batch})
+
+    db.transact(lambda tr: ExportQueue(name).add(tr, "a", 1))
+    assert message(assert_drained, db, name)[1:] == [
+        f"  queue {name!r}: rows that wait to be exported: 1; the export is active"
+    ]
+
+    drain(db, name, app=app)
+
+    assert sent == {"a": 1}
+    assert_drained(db, name)
+
+
+def test_a_pause_that_is_over_is_none(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    add(db, name, {"a": 1})
+    cq.pause(db, name, seconds=0.001)
+    time.sleep(0.002)
+
+    drain(db, name)
+
+    assert_values(db, name, {"a": 1})
 
 
 def test_observers_of_all_values_are_switched_to(db: Any, name: str) -> None:
