@@ -26,13 +26,16 @@ from cq.errors import (
     InvalidData,
     InvalidUrl,
     NotAStore,
+    NotNow,
     PendingUnreadable,
     QueueNotConfigured,
     StoreError,
     StoreUnreachable,
     TooLarge,
 )
+from cq.purging import delete, purge
 from cq.queue import CombineQueue, Page
+from cq.reshaping import rebucket
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
 from cq.store.transact import transact, transactional
 
@@ -53,6 +56,7 @@ __all__ = [
     "InvalidData",
     "InvalidUrl",
     "NotAStore",
+    "NotNow",
     "Observer",
     "ObserverSpec",
     "Page",
@@ -64,10 +68,13 @@ __all__ = [
     "TooLarge",
     "changes",
     "configure",
+    "delete",
     "open",
     "pause",
     "prioritize",
+    "purge",
     "put_observer",
+    "rebucket",
     "rebuild_observer",
     "remove_observer",
     "resume",

@@ -32,6 +32,12 @@ class QueueCode:
     observers: tuple[ObserverFunction, ...]
 
     @property
+    def shapes(self) -> list[QueueCode]:
+        """The code by which passes drain the shape before, if there is one to drain, and that of the shape now."""
+        former = self.config.under_former_shape()
+        return [self] if former is None else [replace(self, config=former), self]
+
+    @property
     def is_foreign(self) -> bool:
         """Whether combining the queue runs code that is not cq's own."""
         return bool(self.observers) or BUILT_IN.get(self.combiner.name) is not self.combiner

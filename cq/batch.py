@@ -104,7 +104,8 @@ def read_batch(
     read_version = tr.get_read_version()
     state = tr.get(keys.state(generation, bucket))
     notification = tr.snapshot.get(keys.notification(generation, bucket))
-    if read_config(tr, config.name) != config:
+    stored = read_config(tr, config.name)
+    if config not in (stored, stored.under_former_shape()):
         raise CodeMismatch(f"the configuration of queue {config.name!r} has changed")
     version = read_version.wait()
     backlog = read_rows(tr.snapshot, keys.rows(generation, bucket), limits.read_bytes, version)

@@ -208,7 +208,7 @@ class Bucket:
         if result.told:
             cost = max(1.0, result.observer_bytes / result.told)
             self._cost = cost if cost > self._cost else 0.7 * self._cost + 0.3 * cost
-        if result.reported:
+        if result.reported or result.purged:
             self._max_report = min(2 * self._max_report, MAX_REPORT)
         if result.refilled:
             self._max_refill = min(2 * self._max_refill, MAX_REPORT)

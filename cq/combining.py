@@ -14,7 +14,8 @@
 
 A pass touches the store only through its transaction and has no other effect, so a retry after
 `commit_unknown_result` finds its own work done. Reading and reporting have limits of their own: a small row can
-mean large writes once observers have had their say. `cq.batch` has steps 1 to 3, `cq.reporting` has step 7.
+mean large writes once observers have had their say. `cq.batch` has steps 1 to 3,
+`cq.choosing` the first half of step 4, `cq.reporting` step 7.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from cq import codec, keys
+from cq import codec
 from cq.app import QueueCode
 from cq.batch import Batch, Limits, clear_rows, read_batch
 from cq.changes import Change
+from cq.choosing import choose
 from cq.errors import CqError, InvalidData
 from cq.keys import QueueKeys, place, version_of
+from cq.purging import is_to_be_purged, purge_some
 from cq.reading import read_bounded
 from cq.reporting import Refill, describe, read_refill, tell, told_so_far
+from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
 from cq.setaside import set_aside
 from cq.state import Memory, fresh_token
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction, error_code
+from cq.store.api import VERSIONS_PER_SECOND, Transaction, error_code
 
 _NOTHING: Final[Mapping[bytes, str]] = {}
 _MANY_FAILURES: Final = 10
@@ -115,13 +119,30 @@ class Pass:
             FDBError: from the store, also when an observer lets it pass.
         """
         batch = self.batch = self._read()
+        if is_blocked(self.tr.snapshot, self.config, self.bucket):
+            self.result.blocked = True
+            return self.result
         self.told = told_so_far(self.tr, self.code, self.bucket, batch.state)
         refilling = next((each for each, cursor in self.told.items() if cursor is not None), None)
+        if is_to_be_purged(self.config, batch.state):
+            self._purge(batch)
+            self._observe()
+            return self.result
         if batch.is_empty and refilling is None and self.told == batch.state.observers:
             if not batch.backlog.foreign:
                 self._clear_notification(batch)
             return self.result
-        self._choose(batch)
+        chosen = choose(
+            self.tr,
+            self.config,
+            self.bucket,
+            batch,
+            self.limits,
+            self.max_report,
+            self.suspects,
+            is_suspect_next=self.try_suspect,
+        )
+        self.report, self.all_staged_known = chosen.report, chosen.all_staged_known
         current = self._load_current()
         self.before_code(list(dict.fromkeys([*batch.updates, *self.report])))
         self._write_values(batch, current)
@@ -142,64 +163,6 @@ class Pass:
         self.result.was_ours = bool(batch.state.token) and batch.state.token == self.memory.token
         self.result.repeated = len(batch.backlog.rows) - len(batch.rows)
         return batch
-
-    # Choosing what to report
-
-    def _choose(self, batch: Batch) -> None:
-        """Set `report`, and whether all that is staged is known."""
-        self.all_staged_known = not batch.state.staged
-        self.last_staged: bytes | None = None
-        if not self.max_report or not (batch.at_end or self._is_overloaded(batch)):
-            return
-        if batch.state.staged:
-            self._read_staged(batch)
-        waiting = self._in_turn(batch)
-        others = [encoded for encoded in waiting if encoded not in self.suspects]
-        suspects = [encoded for encoded in waiting if encoded in self.suspects]
-        self.report = (
-            suspects[:1] if suspects and (self.try_suspect or not others) else others[: self.max_report]
-        )
-
-    def _is_overloaded(self, batch: Batch) -> bool:
-        since = batch.state.unfinished_since
-        return (
-            bool(since) and batch.read_version - since >= self.limits.overload_seconds * VERSIONS_PER_SECOND
-        )
-
-    def _in_turn(self, batch: Batch) -> list[bytes]:
-        """The keys with work in hash order, beginning behind the cursor, as far as all of them are known."""
-        cursor = batch.state.cursor
-        places = {
-            place(encoded): encoded
-            for encoded in {**batch.updates, **batch.staged}
-            if batch.has_work(encoded)
-        }
-
-        def turn(where: bytes) -> tuple[bool, bytes]:
-            return where <= cursor, where
-
-        order = sorted(places, key=turn)
-        if self.last_staged is not None:  # there may be more staged behind it, whose turn comes first
-            known = [where for where in order if turn(where) <= turn(self.last_staged)]
-            order = known or order[:1]
-        return [places[where] for where in order]
-
-    def _read_staged(self, batch: Batch) -> None:
-        """Read what is staged from the cursor onward, as much as may be reported."""
-        begin, end = self.keys.staged_of_bucket(self.config.buckets, self.bucket)
-        middle = min(max(begin, keys.after(self.keys.staged_at(batch.state.cursor))), end)
-        room = self.max_report + len(self.suspects) + 1
-        size = 0
-        for bounds in ((middle, end), (begin, middle)):
-            for row in self.tr.snapshot.get_range(*bounds, limit=room, streaming_mode=WANT_ALL):
-                encoded = self.keys.encoded_key(row.key)
-                batch.staged[encoded] = row.value
-                size += len(row.value)
-                room -= 1
-                if size > self.limits.load_bytes or room == 0:
-                    self.last_staged = place(encoded)
-                    return
-        self.all_staged_known = True
 
     # Combining and writing
 
@@ -332,6 +295,23 @@ class Pass:
             set_aside(self.tr, self.keys, encoded, self.refused[encoded], [])
         self.refill = refill
         self.result.refilled = len(refill.values)
+
+    # Purging
+
+    def _purge(self, batch: Batch) -> None:
+        """Delete the next values of the bucket, before anything else of it is combined."""
+        limit = 1 if self.condemned else max(1, self.max_report)
+        load = self.limits.load_bytes
+        purged = purge_some(self.tr, self.config, self.bucket, batch.state, limit, load, self.condemned)
+        self.changes, self.result.aside = purged.changes, purged.aside
+        self.report = list(purged.keys)
+        self.result.values = dict.fromkeys([*purged.keys, *purged.aside])
+        self.result.purged = len(self.result.values)
+        self.before_code(self.report)
+        self.result.more = True
+        self.result.token = fresh_token()
+        state = replace(purged.state, token=self.result.token, observers=self.told)
+        self.tr.set(self.keys.state(self.config.generation, self.bucket), state.to_bytes())
 
     # Finishing
 

@@ -10,8 +10,8 @@ Pauses lie in a key of their own, the flags, which only workers read: a change o
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from cq import codec, keys
@@ -23,7 +23,7 @@ from cq.errors import (
     QueueNotConfigured,
 )
 from cq.keys import QueueKeys
-from cq.store.api import METADATA_VERSION, TransactionRead
+from cq.store.api import METADATA_VERSION, Transaction, TransactionRead
 
 FORMAT: Final = 1
 """The version of the key layout and of what is stored; a higher one is refused."""
@@ -65,6 +65,13 @@ class ObserverConfig:
         return f"{self.name}@{self.version}" + (f"({settings})" if settings else "")
 
 
+class Shape(NamedTuple):
+    """Over how many buckets a queue is spread, and the generation of that."""
+
+    generation: int
+    buckets: int
+
+
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
     """The shape of a queue, as stored.
@@ -78,6 +85,9 @@ class QueueConfig:
         generation: counts the changes of `buckets`, from 1.
         observer_generations: how many generations of observers there have been.
         takes_delete: whether `DELETE` is an update of the queue.
+        former: the shape before, while what was added under it is being drained; else None.
+        told_before: observers of generations up to this one had been told of all values when the shape began.
+        purges: how often the queue has been purged, the latest time in the shape of `purge_generation`.
     """
 
     name: str
@@ -89,6 +99,16 @@ class QueueConfig:
     generation: int = 1
     observer_generations: int = 0
     takes_delete: bool = False
+    former: Shape | None = None
+    told_before: int = 0
+    purges: int = 0
+    purge_generation: int = 0
+
+    def under_former_shape(self) -> QueueConfig | None:
+        """The configuration by which passes drain the shape before; None when there is nothing to drain."""
+        if self.former is None:
+            return None
+        return replace(self, generation=self.former.generation, buckets=self.former.buckets, former=None)
 
     def to_bytes(self) -> bytes:
         """As stored under the queue's `config` key."""
@@ -106,6 +126,9 @@ class QueueConfig:
                 "generation": self.generation,
                 "observer_generations": self.observer_generations,
                 "takes_delete": self.takes_delete,
+                "former": self.former,
+                "told_before": self.told_before,
+                "purges": [self.purges, self.purge_generation],
             }
         )
 
@@ -119,6 +142,7 @@ class QueueConfig:
                 f"this version knows {FORMAT}): upgrade cq"
             )
         try:
+            former = stored["former"]
             return cls(
                 name,
                 KeyType.parse(stored["key"]),
@@ -129,6 +153,9 @@ class QueueConfig:
                 stored["generation"],
                 stored["observer_generations"],
                 stored["takes_delete"],
+                None if former is None else Shape(*former),
+                stored["told_before"],
+                *stored["purges"],
             )
         except (KeyError, TypeError, InvalidConfiguration) as error:
             raise CorruptData(
@@ -206,6 +233,13 @@ def read_config(tr: TransactionRead, name: str) -> QueueConfig:
             raise QueueNotConfigured(name)
         config = cache.configs[name] = QueueConfig.from_bytes(name, stored)
     return config
+
+
+def write_config(tr: Transaction, config: QueueConfig) -> None:
+    """Store a configuration, so that no add commits under the one before, and workers look at it."""
+    tr.set(QueueKeys(config.name).config, config.to_bytes())
+    tr.set_versionstamped_value(METADATA_VERSION, keys.INCOMPLETE_VERSIONSTAMP)
+    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
 
 
 def queue_names(tr: TransactionRead) -> list[str]:

@@ -26,10 +26,12 @@ from cq.config import (
     QueueConfig,
     read_config,
     read_flags,
+    write_config,
 )
 from cq.errors import ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys
-from cq.store.api import METADATA_VERSION, Database, Transaction
+from cq.reshaping import notify_all, refuse_while_rebucketing
+from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
@@ -224,10 +226,12 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
 
 def _create(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
     created = _with_observers(asked.shape(name, _NEW), asked.observers or [])
+    prefix = QueueKeys(name).prefix
+    tr.clear_range(prefix, keys.prefix_end(prefix))  # what workers of a deleted queue may have left
     tr.set(keys.queue_entry(name), b"")
     for observer in created.observers:  # there are no values yet: nothing to tell them first
         tr.set(QueueKeys(name).observer_current(observer.name), codec.encode(observer.generation))
-    _write(tr, created)
+    write_config(tr, created)
     return created
 
 
@@ -236,6 +240,7 @@ def _change_observers(tr: Transaction, current: QueueConfig, specs: list[Observe
     changed = _with_observers(current, specs)
     if changed == current:
         return current
+    refuse_while_rebucketing(current)
     queue = QueueKeys(current.name)
     names = {observer.name for observer in changed.observers}
     for observer in current.observers:
@@ -244,11 +249,8 @@ def _change_observers(tr: Transaction, current: QueueConfig, specs: list[Observe
             tr.clear_range(published, keys.prefix_end(published))
             tr.clear(queue.observer_current(observer.name))
     clear_abandoned(tr, changed)
-    for bucket in range(current.buckets):
-        tr.set_versionstamped_value(
-            queue.notification(current.generation, bucket), keys.INCOMPLETE_VERSIONSTAMP
-        )
-    _write(tr, changed)
+    notify_all(tr, current)
+    write_config(tr, changed)
     return changed
 
 
@@ -268,12 +270,6 @@ def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueCon
             ObserverConfig(spec.name, spec.version, dict(spec.settings), generations, spec.factory is None)
         ]
     return replace(current, observers=tuple(observers), observer_generations=generations)
-
-
-def _write(tr: Transaction, config: QueueConfig) -> None:
-    tr.set(QueueKeys(config.name).config, config.to_bytes())
-    tr.set_versionstamped_value(METADATA_VERSION, keys.INCOMPLETE_VERSIONSTAMP)
-    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
 
 
 def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | None = None) -> None:

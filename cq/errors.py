@@ -11,7 +11,8 @@
     │   ├── QueueNotConfigured      (LookupError) no queue of this name
     │   ├── ConfigurationConflict   the queue exists with other settings
     │   ├── CodeMismatch            this process lacks a combiner or observer that the queue asks for
-    │   └── NotReady                what an observer keeps is still being built
+    │   ├── NotReady                what an observer keeps is still being built
+    │   └── NotNow                  a change of the queue that must wait for one under way
     ├── InvalidData                 (ValueError) a key, update or operation id that a queue does not take
     │   └── TooLarge                a key, update or value beyond FoundationDB's limits
     ├── PendingUnreadable           pending updates asked for after an add in the same transaction
@@ -81,6 +82,7 @@ class ConfigurationConflict(ConfigurationError):
         return (
             f"queue {self.name!r} is configured with other settings: {changes}; "
             "nothing was changed: use the stored settings, or another queue name"
+            + ("; `cq rebucket` changes the number of buckets" if "buckets" in self.differences else "")
         )
 
 
@@ -90,6 +92,10 @@ class CodeMismatch(ConfigurationError):
 
 class NotReady(ConfigurationError):
     """What an observer keeps of a queue is still being built from the queue's values, by the workers' passes."""
+
+
+class NotNow(ConfigurationError):
+    """A change of a queue that must wait for another one, which workers are about to finish."""
 
 
 class InvalidData(CqError, ValueError):

@@ -24,7 +24,8 @@ big-endian, so that keys sort as the numbers do.
     P "y" observer                            generation that readers use      configure, workers
     P "z" observer 0 ...                      what an observer publishes       workers
     P "e" ...                                 what waits to be exported        see cq.exportkeys
-    P "config"                                shape of the queue               configure
+    P "config"                                shape of the queue               configure, rebucket, purge
+    P "purge"                                 versionstamp of the latest purge purge
     P "flags"                                 paused or not, and why           operators and workers
 
 A bucket is a contiguous range of hashes, so current values never move when the number of buckets changes, and
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 import re
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from cq.errors import CorruptData, InvalidConfiguration
@@ -133,6 +134,15 @@ def worker_of(key: bytes) -> bytes:
     return key[len(_WORKERS) :]
 
 
+class GenerationRanges(NamedTuple):
+    """The ranges of what a generation of a queue's shape has."""
+
+    rows: tuple[bytes, bytes]
+    notifications: tuple[bytes, bytes]
+    states: tuple[bytes, bytes]
+    attempts: tuple[bytes, bytes]
+
+
 class QueueKeys:
     r"""The keys of one queue.
 
@@ -144,6 +154,7 @@ class QueueKeys:
         self.prefix = ROOT + b"q/" + check_name(name).encode() + b"/"
         self.config = self.prefix + b"config"
         self.flags = self.prefix + b"flags"
+        self.purge = self.prefix + b"purge"
         self._values = self.prefix + b"d"
         self._staged = self.prefix + b"s"
         self._rows = self.prefix + b"u"
@@ -179,6 +190,11 @@ class QueueKeys:
     def all_rows(self) -> tuple[bytes, bytes]:
         """The range of all queued rows of the queue."""
         return self._rows, prefix_end(self._rows)
+
+    def rows_until(self, generation: int, bucket: int, versionstamp: bytes) -> tuple[bytes, bytes]:
+        """The range of a bucket's rows of transactions up to and with this versionstamp."""
+        prefix = self._rows + _BUCKET.pack(generation, bucket)
+        return prefix, prefix_end(prefix + versionstamp)
 
     def notification(self, generation: int, bucket: int) -> bytes:
         """The key that says that the bucket has work."""
@@ -283,6 +299,10 @@ class QueueKeys:
         """The range of a bucket's staged updates, in hash order."""
         return _hashes(self._staged, buckets, bucket)
 
+    def aside_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
+        """The range of what was set aside of a bucket's keys."""
+        return _hashes(self._aside, buckets, bucket)
+
     def staged_at(self, where: bytes) -> bytes:
         """The key of staged updates by their place."""
         return self._staged + where
@@ -308,6 +328,12 @@ class QueueKeys:
     def attempt(self, generation: int, bucket: int, worker: bytes) -> bytes:
         """The key that notes what a worker attempts at a bucket."""
         return self.attempts(generation, bucket)[0] + worker
+
+    def of_generation(self, generation: int) -> GenerationRanges:
+        """The ranges of all that a generation of the shape has."""
+        prefixes = self._rows, self._notifications, self._states, self._attempts
+        begins = [prefix + _HASH.pack(generation) for prefix in prefixes]
+        return GenerationRanges(*((begin, prefix_end(begin)) for begin in begins))
 
     def new_aside(self, encoded_key: bytes, piece: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a piece of what is set aside."""
@@ -347,6 +373,16 @@ def bucket_of(encoded_key: bytes, buckets: int) -> int:
     1
     """
     return crc32(encoded_key) * buckets >> 32
+
+
+def overlapping(buckets: int, bucket: int, others: int) -> range:
+    """Which of so many other buckets share hashes with a bucket.
+
+    >>> overlapping(4, 1, 8), overlapping(3, 1, 2)
+    (range(2, 4), range(0, 2))
+    """
+    first, end = bucket_bounds(buckets, bucket)
+    return range(first * others >> 32, ((end - 1) * others >> 32) + 1)
 
 
 def bucket_bounds(buckets: int, bucket: int) -> tuple[int, int]:

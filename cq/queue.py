@@ -175,6 +175,9 @@ class CombineQueue:
         return None if combiner.is_empty(value) else value
 
     def _queued_updates(self, snapshot: TransactionRead, config: QueueConfig, encoded: bytes) -> list[Any]:
+        """The updates of a key that wait, those added under a shape before it first."""
+        former = config.under_former_shape()
+        before = [] if former is None else self._queued_updates(snapshot, former, encoded)
         bucket = keys.bucket_of(encoded, config.buckets)
         try:
             backlog = read_rows(snapshot, self.keys.rows(config.generation, bucket), PENDING_BYTES)
@@ -191,7 +194,7 @@ class CombineQueue:
                 "run more workers, or read without pending"
             )
         rows = first_tries(snapshot, self.keys, backlog.rows)
-        return [update for row in rows for row_key, update in row.updates if row_key == encoded]
+        return before + [update for row in rows for row_key, update in row.updates if row_key == encoded]
 
     def _own_combiner(self, config: QueueConfig) -> Combiner:
         combiner = self._combiner or BUILT_IN.get(config.combiner.name)

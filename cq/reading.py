@@ -1,11 +1,14 @@
-"""Reading many keys at once without reading too much: futures in windows, bounded by bytes."""
+"""Reading many values without reading too much: bounded in number and bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from cq.store.api import Value
+from cq import codec
+from cq.config import QueueConfig
+from cq.keys import QueueKeys, after, place
+from cq.store.api import WANT_ALL, Transaction, Value
 
 _FIRST_WINDOW: Final = 128
 _LAST_WINDOW: Final = 1024
@@ -32,3 +35,21 @@ def read_bounded(
         start += window
         window = min(2 * window, _LAST_WINDOW)
     return found
+
+
+def read_values(
+    tr: Transaction, config: QueueConfig, bucket: int, before: bytes, limit: int, limit_bytes: int
+) -> tuple[list[tuple[bytes, Any]], bytes | None]:
+    """The next values of a bucket behind a place, as [(encoded key, value)], and how far that is; None for the end."""
+    queue = QueueKeys(config.name)
+    begin, end = queue.values_of_bucket(config.buckets, bucket)
+    begin = max(begin, after(queue.value_at(before)))
+    values: list[tuple[bytes, Any]] = []
+    size = 0
+    for row in tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
+        encoded = queue.encoded_key(row.key)
+        values.append((encoded, codec.decode(row.value)))
+        size += len(row.value)
+        if len(values) == limit or size > limit_bytes:
+            return values, place(encoded)
+    return values, None

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cq import codec
 from cq.app import QueueCode
 from cq.changes import Change
 from cq.errors import CqError
-from cq.keys import QueueKeys, after, place
+from cq.keys import QueueKeys
+from cq.reading import read_values
 from cq.state import BucketState
-from cq.store.api import WANT_ALL, Transaction, error_code
+from cq.store.api import Transaction, error_code
 
 
 class ReportFailed(CqError):
@@ -46,10 +46,13 @@ def told_so_far(tr: Transaction, code: QueueCode, bucket: int, state: BucketStat
 
     An observer that is new to a bucket without values has been told of all of them.
     """
-    told = {each.generation: state.observers.get(each.generation, b"") for each in code.config.observers}
+    config = code.config
+    told = {each.generation: state.observers.get(each.generation, b"") for each in config.observers}
     new = told.keys() - state.observers.keys()
+    told.update({each: None for each in new if each <= config.told_before})
+    new = {each for each in new if each > config.told_before}
     if new:
-        bounds = QueueKeys(code.config.name).values_of_bucket(code.config.buckets, bucket)
+        bounds = QueueKeys(config.name).values_of_bucket(config.buckets, bucket)
         if not tr.snapshot.get_range(*bounds, limit=1).to_list():
             told.update(dict.fromkeys(new))
     return told
@@ -65,19 +68,8 @@ def read_refill(
     limit_bytes: int,
 ) -> Refill:
     """The next values to tell an observer of, as they are with what the transaction has written so far."""
-    queue = QueueKeys(code.config.name)
-    begin, end = queue.values_of_bucket(code.config.buckets, bucket)
-    begin = max(begin, after(queue.value_at(before)))
-    refill = Refill(generation, before, None)
-    size = 0
-    for row in tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
-        encoded = queue.encoded_key(row.key)
-        refill.values.append((encoded, codec.decode(row.value)))
-        size += len(row.value)
-        if len(refill.values) == limit or size > limit_bytes:
-            refill.reached = place(encoded)
-            break
-    return refill
+    values, reached = read_values(tr, code.config, bucket, before, limit, limit_bytes)
+    return Refill(generation, before, reached, values)
 
 
 def tell(

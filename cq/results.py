@@ -18,6 +18,8 @@ class PassResult:
         refilled: values that an observer was told of for the first time.
         refilling: whether there are more such values.
         rows: rows taken away.
+        blocked: whether nothing was done, as the shape before has yet to be drained of these keys.
+        purged: values deleted by a purge.
         repeated: rows left out because an earlier transaction had added their operation.
         aside: {encoded key: error} of keys set aside (an empty key stands for a row that cannot be read).
         age: for how many seconds the last row taken had been queued, when more are left.
@@ -35,6 +37,8 @@ class PassResult:
     refilled: int = 0
     refilling: bool = False
     rows: int = 0
+    blocked: bool = False
+    purged: int = 0
     repeated: int = 0
     aside: dict[bytes, str] = field(default_factory=dict)
     age: float = 0.0

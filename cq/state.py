@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from cq import codec
@@ -25,6 +25,8 @@ class BucketState:
             end; 0 when the last one could.
         observers: {generation of an observer: hash and encoded key up to which it has been told of the values; None
             when it has been told of all}. One that is missing has been told of none.
+        purged: how many purges of the queue the bucket has been through, the one under way included.
+        purging: hash and encoded key up to which values are purged; None when no purge is under way.
     """
 
     token: bytes = b""
@@ -32,10 +34,12 @@ class BucketState:
     cursor: bytes = b""
     unfinished_since: int = 0
     observers: dict[int, bytes | None] = field(default_factory=dict)
+    purged: int = 0
+    purging: bytes | None = None
 
     def to_bytes(self) -> bytes:
         """As stored."""
-        return codec.encode([self.token, self.staged, self.cursor, self.unfinished_since, self.observers])
+        return codec.encode([getattr(self, each.name) for each in fields(self)])
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> BucketState:
@@ -43,7 +47,8 @@ class BucketState:
         if data is None:
             return cls()
         content = codec.decode(data)
-        if not isinstance(content, list) or list(map(type, content)) != [bytes, bool, bytes, int, dict]:
+        types = list(map(type, content)) if isinstance(content, list) else []
+        if types[:-1] != [bytes, bool, bytes, int, dict, int] or types[-1] not in (bytes, type(None)):
             raise CorruptData(f"a bucket's state is not one that cq wrote: {data!r}")
         return cls(*content)
 

@@ -29,6 +29,7 @@ from cq.observers.exportstatus import export_status
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.queue import CombineQueue
+from cq.reshaping import finish_rebucket
 from cq.rows import decode_row
 from cq.setaside import Aside, read_aside
 from cq.store import OpenDatabase
@@ -82,9 +83,13 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
         waiting = transact(db, lambda tr: _notified(tr, names, code_of))
         for name in filter(waiting.get, waiting):
             code = transact(db, lambda tr: _code(tr, name, code_of))  # noqa: B023 - runs at once
-            for number in waiting[name]:
-                _combine(db, code, number)
+            shapes = {shape.config.generation: shape for shape in code.shapes}
+            for generation, number in waiting[
+                name
+            ]:  # in this order, what a shape before has left comes first
+                _combine(db, shapes[generation], number)
             switch_observers(db, name)
+            finish_rebucket(db, name)
         if not any(waiting.values()):
             break
     else:
@@ -148,8 +153,8 @@ def _handle(queue: str | CombineQueue) -> CombineQueue:
 # Draining
 
 
-def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[int]]:
-    """The buckets with work of the queues of these names, or of all; raises `QueueNotConfigured`.
+def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[tuple[int, int]]]:
+    """The buckets with work (generation and number) of these queues, or of all; raises `QueueNotConfigured`.
 
     An export queue has no such buckets, and no configuration.
     """
@@ -161,7 +166,7 @@ def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[int
         read_config(tr.snapshot, name)
         keys = QueueKeys(name)
         rows = tr.snapshot.get_range(*keys.notifications())
-        found[name] = [keys.bucket_of_notification(row.key)[1] for row in rows]
+        found[name] = [keys.bucket_of_notification(row.key) for row in rows]
     return found
 
 

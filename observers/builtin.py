@@ -71,6 +71,6 @@ def observer_tasks(
     found = {}
     for observer in config.observers:
         role, tasks = _TASKS.get(observer.name, ("", None))
-        if tasks is not None and role in roles:
+        if tasks is not None and role in roles and observer.is_built_in:
             found[role] = tasks(db, config, observer)
     return found

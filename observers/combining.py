@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from cq.app import QueueCode
 from cq.backfill import switch_observers
@@ -16,12 +16,17 @@ from cq.failures import FailureShare
 from cq.keys import QueueKeys
 from cq.observers.jobs import Task, Totals
 from cq.observers.runner import DONE
+from cq.reshaping import finish_rebucket
 from cq.results import ManyFailed, PassResult
 from cq.state import Memory
 from cq.store.api import Database, Transaction, error_code
 from cq.store.transact import transact
 
 log = logging.getLogger("cq.worker")
+
+
+BLOCKED_SECONDS: Final = 0.1
+"""How soon a bucket is tried again of which the shape before has yet to be drained."""
 
 
 class Paused(CqError):
@@ -31,14 +36,22 @@ class Paused(CqError):
 class CombineTask(Task):
     """Passes over one bucket."""
 
-    def __init__(self, bucket: Bucket, failures: FailureShare, totals: Totals) -> None:
+    def __init__(
+        self, bucket: Bucket, failures: FailureShare, totals: Totals, *, is_former: bool = False
+    ) -> None:
         config = bucket.code.config
         self.bucket = bucket
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
         self.siblings = self.notification[:-4]
+        self._is_former = is_former
         self._failures = failures
         self._totals = totals
         self._is_left = False
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Generation and number of the bucket."""
+        return self.bucket.code.config.generation, self.bucket.bucket
 
     def __str__(self) -> str:
         return f"bucket {self.bucket.bucket} of queue {self.bucket.code.config.name!r}"
@@ -58,7 +71,7 @@ class CombineTask(Task):
         self._totals.count(result)
         self.age = result.age
         self._tell(result)
-        self._failures.report(result.reported + result.refilled, result.aside)
+        self._failures.report(result.reported + result.refilled + result.purged, result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe())
         if result.completed:
@@ -67,6 +80,10 @@ class CombineTask(Task):
             raise CorruptData(
                 "a row is stamped later than the read version: was it copied here from elsewhere?"
             )
+        if result.blocked:
+            return BLOCKED_SECONDS
+        if self._is_former and not result.more:
+            finish_rebucket(self.bucket.db, self.bucket.code.config.name)
         return 0.0 if result.more else DONE
 
     def leave(self) -> None:
@@ -107,11 +124,20 @@ def combine_tasks(
     limits: Limits | None = None,
     memory_bytes: int = 64_000_000,
 ) -> list[CombineTask]:
-    """A task for each bucket of a queue; together they remember at most so many bytes of current values."""
+    """A task for each bucket of a queue, those of a shape that is being drained included.
+
+    Together they remember at most so many bytes of current values.
+    """
     each = memory_bytes // code.config.buckets
     return [
-        CombineTask(Bucket(db, code, number, limits=limits, memory=Memory(each)), failures, totals)
-        for number in range(code.config.buckets)
+        CombineTask(
+            Bucket(db, shape, number, limits=limits, memory=Memory(each)),
+            failures,
+            totals,
+            is_former=shape is not code,
+        )
+        for shape in code.shapes
+        for number in range(shape.config.buckets)
     ]
 
 

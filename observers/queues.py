@@ -13,6 +13,7 @@ from cq.config import Flags, queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES
+from cq.reshaping import finish_rebucket
 from cq.store.api import Database, Transaction, Void
 from cq.store.transact import transact
 
@@ -37,6 +38,8 @@ def find_queues(db: Database, app: App, names: Sequence[str]) -> tuple[dict[str,
     for name, each in found.items():
         if not each.is_switched:
             switch_observers(db, name)
+        if each.code is not None and each.code.config.former is not None:
+            finish_rebucket(db, name)
     return found, watch
 
 
@@ -69,13 +72,13 @@ def _find(tr: Transaction, app: App, name: str) -> Found:
     return Found(code, is_switched=switched, flags=flags)
 
 
-def notified_buckets(db: Database, names: list[str]) -> dict[str, list[int]]:
-    """The buckets of these queues with work, at one read version for all of them."""
+def notified_buckets(db: Database, names: list[str]) -> dict[str, list[tuple[int, int]]]:
+    """The buckets of these queues with work, by generation and number, at one read version for all of them."""
 
-    def read(tr: Transaction) -> dict[str, list[int]]:
+    def read(tr: Transaction) -> dict[str, list[tuple[int, int]]]:
         ranges = {name: tr.snapshot.get_range(*QueueKeys(name).notifications()) for name in names}
         return {
-            name: [QueueKeys(name).bucket_of_notification(row.key)[1] for row in rows]
+            name: [QueueKeys(name).bucket_of_notification(row.key) for row in rows]
             for name, rows in ranges.items()
         }
 

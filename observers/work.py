@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cq.app import App
 from cq.batch import Limits
+from cq.config import MAX_BUCKETS
 from cq.failures import FailureShare
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
@@ -27,17 +28,17 @@ _MEMORY_BYTES = 64_000_000  # for current values, of all queues together
 
 @dataclass(slots=True)
 class OpenQueue:
-    """A queue that is worked on, as it was configured when it was opened."""
+    """A queue that is worked on, as it was configured when it was opened; its buckets by generation and number."""
 
     found: Found | None
     failures: FailureShare
-    buckets: list[Job]
+    buckets: dict[tuple[int, int], Job]
     others: list[Job]
 
     @property
     def jobs(self) -> list[Job]:
         """All of them."""
-        return self.buckets + self.others
+        return [*self.buckets.values(), *self.others]
 
 
 class Work:
@@ -76,9 +77,9 @@ class Work:
         """All jobs that are not of buckets to combine."""
         return [job for queue in self._open.values() for job in queue.others]
 
-    def bucket(self, name: str, number: int) -> Job:
-        """The job of a bucket."""
-        return self._open[name].buckets[number]
+    def bucket(self, name: str, place: tuple[int, int]) -> Job | None:
+        """The job of a bucket, by its generation and number; None for one of a shape that is no more."""
+        return self._open[name].buckets.get(place)
 
     def problem(self, name: str) -> str:
         """Why a queue is left alone; empty when it is not."""
@@ -105,7 +106,7 @@ class Work:
                 self._open[name] = self._opened(name, each)
         for name in self._app.exporters:
             if name not in self._open and name not in found and (not self._names or name in self._names):
-                self._open[name] = OpenQueue(None, FailureShare(), [], self._exporting(name))
+                self._open[name] = OpenQueue(None, FailureShare(), {}, self._exporting(name))
         for name, queue in self._open.items():
             for job in queue.jobs:
                 job.weight = found[name].flags.priority if name in found else 1.0
@@ -120,7 +121,7 @@ class Work:
         return now.code.config == before.code.config and not queue.failures.is_paused
 
     def _opened(self, name: str, found: Found) -> OpenQueue:
-        queue = OpenQueue(found, FailureShare(), [], [])
+        queue = OpenQueue(found, FailureShare(), {}, [])
         code = found.code
         if code is None:
             return queue
@@ -129,7 +130,10 @@ class Work:
             tasks = combine_tasks(
                 self._db, code, queue.failures, self._totals, limits=self._limits, memory_bytes=memory
             )
-            queue.buckets = [Job(task, Share("combine", name, at)) for at, task in enumerate(tasks)]
+            for task in tasks:
+                generation, number = task.place
+                share = Share("combine", name, generation * MAX_BUCKETS + number)
+                queue.buckets[task.place] = Job(task, share)
             queue.others.append(Job(TrimTask(self._db, name), Share("combine", name, -1)))
         for role, observers in observer_tasks(self._db, code.config, self._roles).items():
             queue.others += [Job(task, Share(role, name, at)) for at, task in enumerate(observers)]

@@ -160,7 +160,7 @@ class Worker:
             while not self._stopping.is_set():
                 self._load()
                 jobs = self._notified()
-                if not jobs:
+                if not jobs and not self._is_outdated:
                     self._finish_others()
                     return
                 for job in jobs:
@@ -363,7 +363,9 @@ class Worker:
             problem = self._work.problem(name)
             if buckets and problem:
                 raise ConfigurationError(f"updates wait that cannot be combined: {problem}")
-            jobs += [self._work.bucket(name, number) for number in buckets]
+            found = [self._work.bucket(name, place) for place in buckets]
+            jobs += [job for job in found if job is not None]
+            self._is_outdated |= None in found  # of a shape that this worker has not heard of yet
         return jobs
 
     def _finish_others(self) -> None:

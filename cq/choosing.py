@@ -1,0 +1,96 @@
+"""Which keys a pass reports: those whose turn it is, as far as it can be sure of that.
+
+Their turn is in hash order, beginning behind the last key that was reported while others waited, so that none starves.
+When the rows were not read to their end nothing is reported, unless that has been so for too long (overload).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from cq import keys
+from cq.batch import Batch, Limits
+from cq.config import QueueConfig
+from cq.keys import QueueKeys, place
+from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction
+
+
+@dataclass(slots=True)
+class Chosen:
+    """The encoded keys to report, and whether all that is staged in the bucket is known."""
+
+    all_staged_known: bool
+    report: list[bytes] = field(default_factory=list)
+
+
+def choose(
+    tr: Transaction,
+    config: QueueConfig,
+    bucket: int,
+    batch: Batch,
+    limits: Limits,
+    max_report: int,
+    suspects: Collection[bytes],
+    *,
+    is_suspect_next: bool,
+) -> Chosen:
+    """Choose at most `max_report` keys; what is staged for them is read into the batch.
+
+    Suspects are reported only when no others wait, or when it is their turn, and then one alone.
+    """
+    chosen = Chosen(not batch.state.staged)
+    if not max_report or not (batch.at_end or _is_overloaded(batch, limits)):
+        return chosen
+    last_staged = None
+    if batch.state.staged:
+        room = max_report + len(suspects) + 1
+        last_staged = _read_staged(tr, config, bucket, batch, room, limits.load_bytes)
+        chosen.all_staged_known = last_staged is None
+    waiting = _in_turn(batch, last_staged)
+    others = [encoded for encoded in waiting if encoded not in suspects]
+    suspected = [encoded for encoded in waiting if encoded in suspects]
+    is_next = bool(suspected) and (is_suspect_next or not others)
+    chosen.report = suspected[:1] if is_next else others[:max_report]
+    return chosen
+
+
+def _is_overloaded(batch: Batch, limits: Limits) -> bool:
+    since = batch.state.unfinished_since
+    return bool(since) and batch.read_version - since >= limits.overload_seconds * VERSIONS_PER_SECOND
+
+
+def _in_turn(batch: Batch, last_staged: bytes | None) -> list[bytes]:
+    """The keys with work in hash order, beginning behind the cursor, as far as all of them are known."""
+    cursor = batch.state.cursor
+    places = {
+        place(encoded): encoded for encoded in {**batch.updates, **batch.staged} if batch.has_work(encoded)
+    }
+
+    def turn(where: bytes) -> tuple[bool, bytes]:
+        return where <= cursor, where
+
+    order = sorted(places, key=turn)
+    if last_staged is not None:  # there may be more staged behind it, whose turn comes first
+        known = [where for where in order if turn(where) <= turn(last_staged)]
+        order = known or order[:1]
+    return [places[where] for where in order]
+
+
+def _read_staged(
+    tr: Transaction, config: QueueConfig, bucket: int, batch: Batch, room: int, load_bytes: int
+) -> bytes | None:
+    """Read what is staged from the cursor onward, so many keys; returns the place of the last one, None for all."""
+    queue = QueueKeys(config.name)
+    begin, end = queue.staged_of_bucket(config.buckets, bucket)
+    middle = min(max(begin, keys.after(queue.staged_at(batch.state.cursor))), end)
+    size = 0
+    for bounds in ((middle, end), (begin, middle)):
+        for row in tr.snapshot.get_range(*bounds, limit=room, streaming_mode=WANT_ALL):
+            encoded = queue.encoded_key(row.key)
+            batch.staged[encoded] = row.value
+            size += len(row.value)
+            room -= 1
+            if size > load_bytes or room == 0:
+                return place(encoded)
+    return None

@@ -1,0 +1,150 @@
+"""Deleting all that a queue holds, through its passes: `purge`; and the queue itself: `delete`.
+
+A purge is a mark in the configuration and the versionstamp of its commit. The first pass over a bucket that finds the
+mark drops what was queued up to that versionstamp, what is staged and what was set aside: nothing of a later
+transaction can be among it, as a pass that could have folded such updates would have found the mark, too. Then passes
+delete the values in hash order, a piece at a time, and tell the observers of each deletion; only then are updates of
+later transactions combined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cq import keys
+from cq.changes import Change
+from cq.config import QueueConfig, read_config, write_config
+from cq.errors import NotNow
+from cq.keys import QueueKeys, place
+from cq.reading import read_values
+from cq.setaside import set_aside
+from cq.state import BucketState
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+
+def purge(db: Database, name: str) -> QueueConfig:
+    """Have workers delete all values of a queue and all that waits; what is added later counts. Returns at once.
+
+    Observers are told of every deletion, so that a top and an exported table follow. Raises `QueueNotConfigured`, and
+    `NotNow` while the queue is being rebucketed.
+    """
+
+    def mark(tr: Transaction) -> QueueConfig:
+        current = read_config(tr, name)
+        if current.former is not None:
+            raise NotNow(f"queue {name!r} is still being rebucketed: run workers, and this again later")
+        changed = replace(current, purges=current.purges + 1, purge_generation=current.generation)
+        queue = QueueKeys(name)
+        tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
+        for bucket in range(current.buckets):
+            key = queue.notification(current.generation, bucket)
+            tr.set_versionstamped_value(key, keys.INCOMPLETE_VERSIONSTAMP)
+        write_config(tr, changed)
+        return changed
+
+    return transact(db, mark)
+
+
+def is_to_be_purged(config: QueueConfig, state: BucketState) -> bool:
+    """Whether a bucket has a purge before it, or under way."""
+    return _is_new(config, state) or state.purging is not None
+
+
+def _is_new(config: QueueConfig, state: BucketState) -> bool:
+    """Whether a bucket has a purge before it that it has not begun."""
+    return config.purge_generation == config.generation and state.purged < config.purges
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """A piece of a bucket's values that a pass deletes.
+
+    Attributes:
+        keys: encoded, those that the observers are to be told of.
+        changes: that they are to be told, with the place of each key in hash order.
+        aside: {encoded key: error} of those that they cannot be told of.
+        state: the bucket's, but for its token.
+    """
+
+    keys: list[bytes]
+    changes: list[tuple[bytes, Change]]
+    aside: dict[bytes, str]
+    state: BucketState
+
+
+def purge_some(
+    tr: Transaction,
+    config: QueueConfig,
+    bucket: int,
+    state: BucketState,
+    limit: int,
+    limit_bytes: int,
+    condemned: Mapping[bytes, str],
+) -> Purged:
+    """Delete the next values of a bucket, in a pass; at the beginning also all that waits there.
+
+    Those of condemned keys are deleted without the observers being told of them, which is noted as set aside.
+    """
+    cursor = state.purging
+    if cursor is None or _is_new(config, state):
+        cursor = b""
+        _drop_waiting(tr, config, bucket)
+    queue = QueueKeys(config.name)
+    values, reached = read_values(tr, config, bucket, cursor, limit, limit_bytes)
+    found = Purged([], [], {}, _purged_until(config, state, reached))
+    for encoded, value in values:
+        tr.clear(queue.value(encoded))
+        if encoded in condemned:
+            found.aside[encoded] = condemned[encoded]
+            set_aside(tr, queue, encoded, condemned[encoded], [])
+        else:
+            found.keys.append(encoded)
+            found.changes.append((place(encoded), Change(config.key.decode(encoded), value, None)))
+    return found
+
+
+def _purged_until(config: QueueConfig, state: BucketState, reached: bytes | None) -> BucketState:
+    purges = max(state.purged, config.purges)
+    return replace(state, staged=False, cursor=b"", unfinished_since=0, purged=purges, purging=reached)
+
+
+def _drop_waiting(tr: Transaction, config: QueueConfig, bucket: int) -> None:
+    """Clear what was queued before the purge, what is staged, and what was set aside, of a bucket."""
+    queue = QueueKeys(config.name)
+    versionstamp = tr.snapshot.get(queue.purge).value
+    if versionstamp is not None:
+        tr.clear_range(*queue.rows_until(config.generation, bucket, versionstamp))
+    tr.clear_range(*queue.staged_of_bucket(config.buckets, bucket))
+    tr.clear_range(*queue.aside_of_bucket(config.buckets, bucket))
+
+
+def is_purging(db: Database, name: str) -> bool:
+    """Whether a purge of a queue is not done in all buckets yet. Raises `QueueNotConfigured`."""
+    return transact(db, lambda tr: read_purging(tr.snapshot, read_config(tr.snapshot, name)))
+
+
+def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
+    """Whether any bucket has a purge before it, or under way."""
+    if config.purge_generation != config.generation:
+        return False
+    queue = QueueKeys(config.name)
+    states = [tr.get(queue.state(config.generation, bucket)) for bucket in range(config.buckets)]
+    return any(is_to_be_purged(config, BucketState.from_bytes(state.value)) for state in states)
+
+
+def delete(db: Database, name: str) -> None:
+    """Delete a queue with all that belongs to it, also what observers keep; a table it was exported to stays.
+
+    Adds, passes and exports under way fail or find it gone. One transaction. Raises `QueueNotConfigured`.
+    """
+
+    def forget(tr: Transaction) -> None:
+        config = read_config(tr, name)
+        write_config(tr, config)  # so that adds and workers learn of it
+        prefix = QueueKeys(name).prefix
+        tr.clear_range(prefix, keys.prefix_end(prefix))
+        tr.clear(keys.queue_entry(name))
+
+    transact(db, forget)

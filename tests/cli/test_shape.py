@@ -1,0 +1,83 @@
+"""`cq rebucket`, `purge`, `delete` and `drain`: what they wait for, ask and print."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+import cq
+from cq.testing import assert_values, drain
+from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.test_worker import running
+
+
+@pytest.fixture
+def words(db: Any) -> Any:
+    """A queue with a value, and an update that waits."""
+    cq.configure(db, "words", buckets=4)
+    queue = cq.CombineQueue("words")
+    db.transact(lambda tr: queue.add(tr, {"a": 1}))
+    drain(db)
+    db.transact(lambda tr: queue.add(tr, {"a": 1, "b": 1}))
+    return queue
+
+
+def test_with_workers_they_wait_until_it_is_done(cli: Cli, db: Any, words: Any) -> None:
+    worker = running(cli)
+    assert cli.run("rebucket", "words", "--buckets", "9").out == "queue 'words' has 9 buckets\n"
+    assert cli.run("drain", "words").out == "queue 'words' is drained\n"
+    assert_values(db, "words", {"a": 2, "b": 1})
+    db.transact(lambda tr: words.add(tr, {"a": 1}))
+    assert cli.run("purge", "words", "--yes").out == "queue 'words' is purged\n"
+    assert_values(db, "words", {})
+    assert cli.run("delete", "words", "--yes", "--json").rows() == [{"queue": "words", "done": "deleted"}]
+    assert cli.run("status", "words").status == 1
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(SECONDS) == 0
+
+
+@pytest.mark.usefixtures("words")
+def test_without_workers_what_is_begun_is_left_to_them(here: Here, db: Any) -> None:
+    assert here("rebucket", "words", "--buckets", "9", "--no-wait").out == (
+        "queue 'words' has 9 buckets: workers see to it\n"
+    )
+    again = here("rebucket", "words", "--buckets", "3")
+    assert (again.status, again.out) == (1, "")
+    assert "is still being rebucketed from 4 to 9 buckets: run workers, and this again later" in again.err
+    late = here("drain", "words", "--timeout", "0")
+    assert late.status == 1
+    assert "not drained in time: are workers running?" in late.err
+    drain(db)
+    assert here("rebucket", "words", "--buckets", "9").out == "queue 'words' has 9 buckets\n"
+    assert_values(db, "words", {"a": 2, "b": 1})
+    assert here("purge", "words", "--yes", "--no-wait", "--json").rows() == [
+        {"queue": "words", "done": "being purged"}
+    ]
+    drain(db)
+    assert_values(db, "words", {})
+
+
+@pytest.mark.usefixtures("words")
+def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here) -> None:
+    here("pause", "words", "--reason", "for this test")
+    for command in (["drain", "words"], ["purge", "words", "--yes"], ["rebucket", "words", "--buckets", "2"]):
+        ended = here(*command)
+        if command[0] == "rebucket":
+            assert "still being purged" in ended.err
+        else:
+            assert "paused (for this test): workers go on once `cq resume words` was run" in ended.err
+        assert ended.status == 1
+
+
+@pytest.mark.usefixtures("words")
+@pytest.mark.parametrize("command", ["purge", "delete"])
+def test_nothing_is_deleted_unless_somebody_is_sure(cli: Cli, db: Any, command: str) -> None:
+    ended = cli.run(command, "words")
+    assert ended.status == 1
+    assert "Say so with --yes" in ended.err
+    drain(db)
+    assert_values(db, "words", {"a": 2, "b": 1})
+    for missing in ("purge", "delete", "drain"):
+        assert "not configured" in cli.run(missing, "none", *(["--yes"] if missing != "drain" else [])).err
