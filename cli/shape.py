@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import cq
-from cq.cli.options import Json, Queue, Store, open_store
+from cq.cli.options import Json, Queue, Store, open_store, seconds_of
 from cq.cli.output import note, print_json, progress
 from cq.config import read_config, read_flags
 from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
@@ -28,6 +28,10 @@ def register(app: typer.Typer) -> None:
     app.command("rebucket", epilog="Example: cq rebucket words --buckets 64")(rebucket)
     app.command("purge", epilog="Example: cq purge words --yes")(purge)
     app.command("delete", epilog="Example: cq delete words --yes")(delete)
+    app.command(
+        "limit",
+        epilog="Examples: cq limit words --max-age 10m --max-bytes 1000000000; cq limit words --none",
+    )(limit)
     app.command("drain", epilog="Example: cq drain words --timeout 60")(drain)
 
 
@@ -77,6 +81,32 @@ def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = Fal
     _confirm(f"delete queue {queue!r} with all that it holds?", yes)
     cq.delete(db, queue)
     _tell(queue, json, "deleted")
+
+
+def limit(
+    queue: Queue,
+    max_age: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long updates may wait: 90s, 10m, 2h ...")
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(metavar="BYTES", help="How many bytes of updates may wait, about.")
+    ] = None,
+    when_full: Annotated[
+        str, typer.Option(metavar="MODE", help="What adds do then: raise an error, or admit the updates.")
+    ] = "raise",
+    none: Annotated[bool, typer.Option("--none", help="Have no limits.")] = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Limit what may wait in a queue. Limits that are left out are none.
+
+    Workers find out within a second or two that a queue is full, or is full no more; so do those who add.
+    """
+    if none == (max_age is not None or max_bytes is not None):
+        raise typer.BadParameter("expected --max-age, --max-bytes or both, or else --none")
+    seconds = None if max_age is None else seconds_of(max_age)
+    cq.limit(open_store(store), queue, seconds=seconds, size=max_bytes, mode=when_full)
+    _tell(queue, json, "without limits" if none else "limited")
 
 
 def drain(

@@ -28,11 +28,13 @@ from cq.errors import (
     NotAStore,
     NotNow,
     PendingUnreadable,
+    QueueFull,
     QueueNotConfigured,
     StoreError,
     StoreUnreachable,
     TooLarge,
 )
+from cq.pressure import limit
 from cq.purging import delete, purge
 from cq.queue import CombineQueue, Page
 from cq.reshaping import rebucket
@@ -62,6 +64,7 @@ __all__ = [
     "Page",
     "PendingUnreadable",
     "QueueConfig",
+    "QueueFull",
     "QueueNotConfigured",
     "StoreError",
     "StoreUnreachable",
@@ -69,6 +72,7 @@ __all__ = [
     "changes",
     "configure",
     "delete",
+    "limit",
     "open",
     "pause",
     "prioritize",

@@ -25,6 +25,12 @@ def progress(tr: TransactionRead, config: QueueConfig) -> dict[str, int]:
     return {each.name: sum(_is_complete(state, each) for state in states) for each in waiting}
 
 
+def is_settled(tr: TransactionRead, name: str) -> bool:
+    """Whether no change of shape is under way, and all observers have been told of all values."""
+    config = read_config(tr, name)
+    return config.former is None and not _not_current(tr, config)
+
+
 def switch_observers(db: Database, name: str) -> bool:
     """Have readers use the data of observers that have been told of all values; whether any was switched.
 

@@ -15,6 +15,7 @@ from cq.app import QueueCode
 from cq.attempts import Attempts, Condemned
 from cq.batch import Limits
 from cq.combining import Pass
+from cq.pace import Pace
 from cq.reporting import ReportFailed
 from cq.results import PassResult
 from cq.state import Memory
@@ -54,6 +55,7 @@ class Bucket:
         self.bucket = bucket
         self.limits = limits or Limits()
         self.memory = memory or Memory()
+        self.pace = Pace()
         self.attempts = Attempts(db, code.config, bucket)
         self._max_report = MAX_REPORT
         self._max_take: int | None = None
@@ -80,6 +82,7 @@ class Bucket:
             self._begin_attempt()
         tr = self.db.create_transaction()
         while True:
+            self.pace.begin()
             attempt = self._pass(tr)
             try:
                 result = attempt.run()
@@ -111,14 +114,14 @@ class Bucket:
 
     def _pass(self, tr: Transaction) -> Pass:
         self._passes += 1
-        afford = int(OBSERVER_BYTES / self._cost)
+        afford = self.pace.most(min(MAX_REPORT, int(OBSERVER_BYTES / self._cost)))
         refill = self._refilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
         return Pass(
             tr,
             self.code,
             self.bucket,
             memory=self.memory,
-            limits=self.limits,
+            limits=self.pace.limits(self.limits),
             max_report=0 if refill else max(1, min(self._max_report, afford)),
             max_refill=max(1, min(self._max_refill, afford)) if refill else 0,
             max_take=1 if self._condemned and self.attempts.cautious else self._max_take,
@@ -141,6 +144,7 @@ class Bucket:
         if code is None:
             raise error
         self._errors += 1
+        self.pace.refused(code)
         if self._is_fault_of_keys(attempt, code):
             self._shrink(attempt, error)
             return self.db.create_transaction()
@@ -196,6 +200,7 @@ class Bucket:
 
     def _learn(self, result: PassResult) -> None:
         """Take over what a committed pass has found out."""
+        self.pace.done()
         self._errors = 0
         if not result.was_ours:
             self.memory.forget()

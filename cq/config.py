@@ -87,6 +87,7 @@ class QueueConfig:
         takes_delete: whether `DELETE` is an update of the queue.
         former: the shape before, while what was added under it is being drained; else None.
         told_before: observers of generations up to this one had been told of all values when the shape began.
+        limited: whether there are limits of what may wait, so that adds are to look whether it is full.
         purges: how often the queue has been purged, the latest time in the shape of `purge_generation`.
     """
 
@@ -101,6 +102,7 @@ class QueueConfig:
     takes_delete: bool = False
     former: Shape | None = None
     told_before: int = 0
+    limited: bool = False
     purges: int = 0
     purge_generation: int = 0
 
@@ -129,6 +131,7 @@ class QueueConfig:
                 "former": self.former,
                 "told_before": self.told_before,
                 "purges": [self.purges, self.purge_generation],
+                "limited": self.limited,
             }
         )
 
@@ -155,6 +158,7 @@ class QueueConfig:
                 stored["takes_delete"],
                 None if former is None else Shape(*former),
                 stored["told_before"],
+                stored["limited"],
                 *stored["purges"],
             )
         except (KeyError, TypeError, InvalidConfiguration) as error:
@@ -180,6 +184,7 @@ class Flags:
     Attributes:
         paused, reason: whether workers leave the queue alone, and why.
         until: when a pause ends by itself, in seconds since 1970; None for not at all.
+        max_seconds, max_bytes, when_full: the limits of what may wait, see `cq.limit`.
         priority: the queue's share of the workers' time, as compared with other queues that have work; 1 to 100.
     """
 
@@ -187,10 +192,18 @@ class Flags:
     reason: str = ""
     until: float | None = None
     priority: int = DEFAULT_PRIORITY
+    max_seconds: float | None = None
+    max_bytes: int | None = None
+    when_full: str = "raise"
 
     def is_paused(self, now: float) -> bool:
         """Whether workers are to leave the queue alone at this time, in seconds since 1970."""
         return self.paused and (self.until is None or now < self.until)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there are limits of what may wait."""
+        return self.max_seconds is not None or self.max_bytes is not None
 
     def to_bytes(self) -> bytes:
         """As stored under the queue's `flags` key."""
@@ -250,3 +263,13 @@ def queue_names(tr: TransactionRead) -> list[str]:
 def read_flags(tr: TransactionRead, name: str) -> Flags:
     """Whether the queue is paused and why, and its priority."""
     return Flags.from_bytes(tr.get(QueueKeys(name).flags).value)
+
+
+def change_flags(tr: Transaction, name: str, **changes: Any) -> None:
+    """Change some of a queue's flags, and have workers look at them. Raises `QueueNotConfigured`."""
+    read_config(tr, name)
+    before = read_flags(tr, name)
+    after = replace(before, **changes)
+    if after != before:
+        tr.set(QueueKeys(name).flags, after.to_bytes())
+        tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)

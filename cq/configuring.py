@@ -24,12 +24,13 @@ from cq.config import (
     Named,
     ObserverConfig,
     QueueConfig,
+    change_flags,
     read_config,
-    read_flags,
     write_config,
 )
 from cq.errors import ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys
+from cq.pressure import check_limits
 from cq.reshaping import notify_all, refuse_while_rebucketing
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -218,9 +219,11 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
     Raises `InvalidConfiguration`.
     """
     observers = [_spec(each) for each in wanted.observers]
-    _create(tr, wanted.name, _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers))
+    created = _create(tr, wanted.name, _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers))
     if flags != Flags():
         check_priority(flags.priority)
+        check_limits(flags.max_seconds, flags.max_bytes, flags.when_full)
+        write_config(tr, replace(created, limited=flags.is_limited))
         tr.set(QueueKeys(wanted.name).flags, flags.to_bytes())
 
 
@@ -304,12 +307,4 @@ def check_priority(priority: object) -> int:
 
 
 def _change_flags(db: Database, name: str, **changes: Any) -> None:
-    def change(tr: Transaction) -> None:
-        read_config(tr, name)  # raises unless there is such a queue
-        before = read_flags(tr, name)
-        after = replace(before, **changes)
-        if after != before:
-            tr.set(QueueKeys(name).flags, after.to_bytes())
-            tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
-
-    transact(db, change)
+    transact(db, lambda tr: change_flags(tr, name, **changes))

@@ -15,6 +15,7 @@
     │   └── NotNow                  a change of the queue that must wait for one under way
     ├── InvalidData                 (ValueError) a key, update or operation id that a queue does not take
     │   └── TooLarge                a key, update or value beyond FoundationDB's limits
+    ├── QueueFull                   so much waits in the queue that adds are refused
     ├── PendingUnreadable           pending updates asked for after an add in the same transaction
     ├── BacklogTooDeep              more waits in the bucket than one read may combine
     └── CorruptData                 stored bytes that cq has not written
@@ -104,6 +105,10 @@ class InvalidData(CqError, ValueError):
 
 class TooLarge(InvalidData):
     """A key, update or value beyond what FoundationDB stores; nothing was written."""
+
+
+class QueueFull(CqError):
+    """More waits in the queue than its limits allow; nothing was written."""
 
 
 class PendingUnreadable(CqError):

@@ -25,6 +25,7 @@ big-endian, so that keys sort as the numbers do.
     P "z" observer 0 ...                      what an observer publishes       workers
     P "e" ...                                 what waits to be exported        see cq.exportkeys
     P "config"                                shape of the queue               configure, rebucket, purge
+    P "full"                                  why it is full, and what adds do workers
     P "purge"                                 versionstamp of the latest purge purge
     P "flags"                                 paused or not, and why           operators and workers
 
@@ -154,6 +155,7 @@ class QueueKeys:
         self.prefix = ROOT + b"q/" + check_name(name).encode() + b"/"
         self.config = self.prefix + b"config"
         self.flags = self.prefix + b"flags"
+        self.full = self.prefix + b"full"
         self.purge = self.prefix + b"purge"
         self._values = self.prefix + b"d"
         self._staged = self.prefix + b"s"

@@ -14,6 +14,7 @@ from cq.combiners import BUILT_IN, Combiner
 from cq.config import QueueConfig, read_config
 from cq.errors import BacklogTooDeep, CodeMismatch, InvalidData, PendingUnreadable
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
+from cq.pressure import refuse_if_full
 from cq.rows import first_tries, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, Database, Transaction, TransactionRead, error_code
 from cq.store.transact import transact
@@ -82,10 +83,12 @@ class CombineQueue:
 
         Raises:
             QueueNotConfigured: `cq.configure` has not been called.
+            QueueFull: the queue has limits, and more waits than these allow; nothing was written.
             InvalidData, TooLarge: a key, an update or the operation id does not fit; nothing was written.
             FDBError: from the store, as for any read; the retry loop deals with it.
         """
         config = read_config(tr, self.name)
+        refuse_if_full(tr, config)
         operation = None if once is None else codec.encode_operation(once)
         rows = _pack(config, updates, operation)
         for bucket, values in rows.items():

@@ -16,7 +16,6 @@ from cq.failures import FailureShare
 from cq.keys import QueueKeys
 from cq.observers.jobs import Task, Totals
 from cq.observers.runner import DONE
-from cq.reshaping import finish_rebucket
 from cq.results import ManyFailed, PassResult
 from cq.state import Memory
 from cq.store.api import Database, Transaction, error_code
@@ -36,14 +35,11 @@ class Paused(CqError):
 class CombineTask(Task):
     """Passes over one bucket."""
 
-    def __init__(
-        self, bucket: Bucket, failures: FailureShare, totals: Totals, *, is_former: bool = False
-    ) -> None:
+    def __init__(self, bucket: Bucket, failures: FailureShare, totals: Totals) -> None:
         config = bucket.code.config
         self.bucket = bucket
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
         self.siblings = self.notification[:-4]
-        self._is_former = is_former
         self._failures = failures
         self._totals = totals
         self._is_left = False
@@ -82,9 +78,10 @@ class CombineTask(Task):
             )
         if result.blocked:
             return BLOCKED_SECONDS
-        if self._is_former and not result.more:
-            finish_rebucket(self.bucket.db, self.bucket.code.config.name)
         return 0.0 if result.more else DONE
+
+    def enter(self) -> None:
+        self._is_left = False
 
     def leave(self) -> None:
         self._is_left = True
@@ -92,7 +89,6 @@ class CombineTask(Task):
     def end(self) -> None:
         """Forget what is remembered; notes of attempts are taken back by `end_attempts`, for all buckets at once."""
         self.bucket.rest()
-        self._is_left = False
 
     def _tell(self, result: PassResult) -> None:
         for encoded, error in result.aside.items():
@@ -130,12 +126,7 @@ def combine_tasks(
     """
     each = memory_bytes // code.config.buckets
     return [
-        CombineTask(
-            Bucket(db, shape, number, limits=limits, memory=Memory(each)),
-            failures,
-            totals,
-            is_former=shape is not code,
-        )
+        CombineTask(Bucket(db, shape, number, limits=limits, memory=Memory(each)), failures, totals)
         for shape in code.shapes
         for number in range(shape.config.buckets)
     ]

@@ -18,12 +18,14 @@ class Task(ABC):
         notification: the key that is present when there is work; None for a task that goes by time.
         siblings: what the notifications of all such tasks of the queue begin with, and no other key; None for a task
             that is the only one.
+        delay: for a task that goes by time: after how many seconds it first runs.
         age: for how many seconds the oldest work that the latest step has left had waited, about.
         problem: the latest error while it fails, else empty.
     """
 
     notification: bytes | None = None
     siblings: bytes | None = None
+    delay: float = 0.0
     age: float = 0.0
     problem: str = ""
 
@@ -34,6 +36,9 @@ class Task(ABC):
         Returns after how many seconds to run again: 0 for at once, `DONE` when the notification is to be waited for.
         It is removed by `compare_and_clear` with the value read, so that no news get lost.
         """
+
+    def enter(self) -> None:  # noqa: B027 - most need nothing
+        """The worker takes it up."""
 
     def leave(self) -> None:  # noqa: B027 - most steps are short
         """The worker is about to leave it: a step under way is to end soon. From any thread."""
@@ -61,6 +66,11 @@ class Job:
 
     def __str__(self) -> str:
         return str(self.task)
+
+    def own(self) -> None:
+        """It is this worker's now."""
+        self.task.enter()
+        self.owned = True
 
     def disown(self) -> None:
         """Run it no more, and stop soon if it is running."""

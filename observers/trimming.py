@@ -17,6 +17,8 @@ EVERY_SECONDS: Final = 3600.0
 class TrimTask(Task):
     """Looks through a queue's operation ids, a page in each step."""
 
+    delay = FIRST_SECONDS
+
     def __init__(self, db: Database, name: str) -> None:
         self.name = name
         self._db = db

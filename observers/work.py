@@ -17,7 +17,9 @@ from cq.observers.combining import combine_tasks
 from cq.observers.exports import NAME, exporter_tasks
 from cq.observers.jobs import Job, Totals
 from cq.observers.membership import Share
+from cq.observers.pressure import PressureTask
 from cq.observers.queues import Found, find_queues
+from cq.observers.settling import SettleTask
 from cq.observers.trimming import TrimTask
 from cq.store.api import Database, Void
 
@@ -135,6 +137,10 @@ class Work:
                 share = Share("combine", name, generation * MAX_BUCKETS + number)
                 queue.buckets[task.place] = Job(task, share)
             queue.others.append(Job(TrimTask(self._db, name), Share("combine", name, -1)))
+            if code.config.former is not None or not found.is_switched:
+                queue.others.append(Job(SettleTask(self._db, name), Share("combine", name, -3)))
+            if code.config.limited:
+                queue.others.append(Job(PressureTask(self._db, name), Share("combine", name, -2)))
         for role, observers in observer_tasks(self._db, code.config, self._roles).items():
             queue.others += [Job(task, Share(role, name, at)) for at, task in enumerate(observers)]
         if name in self._app.exporters:

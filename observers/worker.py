@@ -23,11 +23,11 @@ from cq.batch import Limits
 from cq.errors import CodeMismatch, ConfigurationError, InvalidConfiguration, QueueNotConfigured
 from cq.observers.arming import look
 from cq.observers.combining import CombineTask, Paused, end_attempts
+from cq.observers.finishing import finish
 from cq.observers.jobs import Job, Totals
 from cq.observers.membership import BEAT_SECONDS, ROLES, Membership, Report
 from cq.observers.queues import notified_buckets
 from cq.observers.runner import DONE, Runner
-from cq.observers.trimming import FIRST_SECONDS
 from cq.observers.watchslot import WatchSlot
 from cq.observers.work import Work
 from cq.store.api import Database, error_code
@@ -49,8 +49,6 @@ MOST_WATCHES: Final = 5_000
 """Of the 10,000 that a connection can have; tasks beyond are looked at once a second."""
 _SCAN_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.5  # how often a drain that waits looks whether it is to stop
-_OTHERS_SECONDS: Final = 10.0  # how long a drain waits for what works for observers and goes on failing
-_MOST_SECONDS: Final = 600.0  # how long it lets such work go on that has always more to do
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 10.0
 _DRAIN_TRIES: Final = 6
@@ -105,6 +103,7 @@ class Worker:
         self._is_shared = False  # whether tasks are shared out as of the latest beat
         self._next_look = 0.0
         self._next_resumption = math.inf  # when a pause ends by itself
+        self._taken: list[Job] = []  # jobs that are neither watched nor run yet
         self._is_scanning = False  # whether there are more tasks than watches
         self._used = False
         self._draining = False
@@ -161,7 +160,7 @@ class Worker:
                 self._load()
                 jobs = self._notified()
                 if not jobs and not self._is_outdated:
-                    self._finish_others()
+                    finish(self._work.others, self._stopping, self._failed)
                     return
                 for job in jobs:
                     self._runner.submit(job)
@@ -216,6 +215,9 @@ class Worker:
             self._load()
         if time.monotonic() >= self._membership.next_beat or not self._is_shared:
             self._beat()
+        if self._taken:
+            self._arm(self._taken)
+            self._taken = []
         if due:
             self._next_look = time.monotonic() + SAFETY_SECONDS
             self._arm([job for job in self._work.jobs if job.owned])
@@ -238,7 +240,7 @@ class Worker:
         if self._draining:
             watch.cancel()
             for job in self._work.jobs:
-                job.owned = True
+                job.own()
         else:
             self._changed.hold(watch, self._outdated, lambda: None)  # without it, the safety look does
             self._is_shared = False
@@ -275,10 +277,10 @@ class Worker:
         self._leave([job for job in jobs if job.owned and job not in mine])
         taken = [job for job in jobs if job in mine and not job.owned]
         for job in taken:
-            job.owned = True
+            job.own()
         self._is_shared = True
         self._is_scanning = len(mine) > MOST_WATCHES
-        self._arm(taken)
+        self._taken += taken
 
     def _leave(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -296,10 +298,10 @@ class Worker:
 
     def _arm(self, jobs: Sequence[Job]) -> None:
         """Submit the jobs that are notified, and watch those of the others that are not watched."""
-        waiting = [job for job in jobs if not self._runner.is_busy(job)]
+        waiting = [job for job in jobs if job.owned and not self._runner.is_busy(job)]
         for job in waiting:
             if job.task.notification is None:
-                self._runner.submit(job, FIRST_SECONDS)
+                self._runner.submit(job, job.task.delay)
         room = len(waiting)
         if self._is_scanning:
             room = MOST_WATCHES - sum(not job.watch.is_free for job in self._work.jobs)
@@ -317,9 +319,9 @@ class Worker:
         if self._draining or self._stopping.is_set():
             return
         try:
-            if job.owned:
+            if job.owned and job.task.notification is not None:
                 self._arm([job])
-            else:
+            elif not job.owned:
                 self._take_back([job])
         except Exception as error:  # noqa: BLE001 - it must not be lost: it runs again, if in vain
             log.warning("%s cannot be watched: %s", job, error)
@@ -367,33 +369,6 @@ class Worker:
             jobs += [job for job in found if job is not None]
             self._is_outdated |= None in found  # of a shape that this worker has not heard of yet
         return jobs
-
-    def _finish_others(self) -> None:
-        """Run what works for observers until it has nothing to do, or goes on failing."""
-        left = [job for job in self._work.others if job.task.notification]
-        deadline = time.monotonic() + _OTHERS_SECONDS
-        while left:
-            again = {job: self._finish(job, deadline) for job in left}
-            left = [job for job, seconds in again.items() if seconds != DONE]
-            seconds = min((again[job] for job in left), default=0.0)
-            if time.monotonic() + seconds > deadline or self._stopping.wait(seconds):
-                break
-        for job in left:
-            reason = f": {job.task.problem}" if job.task.problem else ""
-            log.warning("%s: left with work to do%s", job, reason)
-
-    def _finish(self, job: Job, deadline: float) -> float:
-        """Run a job until it has nothing to do or wants to wait, or has had its time without coming to an end."""
-        deadline += _MOST_SECONDS
-        try:
-            while (seconds := job.task.run()) == 0.0 and not self._stopping.is_set():
-                if time.monotonic() > deadline:
-                    break
-        except Exception as error:
-            if error_code(error) is None:
-                raise
-            return self._failed(job, error)
-        return seconds
 
 
 def _delay(failures: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq.backfill import is_settled
 from cq.config import Flags, read_flags
 from cq.observers import worker as worker_module
 from cq.observers.export import ExportQueue
@@ -19,6 +21,7 @@ from cq.observers.exportbatch import Batch
 from cq.observers.exportspec import export_spec
 from cq.observers.membership import Membership, Report
 from cq.observers.runner import DONE, Runner
+from cq.observers.settling import SettleTask
 from cq.observers.worker import Worker
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
@@ -498,3 +501,29 @@ class TestRunner:
         runner.submit("other")
 
         assert not runner.is_busy("other")
+
+
+def test_a_task_that_goes_by_time_and_is_done_runs_no_more(db: Any, name: str) -> None:
+    """One that settles a change, say: it must not keep the worker busy for ever."""
+    told, app = told_app(name)
+    cq.configure(db, name, buckets=1)
+    add(db, name, {"a": 1})
+    Worker(db, queues=[name]).drain()
+    app.configure(db, name)
+    worker = Worker(db, app, [name])
+    runs: list[object] = []
+    run = worker._run
+    worker._runner._work = lambda job: runs.append(job) or run(job)  # type: ignore[func-returns-value]
+    with running(worker):
+        told.wait_for(a=1)
+        while not transact(db, lambda tr: is_settled(tr.snapshot, name)):
+            threading.Event().wait(0.01)
+        settling = [job for job in worker._work.others if isinstance(job.task, SettleTask)]
+        assert len(settling) == 1
+        deadline = time.monotonic() + SECONDS
+        while worker._runner.is_busy(settling[0]):
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+        before = len(runs)
+        threading.Event().wait(0.3)
+        assert len(runs) == before

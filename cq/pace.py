@@ -1,0 +1,72 @@
+"""How much a pass takes: less after passes that were slow or refused, more again after quick ones.
+
+A pass is to stay under a second: a transaction lives five, and others wait for the bucket. What it may read and write
+is halved when it took longer, or when the store has refused it for being too old, too large or in conflict; it grows
+by half again with each pass that was quick, up to the limits given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from cq.batch import Limits
+from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD
+
+SLOW_SECONDS: Final = 1.0
+QUICK_SECONDS: Final = 0.25
+_LEAST: Final = 1 / 64
+_REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD)
+
+
+class Pace:
+    """The pace of the passes over one bucket.
+
+    Args:
+        clock: of this process, in seconds.
+
+    Attributes:
+        share: of the limits given, that a pass may take now.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.share = 1.0
+        self._clock = clock
+        self._begun = clock()
+
+    def begin(self) -> None:
+        """A pass begins."""
+        self._begun = self._clock()
+
+    def done(self) -> None:
+        """It is committed."""
+        seconds = self._clock() - self._begun
+        if seconds > SLOW_SECONDS:
+            self._slow_down()
+        elif seconds < QUICK_SECONDS:
+            self.share = min(1.0, self.share * 1.5)
+
+    def refused(self, code: int) -> None:
+        """It has failed with this error of the store."""
+        if code in _REFUSALS:
+            self._slow_down()
+
+    def limits(self, given: Limits) -> Limits:
+        """The limits of the next pass."""
+        if self.share == 1.0:
+            return given
+        return replace(
+            given,
+            read_bytes=int(given.read_bytes * self.share),
+            load_bytes=int(given.load_bytes * self.share),
+            write_bytes=int(given.write_bytes * self.share),
+        )
+
+    def most(self, keys: int) -> int:
+        """How many keys the next pass reports at most, of so many."""
+        return max(1, int(keys * self.share))
+
+    def _slow_down(self) -> None:
+        self.share = max(_LEAST, self.share / 2)

@@ -1,0 +1,144 @@
+"""Limits of what may wait in a queue: `limit`; and how adds learn that it is full.
+
+Limits lie in the queue's flags. A worker compares what waits with them about once a second, and sets or clears a small
+mark. Each adding process reads the mark at most once a second for each queue that has limits; adds write nothing for
+it. So a limit is kept about: what is added between two looks comes on top.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from cq import codec
+from cq.config import Flags, QueueConfig, change_flags, read_config, read_flags, write_config
+from cq.errors import InvalidConfiguration, QueueFull
+from cq.keys import QueueKeys, version_of
+from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+LOOK_SECONDS: Final = 1.0
+"""How often workers compare what waits with the limits, and how often a process that adds reads the mark at most."""
+MODES: Final = ("raise", "admit")
+_ENOUGH: Final = 0.8  # of a limit: below it a full queue is full no more
+
+
+def limit(
+    db: Database,
+    name: str,
+    *,
+    seconds: float | None = None,
+    size: int | None = None,
+    mode: str = "raise",
+) -> None:
+    """Set the limits of what may wait in a queue, in place of those before; without any it has none.
+
+    Args:
+        db: a database of either store.
+        name: the queue.
+        seconds: how long the oldest update may wait.
+        size: how many bytes of rows may wait, about.
+        mode: what adds do while either is exceeded: `raise` `QueueFull`, or `admit` the updates all the same, and let
+            `cq status` say so.
+
+    Workers see to it: without any, a queue that is full stays so, and one that is not is not found to be. Raises
+    `QueueNotConfigured`, `InvalidConfiguration`.
+    """
+    check_limits(seconds, size, mode)
+
+    def change(tr: Transaction) -> None:
+        config = read_config(tr, name)
+        change_flags(tr, name, max_seconds=seconds, max_bytes=size, when_full=mode)
+        limited = read_flags(tr, name).is_limited
+        if config.limited != limited:
+            write_config(tr, replace(config, limited=limited))
+        tr.clear(QueueKeys(name).full)
+
+    transact(db, change)
+
+
+def check_limits(seconds: float | None, size: int | None, mode: str) -> None:
+    """Raises `InvalidConfiguration` unless these are limits."""
+    if mode not in MODES:
+        raise InvalidConfiguration(f"expected the mode of a limit to be {' or '.join(MODES)}, got: {mode!r}")
+    for what, given in (("seconds", seconds), ("bytes", size)):
+        if given is not None and not given > 0:
+            raise InvalidConfiguration(f"expected a positive number of {what} as a limit, got: {given!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits in a queue: bytes of rows, about, and the age of the oldest in seconds."""
+
+    size: int
+    seconds: float
+
+
+def read_waiting(tr: Transaction, name: str) -> Waiting:
+    """What waits at the transaction's read version; one read for each bucket with work, and two more."""
+    snapshot, queue = tr.snapshot, QueueKeys(name)
+    version = tr.get_read_version()
+    size = snapshot.get_estimated_range_size_bytes(*queue.all_rows())
+    buckets = [queue.bucket_of_notification(row.key) for row in snapshot.get_range(*queue.notifications())]
+    firsts = [snapshot.get_range(*queue.rows(*bucket), limit=1) for bucket in buckets]
+    oldest = [version_of(queue.versionstamp_of_row(row.key)) for rows in firsts for row in rows]
+    now = version.wait()
+    return Waiting(size.wait(), max(0, now - min(oldest, default=now)) / VERSIONS_PER_SECOND)
+
+
+def compare(db: Database, name: str) -> str:
+    """Compare what waits with the limits, and mark the queue full, or full no more; why it is full, else empty."""
+    return transact(db, lambda tr: _compare(tr, name))
+
+
+def _compare(tr: Transaction, name: str) -> str:
+    flags = read_flags(tr.snapshot, name)
+    stored = read_full(tr.snapshot, name)
+    reason = _reason(flags, read_waiting(tr, name), _ENOUGH if stored else 1.0)
+    full = QueueKeys(name).full
+    if reason and (stored is None or stored.mode != flags.when_full):
+        tr.set(full, codec.encode([flags.when_full, reason]))
+    elif stored and not reason:
+        tr.clear(full)
+    return reason
+
+
+def _reason(flags: Flags, waiting: Waiting, share: float) -> str:
+    """Which limit is exceeded; of one that was exceeded before, this share counts."""
+    if flags.max_seconds is not None and waiting.seconds > share * flags.max_seconds:
+        return f"the oldest update has waited longer than {flags.max_seconds:,g} s"
+    if flags.max_bytes is not None and waiting.size > share * flags.max_bytes:
+        return f"more than {flags.max_bytes:,} bytes wait"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """The mark of a queue that is full: what adds are to do, and why."""
+
+    mode: str
+    reason: str
+
+
+def read_full(tr: TransactionRead, name: str) -> Full | None:
+    """The mark of a queue that is full, None when it is not."""
+    stored = tr.get(QueueKeys(name).full).value
+    return None if stored is None else Full(*codec.decode(stored))
+
+
+_known: WeakKeyDictionary[Any, dict[str, tuple[float, Full | None]]] = WeakKeyDictionary()
+
+
+def refuse_if_full(tr: Transaction, config: QueueConfig) -> None:
+    """Raises `QueueFull` if the queue is, as of a second ago at the earliest."""
+    if not config.limited:
+        return
+    known = _known.setdefault(tr.db, {})
+    until, full = known.get(config.name, (0.0, None))
+    if time.monotonic() >= until:
+        full = read_full(tr.snapshot, config.name)
+        known[config.name] = time.monotonic() + LOOK_SECONDS, full
+    if full is not None and full.mode == "raise":
+        raise QueueFull(f"queue {config.name!r} is full, {full.reason}: try again later, or run more workers")

@@ -1,0 +1,56 @@
+"""Running tasks to their end, in the calling thread: what a drain does for observers once all is combined."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cq.observers.jobs import Job
+from cq.observers.runner import DONE
+from cq.store.api import error_code
+
+log = logging.getLogger("cq.worker")
+
+PATIENCE_SECONDS: Final = 10.0
+"""How long tasks may go on failing, or ask for pauses."""
+MOST_SECONDS: Final = 600.0
+"""How long a task may go on that always has more to do."""
+
+
+def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job, Exception], float]) -> None:
+    """Run the jobs that are notified until they have nothing to do, or go on failing.
+
+    Args:
+        jobs: those of tasks that go by time are left out.
+        stopping: set to end early.
+        failed: called with a job and the store's error; returns how long to pause.
+    """
+    left = [job for job in jobs if job.task.notification]
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while left:
+        again = {job: _run(job, deadline + MOST_SECONDS, stopping, failed) for job in left}
+        left = [job for job, seconds in again.items() if seconds != DONE]
+        seconds = min((again[job] for job in left), default=0.0)
+        if time.monotonic() + seconds > deadline or stopping.wait(seconds):
+            break
+    for job in left:
+        reason = f": {job.task.problem}" if job.task.problem else ""
+        log.warning("%s: left with work to do%s", job, reason)
+
+
+def _run(
+    job: Job, deadline: float, stopping: threading.Event, failed: Callable[[Job, Exception], float]
+) -> float:
+    """Run a job until it has nothing to do or wants to wait, or has had its time."""
+    try:
+        while (seconds := job.task.run()) == 0.0 and not stopping.is_set():
+            if time.monotonic() > deadline:
+                break
+    except Exception as error:
+        if error_code(error) is None:
+            raise
+        return failed(job, error)
+    return seconds
