@@ -77,6 +77,8 @@ SETTINGS: Final = (
     Setting("worker.processes", int),
     Setting("worker.concurrency", int),
     Setting("worker.grace", float),
+    Setting("worker.metrics", str),
+    Setting("worker.log", str),
 )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from enum import StrEnum
 from types import FrameType
 from typing import Annotated
 
@@ -16,10 +16,19 @@ import typer
 from cq.cli.options import AppPath, Json, Store, load_app, open_store, opened
 from cq.cli.output import note, print_json
 from cq.config import read_config
+from cq.observers.logs import log_to_stderr
 from cq.observers.membership import ROLES
+from cq.observers.metrics import Address, serve
 from cq.observers.processes import Processes
 from cq.observers.systemd import Notifier
 from cq.observers.worker import CONCURRENCY, GRACE_SECONDS, Worker
+
+
+class Log(StrEnum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +36,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "worker",
         epilog="Examples: cq worker words; cq worker --processes 4; cq worker --drain; "
-        "cq worker --only export; cq worker --app shop.counts:app",
+        "cq worker --only export; cq worker --app shop.counts:app; cq worker --metrics 127.0.0.1:9100 --log json",
     )(worker)
 
 
@@ -52,6 +61,16 @@ def worker(
     with_input: Annotated[
         bool, typer.Option("--with-input", help="Stop when standard input ends, as on SIGTERM.")
     ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Serve metrics at [HOST:]PORT; process N of several at PORT + N, from 0."
+        ),
+    ] = None,
+    log: Annotated[
+        Log, typer.Option(metavar="text|json", help="Log lines for people, or of JSON for programs.")
+    ] = Log.TEXT,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log every pass and batch, too.")] = False,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
@@ -62,14 +81,27 @@ def worker(
     work, on any number of machines, and take over from those that die. Code for combiners, observers and exporters
     comes from --app only. With --json a line of totals is printed at the end.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr(as_json=log is Log.JSON, verbose=verbose)
+    say = note if log is Log.TEXT else _say_nothing
+    address = None if metrics is None else Address.parse(metrics)
     db, app = open_store(store), load_app(app_path)
-    runner = Worker(db, app, queues or (), roles=only or ROLES, concurrency=concurrency, grace=grace)
+    runner = Worker(
+        db,
+        app,
+        queues or (),
+        roles=only or ROLES,
+        concurrency=concurrency,
+        grace=grace,
+        measure=address is not None,
+    )
     exporters = app.exporters if app else {}
     db.transact(lambda tr: [read_config(tr.snapshot, name) for name in runner.names if name not in exporters])
     if processes > 1:
         opened.close()
-        raise typer.Exit(_run_processes(processes, grace))
+        say(f"cq worker: {processes} processes, ^C stops")
+        raise typer.Exit(_run_processes(processes, grace, address))
+    if address is not None:
+        opened.callback(serve(address))
     notifier = Notifier()
     stop_on_signals(runner.stop)
     if with_input:
@@ -77,30 +109,32 @@ def worker(
     if drain:
         runner.drain()
     else:
-        note("cq worker: waiting for updates, ^C stops")
+        say("cq worker: waiting for updates, ^C stops")
         runner.run(notifier.alive)
     notifier.stopping()
     totals = runner.totals.as_dict()
     if json:
         print_json(totals)
     else:
-        note("cq worker: " + ", ".join(f"{what} {number:,}" for what, number in totals.items()))
+        say("cq worker: " + ", ".join(f"{what} {number:,}" for what, number in totals.items()))
     if not runner.is_finished:
         # Steps that come to no end would keep the process from ending; what they do is thrown away by the store.
         sys.stdout.flush()
         os._exit(0)
 
 
-def _run_processes(number: int, grace: float) -> int:
+def _run_processes(number: int, grace: float, metrics: Address | None) -> int:
     """Run this command in so many processes, until told to stop."""
     # The options given last count.
     command = [sys.executable, "-m", "cq.cli", *sys.argv[1:], "--processes", "1", "--with-input"]
+    commands = [
+        command if metrics is None else [*command, "--metrics", str(metrics.plus(at))] for at in range(number)
+    ]
     notifier = Notifier()
     for variable in ("NOTIFY_SOCKET", "WATCHDOG_USEC"):
         os.environ.pop(variable, None)  # the parent speaks for all
-    running = Processes([command] * number, grace=grace)
+    running = Processes(commands, grace=grace)
     stop_on_signals(running.stop, running.kill)
-    note(f"cq worker: {number} processes, ^C stops")
     status = running.run(notifier.alive)
     notifier.stopping()
     return status
@@ -121,6 +155,10 @@ def stop_on_signals(stop: Callable[[], object], end: Callable[[], object] = lamb
 
     signal.signal(signal.SIGTERM, first)
     signal.signal(signal.SIGINT, first)
+
+
+def _say_nothing(message: str) -> None:
+    """Where every line on standard error is JSON: events say the same."""
 
 
 def _stop_with_input(stop: Callable[[], object]) -> None:

@@ -19,7 +19,14 @@ from cq.pace import Pace
 from cq.reporting import ReportFailed
 from cq.results import PassResult
 from cq.state import Memory
-from cq.store.api import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, Database, Transaction, error_code
+from cq.store.api import (
+    NOT_COMMITTED,
+    TRANSACTION_TOO_LARGE,
+    TRANSACTION_TOO_OLD,
+    Database,
+    Transaction,
+    error_code,
+)
 
 OBSERVER_BYTES: Final = 500_000
 """What the observers of one pass may write, as predicted from what their reports have cost so far."""
@@ -81,6 +88,7 @@ class Bucket:
         if self.code.is_foreign:
             self._begin_attempt()
         tr = self.db.create_transaction()
+        retries = conflicts = 0
         while True:
             self.pace.begin()
             attempt = self._pass(tr)
@@ -95,12 +103,15 @@ class Bucket:
                 tr = self.db.create_transaction()
             except Exception as error:  # noqa: BLE001 - told apart by its code
                 self.memory.forget()
+                conflicts += error_code(error) == NOT_COMMITTED
                 tr = self._after_error(tr, attempt, error)
             else:
+                result.retries, result.conflicts = retries, conflicts
                 self._learn(result)
                 return result
             if should_stop():
                 return PassResult()
+            retries += 1
 
     def rest(self) -> None:
         """Another worker may take the bucket over: forget what holds only while nobody else passes."""

@@ -318,6 +318,7 @@ class Pass:
     def _finish(self, batch: Batch) -> None:
         begin = self.keys.rows(self.config.generation, self.bucket)[0]
         self.result.rows = clear_rows(self.tr, self.keys, begin, batch)
+        self.result.updates = sum(map(len, batch.updates.values()))
         staged = self._is_staged(batch)
         observers = dict(self.told)
         if self.refill is not None:

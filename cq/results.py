@@ -18,6 +18,7 @@ class PassResult:
         refilled: values that an observer was told of for the first time.
         refilling: whether there are more such values.
         rows: rows taken away.
+        updates: taken out of them, to be combined.
         blocked: whether nothing was done, as the shape before has yet to be drained of these keys.
         purged: values deleted by a purge.
         repeated: rows left out because an earlier transaction had added their operation.
@@ -28,6 +29,8 @@ class PassResult:
         completed: whether an observer has now been told of all values of the bucket.
         told: of how many changes the observers were told, refills included.
         observer_bytes: by how much the observers have enlarged the transaction.
+        retries: transactions begun before the one that was committed.
+        conflicts: how many of these had met another transaction.
         was_ours: whether nobody else has passed since the pass whose memory was given.
         token, values: what a worker may remember after the commit.
     """
@@ -37,6 +40,7 @@ class PassResult:
     refilled: int = 0
     refilling: bool = False
     rows: int = 0
+    updates: int = 0
     blocked: bool = False
     purged: int = 0
     repeated: int = 0
@@ -47,6 +51,8 @@ class PassResult:
     completed: bool = False
     told: int = 0
     observer_bytes: int = 0
+    retries: int = 0
+    conflicts: int = 0
     was_ours: bool = False
     token: bytes = b""
     values: dict[bytes, bytes | None] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from cq import keys
 from cq.config import queue_names, read_config, read_flags
 from cq.keys import QueueKeys, version_of
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Range, Transaction, Void
+from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Range, Transaction, TransactionRead, Void
 from cq.store.transact import transact, transact_versioned
 
 _COUNT_BYTES: Final = 1_000_000
@@ -79,14 +79,23 @@ def current_version(db: Database) -> int:
     return transact_versioned(db, lambda tr: tr.add_write_conflict_key(_CLOCK))[1]
 
 
+def read_waiting(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int], int | None]:
+    """{(generation, number): version of the oldest row, None if it has none} of the buckets with work."""
+    waiting = [queue.bucket_of_notification(row.key) for row in tr.get_range(*queue.notifications())]
+    firsts = [tr.get_range(*queue.rows(*bucket), limit=1) for bucket in waiting]
+    return {
+        bucket: next((version_of(queue.versionstamp_of_row(row.key)) for row in first), None)
+        for bucket, first in zip(waiting, firsts, strict=True)
+    }
+
+
 def _read(tr: Transaction, name: str) -> tuple[QueueStatus, int | None]:
     """The status but for the age, and the version of the oldest row."""
     snapshot, queue = tr.snapshot, QueueKeys(name)
     config, flags = read_config(snapshot, name), read_flags(snapshot, name)
-    waiting = [queue.bucket_of_notification(row.key) for row in snapshot.get_range(*queue.notifications())]
-    firsts = [snapshot.get_range(*queue.rows(*bucket), limit=1) for bucket in waiting]
+    waiting = read_waiting(snapshot, queue)
     aside = snapshot.get_range(*queue.aside(), limit=1000, streaming_mode=WANT_ALL)
-    oldest = [version_of(queue.versionstamp_of_row(row.key)) for found in firsts for row in found]
+    oldest = [version for version in waiting.values() if version is not None]
     rows, size, exact = count_rows(tr, *queue.all_rows())
     found = QueueStatus(
         name=name,

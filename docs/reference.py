@@ -1,12 +1,13 @@
-"""Writes the pages that repeat what the code says: cli.md, and the table in key-layout.md.
+"""Writes what repeats the code: cli.md, the table in key-layout.md, events and metrics in operations.md.
 
-Run it after a change of commands or keys, with cq installed: `python docs/reference.py`. Tests compare the pages with
-what it would write.
+Run it after a change of commands, keys or events, with cq installed: `python docs/reference.py`. Tests compare the
+pages with what it would write.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer.main
 
 from cq import keys
 from cq.cli.main import app
+from cq.observers.events import EVENTS, FIELDS, Metric
 
 DOCS = Path(__file__).parent
 BEGIN, END = "<!-- begin: written by reference.py -->", "<!-- end -->"
@@ -78,6 +80,48 @@ def key_layout() -> str:
     return f"```text\n{inspect.getdoc(keys)}\n```\n"
 
 
+def telemetry() -> str:
+    """Tables of events, of their fields, and of the metrics made from them."""
+    events = [
+        [f"`{name}`", logging.getLevelName(kind.level).lower(), kind.description, ", ".join(kind.fields)]
+        for name, kind in EVENTS.items()
+    ]
+    fields = [[f"`{name}`", unit, meaning] for name, (unit, meaning) in FIELDS.items()]
+    metrics = [
+        [
+            f"`{exposed(metric)}`",
+            metric.type,
+            "queue" if "queue" in kind.fields else "",
+            metric.description,
+            name,
+        ]
+        for name, kind in EVENTS.items()
+        for metric in kind.metrics
+        if metric.description
+    ]
+    return "\n".join(
+        [
+            "### Events\n",
+            *table(["event", "level", "when", "fields"], events),
+            "\n### Fields of events\n",
+            *table(["field", "unit", "meaning"], fields),
+            "\n### Metrics\n",
+            *table(["metric", "type", "label", "meaning", "event"], metrics),
+            "",
+        ]
+    )
+
+
+def exposed(metric: Metric) -> str:
+    """A metric's name as it is scraped."""
+    return f"{metric.name}_total" if metric.type == "counter" else metric.name
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]]
+
+
 def page(name: str, written: str) -> str:
     """A page with what is written between its marks."""
     content = (DOCS / name).read_text()
@@ -85,7 +129,7 @@ def page(name: str, written: str) -> str:
     return pattern.sub(lambda _: f"{BEGIN}\n\n{written}\n{END}", content)
 
 
-PAGES = {"cli.md": cli, "key-layout.md": key_layout}
+PAGES = {"cli.md": cli, "key-layout.md": key_layout, "operations.md": telemetry}
 
 if __name__ == "__main__":
     for file, write in PAGES.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
@@ -14,8 +15,10 @@ from cq.configuring import pause
 from cq.errors import CorruptData, CqError
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
-from cq.observers.jobs import Task, Totals
+from cq.observers.jobs import Task
 from cq.observers.runner import DONE
+from cq.observers.telemetry import emit
+from cq.observers.totals import Totals
 from cq.results import ManyFailed, PassResult
 from cq.state import Memory
 from cq.store.api import Database, Transaction, error_code
@@ -60,13 +63,15 @@ class CombineTask(Task):
         """
         if self._failures.is_paused:
             raise Paused
+        begun = time.monotonic()
         try:
             result = self.bucket.combine(lambda: self._is_left)
         except ManyFailed as error:
             self._pause(str(error))
-        self._totals.count(result)
         self.age = result.age
-        self._tell(result)
+        if not result.blocked:
+            self._totals.count(self.bucket.code.config.name, result)
+            self._tell(result, time.monotonic() - begun)
         self._failures.report(result.reported + result.refilled + result.purged, result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe())
@@ -90,9 +95,26 @@ class CombineTask(Task):
         """Forget what is remembered; notes of attempts are taken back by `end_attempts`, for all buckets at once."""
         self.bucket.rest()
 
-    def _tell(self, result: PassResult) -> None:
+    def _tell(self, result: PassResult, seconds: float) -> None:
+        queue, bucket = self.bucket.code.config.name, self.bucket.bucket
+        emit(
+            "pass_done",
+            queue=queue,
+            bucket=bucket,
+            seconds=seconds,
+            rows=result.rows,
+            updates=result.updates,
+            reported=result.reported,
+            folded=result.folded,
+            told=result.refilled,
+            purged=result.purged,
+            repeated=result.repeated,
+            aside=len(result.aside),
+            conflicts=result.conflicts,
+            retries=result.retries,
+        )
         for encoded, error in result.aside.items():
-            log.warning("%s: set aside %s: %s", self, self._shown(encoded), error)
+            emit("key_set_aside", queue=queue, bucket=bucket, key=self._shown(encoded), error=error)
 
     def _shown(self, encoded: bytes) -> str:
         if not encoded:
@@ -107,7 +129,7 @@ class CombineTask(Task):
         name = self.bucket.code.config.name
         self._failures.is_paused = True  # for the other buckets, at once
         pause(self.bucket.db, name, reason)
-        log.error("queue %r is paused: %s", name, reason)
+        emit("queue_broken", queue=name, reason=reason)
         raise Paused
 
 

@@ -11,7 +11,7 @@ tried again after growing pauses, and holds up its bucket only.
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,10 +27,9 @@ from cq.observers.exportrows import Waiting, read_waiting
 from cq.observers.exportstate import ExportState, ExportView, set_entry_aside, stop, view
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
+from cq.observers.telemetry import emit
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
-
-log = logging.getLogger("cq.export")
 
 BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000
@@ -127,6 +126,7 @@ class ExportTask(Task):
             self._note.problem = read.export.stopped
             return STOPPED_SECONDS
         self._signal("read")
+        begun = time.monotonic()
         if read.waiting.last_key is None:
             if read.waiting.foreign:
                 raise ExportFailed("an entry is stamped later than the read version: was it copied here?")
@@ -138,6 +138,13 @@ class ExportTask(Task):
         self._signal("exported")
         transact(self.db, lambda tr: self._clear(tr, read))
         self._note.clear()
+        emit(
+            "export_done",
+            queue=self.queue,
+            bucket=self.bucket,
+            entries=len(read.waiting.entries),
+            seconds=time.monotonic() - begun,
+        )
         self._signal("cleared")
         return DONE if read.waiting.at_end else 0.0
 
@@ -186,7 +193,13 @@ class ExportTask(Task):
     def _set_aside(self, batch: Batch, errors: Mapping[bytes, str]) -> None:
         """Keep entries that cannot be exported, unless somebody else has passed them."""
         for sequence, error in errors.items():
-            log.warning("%s: set aside the entry %s: %s", self, sequence.hex(), error)
+            emit(
+                "entry_set_aside",
+                queue=self.queue,
+                bucket=self.bucket,
+                sequence=sequence.hex(),
+                error=error,
+            )
 
         def keep(tr: Transaction) -> None:
             self._check_current(tr, batch.epoch, min(errors))
@@ -235,7 +248,7 @@ class ExportTask(Task):
 
     def _stop(self, error: ExportStopped) -> None:
         if self._note.problem != str(error):
-            log.error("%s is stopped: %s", self, error)
+            emit("export_stopped", queue=self.queue, task=str(self), error=str(error))
         self._note.problem = str(error)
         with suppress(Exception):  # the store may be what fails; the next run finds the same and says so
             transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))

@@ -7,8 +7,9 @@ from typing import Final
 
 import tenacity
 
-from cq.exportkeys import ExportKeys
+from cq.exportkeys import ExportKeys, name_of
 from cq.observers.exportstate import Failure, next_failure, read_failures, write_failure
+from cq.observers.telemetry import emit
 from cq.store.api import Database
 from cq.store.transact import transact
 
@@ -48,7 +49,7 @@ class FailureNote:
         self.problem = failure.error
         self._tries += 1
         pause = pause_after(self._tries)
-        log.warning("%s failed, again in %.1f s: %s", what, pause, text)
+        emit("export_failed", queue=name_of(self._queue.prefix), task=str(what), pause=pause, error=text)
         try:
             transact(self._db, lambda tr: write_failure(tr, self._queue, failure))
         except Exception as lost:  # noqa: BLE001 - the store may be what fails

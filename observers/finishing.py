@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -10,9 +9,8 @@ from typing import Final
 
 from cq.observers.jobs import Job
 from cq.observers.runner import DONE
+from cq.observers.telemetry import emit
 from cq.store.api import error_code
-
-log = logging.getLogger("cq.worker")
 
 PATIENCE_SECONDS: Final = 10.0
 """How long tasks may go on failing, or ask for pauses."""
@@ -37,8 +35,8 @@ def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job
         if time.monotonic() + seconds > deadline or stopping.wait(seconds):
             break
     for job in left:
-        reason = f": {job.task.problem}" if job.task.problem else ""
-        log.warning("%s: left with work to do%s", job, reason)
+        reason = job.task.problem or "as it has no end yet"
+        emit("work_left", queue=job.share.queue, task=str(job), reason=reason)
 
 
 def _run(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
-from threading import Lock
 
 from cq.observers.membership import Share
 from cq.observers.watchslot import WatchSlot
-from cq.results import PassResult
 
 
 class Task(ABC):
@@ -72,36 +69,13 @@ class Job:
         self.task.enter()
         self.owned = True
 
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it is of a bucket to combine."""
+        return self.share.role == "combine" and self.share.number >= 0
+
     def disown(self) -> None:
         """Run it no more, and stop soon if it is running."""
         self.owned = False
         self.watch.cancel()
         self.task.leave()
-
-
-@dataclass(slots=True)
-class Totals:
-    """What a worker has done since it was made: passes committed, rows taken, keys reported, folded, set aside."""
-
-    passes: int = 0
-    rows: int = 0
-    reported: int = 0
-    folded: int = 0
-    aside: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """{what: how many}."""
-        with _counting:
-            return asdict(self)
-
-    def count(self, result: PassResult) -> None:
-        """Add what one pass has done."""
-        with _counting:
-            self.passes += 1
-            self.rows += result.rows
-            self.reported += result.reported
-            self.folded += result.folded
-            self.aside += len(result.aside)
-
-
-_counting = Lock()

@@ -24,15 +24,19 @@ from typing import Any, Final, NamedTuple
 from cq import codec, keys
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
+from cq.observers.telemetry import emit
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact, transact_versioned
 
 ROLES: Final = ("combine", "export", "publish")
 """What workers do: passes over buckets, exports, and publishing clouds."""
+MEASURE: Final = "measure"
+"""What workers with metrics do besides: measuring what waits, also in queues that nobody can work on."""
 BEAT_SECONDS: Final = 4.0
 """How often a worker beats: three requests to the store."""
 _GONE_BEATS: Final = 3
 _OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also at first sight
+_LATE_BEATS: Final = 2  # who has not beaten for so long before its row went has not left in good order
 _MOST_NAMED: Final = 200
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
 
@@ -123,7 +127,8 @@ class Member:
     def does(self, share: Share) -> bool:
         """Whether a task is one that it would do."""
         named = self.queues is None or share.queue in self.queues
-        return named and share.role in self.roles and share.queue not in self.report.lacking
+        does = named and share.role in self.roles
+        return does and (share.role == MEASURE or share.queue not in self.report.lacking)
 
 
 def owner(share: Share, members: Iterable[Member]) -> bytes | None:
@@ -165,6 +170,12 @@ class Membership:
         roles, queues: what the worker does, and for which queues (none for all).
         every: seconds between its beats.
         clock: of this process, in seconds.
+
+    Attributes:
+        me: this worker, as of its latest beat.
+        others: the workers that live, but this one, as of the latest beat.
+        next_beat: when to beat again, by the clock.
+        version: of the latest beat.
     """
 
     def __init__(
@@ -181,11 +192,11 @@ class Membership:
         self._db, self._clock = db, clock
         self._key = keys.worker(self.id)
         named = frozenset(queues) or None
-        self._self = Member(
+        self.me = Member(
             self.id, b"", every, frozenset(roles), named, socket.gethostname(), os.getpid(), Report()
         )
         self._seen: dict[bytes, _Seen] = {}
-        self._others: list[Member] = []
+        self.others: list[Member] = []
         self._shape: object = None
         self.next_beat = clock()
         self.version = 0
@@ -195,25 +206,26 @@ class Membership:
 
         Rows of workers that are gone are removed. Raises the store's `FDBError`.
         """
-        self._self = replace(self._self, report=report)
+        self.me = replace(self.me, report=report)
         members, self.version = transact_versioned(self._db, self._beat)
         self.next_beat = self._clock() + self.every
         others = [member for member in members if member.id != self.id]
         gone = [member for member in others if self._is_gone(member)]
+        self._tell([member for member in others if member not in gone])
         self._seen = {member.id: self._seen[member.id] for member in others}
-        self._others = [member for member in others if member not in gone]
+        self.others = [member for member in others if member not in gone]
         if gone:
             transact(self._db, partial(_remove, gone=gone))
         shape = {
             (each.id, each.roles, each.queues, each.report.lacking, each.report.stuck)
-            for each in [self._self, *self._others]
+            for each in [self.me, *self.others]
         }
         changed, self._shape = shape != self._shape, shape
         return changed
 
     def is_mine(self, share: Share) -> bool:
         """Whether a task belongs to this worker, as of the latest beat."""
-        return owner(share, [self._self, *self._others]) == self.id
+        return owner(share, [self.me, *self.others]) == self.id
 
     def leave(self, seconds: float) -> None:
         """Take the own row away, trying for so long: the others share out its tasks at once."""
@@ -231,10 +243,26 @@ class Membership:
 
     def _beat(self, tr: Transaction) -> list[Member]:
         members = read_members(tr.snapshot)
-        tr.set_versionstamped_value(self._key, bytes(VERSIONSTAMP_BYTES) + self._self.to_bytes() + _OFFSET)
+        tr.set_versionstamped_value(self._key, bytes(VERSIONSTAMP_BYTES) + self.me.to_bytes() + _OFFSET)
         if all(member.id != self.id for member in members):  # new, or taken for gone
             tr.set_versionstamped_value(keys.WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
         return members
+
+    def _tell(self, now: list[Member]) -> None:
+        """Say who has come and who has gone since the beat before."""
+        if self._shape is None:
+            return
+        before = {member.id: member for member in self.others}
+        after = {member.id: member for member in now}
+        horizon = self._clock() - _LATE_BEATS * self.every
+        for member in [*now, *self.others]:
+            fields = {"worker": member.id.hex(), "host": member.host, "pid": member.pid}
+            if member.id not in before:
+                emit("worker_joined", **fields)
+            elif member.id not in after and self._seen[member.id].since < horizon:
+                emit("worker_gone", **fields)
+            elif member.id not in after:
+                emit("worker_left", **fields)
 
     def _is_gone(self, member: Member) -> bool:
         """Whether a worker has not beaten for long; a row of long ago, by the store's versions, at first sight."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 from cq.observers.jobs import Task
+from cq.observers.telemetry import emit
 from cq.pressure import LOOK_SECONDS, compare
 from cq.store.api import Database
-
-log = logging.getLogger("cq.worker")
 
 
 class PressureTask(Task):
@@ -26,8 +23,8 @@ class PressureTask(Task):
         """One look; another one after a while."""
         reason = compare(self._db, self.name)
         if reason and not self._reason:
-            log.warning("queue %r is full: %s", self.name, reason)
+            emit("queue_full", queue=self.name, reason=reason)
         elif self._reason and not reason:
-            log.info("queue %r is full no more", self.name)
+            emit("queue_has_room", queue=self.name)
         self._reason = reason
         return LOOK_SECONDS

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from cq.observers.telemetry import emit
+
 log = logging.getLogger("cq.worker")
 
 FIRST_SECONDS: Final = 0.2
@@ -108,7 +110,7 @@ class Processes:
                 return status
             else:
                 pause = place.died()
-                log.warning("a worker process ended with status %d, again in %.1f s", status, pause)
+                emit("process_ended", status=status, pause=pause)
         return None if self._places else 0
 
     def _is_steady(self) -> bool:

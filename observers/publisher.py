@@ -21,6 +21,7 @@ from cq.observers.cloud import CLOUD_BYTES, PIECE_BYTES, Head, digest_of, encode
 from cq.observers.jobs import Task
 from cq.observers.ranking import entry_of
 from cq.observers.runner import DONE
+from cq.observers.telemetry import emit
 from cq.observers.top import NAME
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
@@ -141,25 +142,33 @@ class Publisher(Task):
 
     def _publish_marked(self, mark: bytes, value: bytes) -> float:
         group = group_of(mark[len(self._keys.marks()) :])
-        return transact(self._db, lambda tr: self._publish(tr, group, value))
+        pause, version = transact(self._db, lambda tr: self._publish(tr, group, value))
+        if version is not None:
+            emit("cloud_published", queue=self._config.name, version=version)
+        return pause
 
-    def _publish(self, tr: Transaction, group: str | None, mark: bytes) -> float:
-        """Publish a group's cloud if it differs; returns 0, or after how many seconds it may be published."""
+    def _publish(self, tr: Transaction, group: str | None, mark: bytes) -> tuple[float, int | None]:
+        """Publish a group's cloud if it differs.
+
+        Returns 0, or after how many seconds it may be published, and the version that is published, if any.
+        """
         stored = tr.get(self._clouds.head(group))
         prefix = self._keys.entries(group)
         rows = tr.snapshot.get_range(prefix, prefix_end(prefix), limit=self._n)
         if not self._is_current(tr):
-            return 0.0
+            return 0.0, None
         head = None if stored.value is None else Head.from_bytes(stored.value)
         now = time.time_ns() // 1_000_000
         if head is not None and 0 <= now - head.created < self._every * 1000:
-            return (head.created - now) / 1000 + self._every
+            return (head.created - now) / 1000 + self._every, None
         tr.compare_and_clear(self._keys.mark(group), mark)
         data = encode_entries(self._first(rows, len(prefix)))
         digest = digest_of(data)
-        if head is None or head.digest != digest:
-            self._write(tr, group, head, data, Head(head.version + 1 if head else 1, now, digest, 0, b""))
-        return 0.0
+        if head is not None and head.digest == digest:
+            return 0.0, None
+        version = head.version + 1 if head else 1
+        self._write(tr, group, head, data, Head(version, now, digest, 0, b""))
+        return 0.0, version
 
     def _first(self, rows: Any, prefix_length: int) -> list[tuple[Any, Any]]:
         """(key, score) of the first entries, as many as a cloud takes."""

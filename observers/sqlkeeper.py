@@ -7,7 +7,6 @@ exported whole, it sweeps the rows that are from earlier ones: of keys that have
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -24,10 +23,9 @@ from cq.observers.exportstate import ExportView, read_control, stop, view
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.sql import SqlExporter
+from cq.observers.telemetry import emit
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
-
-log = logging.getLogger("cq.export")
 
 STOPPED_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 0.2
@@ -122,7 +120,7 @@ class Keeper(Task):
 
     def _stop(self, error: ExportStopped) -> float:
         if self._note.problem != str(error):
-            log.error("%s: the export is stopped: %s", self, error)
+            emit("export_stopped", queue=self.queue, task=str(self), error=str(error))
         self._note.problem = str(error)
         with suppress(Exception):  # the store may be what fails; the next look finds the same
             transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))
@@ -141,7 +139,7 @@ class Keeper(Task):
             return False
         swept = self._exporter.sweep(self.queue, self._epoch, first_sequence(self._generation))
         if swept:
-            log.info("%s: %d rows of earlier generations are swept", self, swept)
+            emit("export_swept", queue=self.queue, rows=swept)
         transact(self.db, self._note_swept)
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cq.app import App
@@ -15,11 +15,14 @@ from cq.failures import FailureShare
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
 from cq.observers.exports import NAME, exporter_tasks
-from cq.observers.jobs import Job, Totals
-from cq.observers.membership import Share
+from cq.observers.jobs import Job
+from cq.observers.measuring import Idle, MeasureTask
+from cq.observers.membership import MEASURE, Share
 from cq.observers.pressure import PressureTask
 from cq.observers.queues import Found, find_queues
 from cq.observers.settling import SettleTask
+from cq.observers.telemetry import emit
+from cq.observers.totals import Totals
 from cq.observers.trimming import TrimTask
 from cq.store.api import Database, Void
 
@@ -50,7 +53,7 @@ class Work:
         db: a database of either store.
         app: the code for queues that need more than built-in combiners and observers.
         names: of the queues; none for all, also those configured later.
-        roles: see `ROLES`.
+        roles: see `ROLES`, and `MEASURE`.
         totals: of what is done.
         limits: of each pass.
     """
@@ -68,11 +71,13 @@ class Work:
         self._db, self._app, self._names, self._roles = db, app, names, roles
         self._totals, self._limits = totals, limits
         self._open: dict[str, OpenQueue] = {}
+        self._measures: dict[str, Job] = {}
+        self._idle = Idle()
 
     @property
     def jobs(self) -> list[Job]:
         """All jobs of all queues."""
-        return [job for queue in self._open.values() for job in queue.jobs]
+        return [*(job for queue in self._open.values() for job in queue.jobs), *self._measures.values()]
 
     @property
     def others(self) -> list[Job]:
@@ -98,9 +103,7 @@ class Work:
         Raises `QueueNotConfigured` for a name that was asked for, and the store's `FDBError`.
         """
         found, watch = find_queues(self._db, self._app, self._names)
-        for name, each in found.items():
-            if each.problem and self.problem(name) != each.problem:
-                log.warning("left alone: %s", each.problem)
+        self._tell(found)
         self.found = found
         closed = [self._open.pop(name) for name in list(self._open) if not self._is_current(name)]
         for name, each in found.items():
@@ -112,7 +115,28 @@ class Work:
         for name, queue in self._open.items():
             for job in queue.jobs:
                 job.weight = found[name].flags.priority if name in found else 1.0
-        return [job for queue in closed for job in queue.jobs], watch
+        return [*(job for queue in closed for job in queue.jobs), *self._measure(found)], watch
+
+    def _measure(self, found: Mapping[str, Found]) -> list[Job]:
+        """Have all queues measured, if that is asked for; returns the jobs that are no more."""
+        if MEASURE not in self._roles:
+            return []
+        wanted = found.keys() | self._open.keys()
+        gone = [self._measures.pop(name) for name in self._measures.keys() - wanted]
+        for name in wanted - self._measures.keys():
+            task = MeasureTask(self._db, name, self._idle)
+            self._measures[name] = Job(task, Share(MEASURE, name, 0))
+        return gone
+
+    def _tell(self, found: Mapping[str, Found]) -> None:
+        """Say which queues are left alone, and which no longer."""
+        for name, each in found.items():
+            if each.problem and self.problem(name) != each.problem:
+                is_paused = each.flags.is_paused(time.time())
+                emit("queue_paused" if is_paused else "queue_left_alone", queue=name, reason=each.problem)
+        for name, before in self.found.items():
+            if before.problem and not (name in found and found[name].problem):
+                emit("queue_resumed", queue=name)
 
     def _is_current(self, name: str) -> bool:
         """Whether a queue that is open is still to be worked on, as it was configured when it was opened."""

@@ -24,10 +24,13 @@ from cq.errors import CodeMismatch, ConfigurationError, InvalidConfiguration, Qu
 from cq.observers.arming import look
 from cq.observers.combining import CombineTask, Paused, end_attempts
 from cq.observers.finishing import finish
-from cq.observers.jobs import Job, Totals
-from cq.observers.membership import BEAT_SECONDS, ROLES, Membership, Report
+from cq.observers.jobs import Job
+from cq.observers.membership import BEAT_SECONDS, MEASURE, ROLES, Membership, Report
 from cq.observers.queues import notified_buckets
 from cq.observers.runner import DONE, Runner
+from cq.observers.telemetry import emit
+from cq.observers.telling import Telling
+from cq.observers.totals import Totals
 from cq.observers.watchslot import WatchSlot
 from cq.observers.work import Work
 from cq.store.api import Database, error_code
@@ -67,6 +70,7 @@ class Worker:
         grace: for how many seconds the steps under way may go on when it is stopped.
         limits: of each pass.
         beat_seconds: how often it says that it lives; others take its tasks over when it has not for a few times.
+        measure: whether it also tells, by events, how much waits in the queues that are its share.
 
     Attributes:
         totals: what it has done so far.
@@ -84,6 +88,7 @@ class Worker:
         grace: float = GRACE_SECONDS,
         limits: Limits | None = None,
         beat_seconds: float = BEAT_SECONDS,
+        measure: bool = False,
     ) -> None:
         if not roles or set(roles) - set(ROLES):
             raise InvalidConfiguration(
@@ -93,8 +98,9 @@ class Worker:
         self.names = [keys.check_name(name) for name in queues]
         self.totals = Totals()
         self.is_finished = True
-        self._work = Work(db, app or App(), self.names, roles, self.totals, limits)
-        self._membership = Membership(db, roles, self.names, every=beat_seconds)
+        does = {*roles, MEASURE} if measure else {*roles}
+        self._work = Work(db, app or App(), self.names, does, self.totals, limits)
+        self._membership = Membership(db, does, self.names, every=beat_seconds)
         self._grace = grace
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -108,7 +114,7 @@ class Worker:
         self._used = False
         self._draining = False
         self._error: BaseException | None = None
-        self._latest_error = ""
+        self._telling = Telling(self._membership.me, self.totals)
         self._runner: Runner[Job] = Runner(
             self._run,
             self._failed,
@@ -139,7 +145,7 @@ class Worker:
                         raise
                     failures += 1
                     seconds = _delay(failures)
-                    log.warning("the store cannot be read, again in %.1f s: %s", seconds, error)
+                    emit("store_failed", error=str(error), pause=seconds)
                 self._wake.wait(seconds)
         finally:
             self._end()
@@ -183,6 +189,7 @@ class Worker:
         if self._used:
             raise RuntimeError("a worker can be used once: make another")
         self._used = True
+        self._telling.started()
 
     def _end(self) -> None:
         self._stopping.set()
@@ -193,10 +200,11 @@ class Worker:
             job.disown()
         self.is_finished = self._runner.close(self._grace)
         if not self.is_finished:
-            log.warning("steps under way have not come to an end in %.0f s: they are left", self._grace)
+            emit("steps_left", seconds=self._grace)
         self._take_back(jobs)
         if not self._draining:
             self._deregister()
+        self._telling.stopped()
 
     def _deregister(self) -> None:
         try:
@@ -267,7 +275,7 @@ class Worker:
         return Report(
             lacking=frozenset(name for name, found in self._work.found.items() if found.problem),
             stuck=frozenset(str(job.share) for job in self._runner.stuck(STUCK_SECONDS)),
-            facts={"totals": self.totals.as_dict(), "error": self._latest_error},
+            facts=self._telling.facts([job for job in self._work.jobs if job.owned]),
         )
 
     def _share_out(self) -> None:
@@ -278,6 +286,7 @@ class Worker:
         taken = [job for job in jobs if job in mine and not job.owned]
         for job in taken:
             job.own()
+        self._telling.shared([job for job in jobs if job.owned], taken, self._membership.others)
         self._is_shared = True
         self._is_scanning = len(mine) > MOST_WATCHES
         self._taken += taken
@@ -324,7 +333,7 @@ class Worker:
             elif not job.owned:
                 self._take_back([job])
         except Exception as error:  # noqa: BLE001 - it must not be lost: it runs again, if in vain
-            log.warning("%s cannot be watched: %s", job, error)
+            self._telling.failed(job, error, _REST_SECONDS)
             self._runner.submit(job, _REST_SECONDS)
 
     def _run(self, job: Job) -> float:
@@ -344,12 +353,11 @@ class Worker:
 
     def _failed(self, job: Job, error: BaseException) -> float:
         job.failures += 1
-        self._latest_error = f"{job}: {type(error).__name__}: {error}"
         if self._draining and job.failures >= _DRAIN_TRIES:
             self._give_up(error)
             return DONE
         delay = _delay(job.failures)
-        log.warning("%s: failed, again in %.1f s: %s: %s", job, delay, type(error).__name__, error)
+        self._telling.failed(job, error, delay)
         return delay
 
     def _give_up(self, error: BaseException) -> None:

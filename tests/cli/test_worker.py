@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Collection
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +90,8 @@ def test_a_worker_combines_what_comes_until_it_is_told_to_stop(cli: Cli, db: Any
     worker.send_signal(number)
     out, err = worker.communicate(timeout=SECONDS)
 
-    assert (worker.returncode, err) == (0, b"")
+    assert worker.returncode == 0
+    assert [line.split()[2] for line in err.splitlines()] == [b"INFO"] * 3, "started, has tasks, stopped"
     assert b'"rows": 3, "reported": 3' in out
 
 
@@ -266,6 +270,108 @@ def test_systemd_is_told_that_it_is_ready_and_lives(cli: Cli, tmp_path: Path) ->
         while (state := told.recv(100)) == b"WATCHDOG=1":
             pass
         assert state == b"STOPPING=1"
+
+
+class TestLog:
+    """`--log`: a line an event."""
+
+    def test_every_line_is_json(self, cli: Cli, db: Any) -> None:
+        (cli.folder / "shop.py").write_text(APP)
+        assert cli.run("configure", "words", "--app", "shop:app").status == 0
+        cq.configure(db, "lengths", key=int)
+        add(db, "words", {"bad": 1, "ab": 1})
+        ended = cli.run("worker", "--drain", "--app", "shop:app", "--log", "json", "--verbose")
+        lines = [json.loads(line) for line in ended.err.splitlines()]
+        assert ended.status == 0
+        assert lines[0]["event"] == "worker_started"
+        assert lines[-1]["event"] == "worker_stopped"
+        (aside,) = (line for line in lines if line["event"] == "key_set_aside")
+        assert (aside["level"], aside["queue"], aside["key"]) == ("warning", "words", "'bad'")
+        assert sum(line["updates"] for line in lines if line["event"] == "pass_done") >= 3
+
+    def test_passes_are_shown_only_when_asked_for(self, cli: Cli, db: Any) -> None:
+        cq.configure(db, "words")
+        add(db, "words", {"a": 1})
+        assert "with 1 updates" in cli.run("worker", "--drain", "--verbose").err
+        add(db, "words", {"a": 1})
+        assert "with 1 updates" not in cli.run("worker", "--drain").err
+
+
+class TestMetrics:
+    """`--metrics`."""
+
+    def test_a_worker_serves_what_it_does_and_what_waits(self, cli: Cli, db: Any) -> None:
+        cq.configure(db, "words")
+        cq.configure(db, "paused")
+        cq.pause(db, "paused")
+        add(db, "paused", {"a": 1})
+        worker = cli.start("worker", "--metrics", "0", "--log", "json", "--verbose")
+        address = said(worker, "metrics_served")["address"]
+        assert address.startswith("127.0.0.1:")
+        said(worker, "queue_measured", queue="paused")
+        add(db, "words", {"a": 1, "b": 1})
+        said(worker, "pass_done")
+
+        found = scraped(address)
+
+        assert 'cq_updates_total{queue="words"}' in found
+        assert found['cq_waiting_buckets{queue="paused"}'] == 1
+        assert found['cq_left_alone{queue="paused"}'] == 1
+        assert found["cq_owned_buckets"] == 16
+        assert found["cq_workers"] == 1
+
+    def test_each_process_serves_its_own(self, cli: Cli, db: Any) -> None:
+        cq.configure(db, "words")
+        first = free_ports(2)
+        parent = cli.start("worker", "--processes", "2", "--metrics", f"127.0.0.1:{first}", "--log", "json")
+        served = {said(parent, "metrics_served")["address"] for _ in range(2)}
+        assert served == {f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"}
+        assert all("cq_workers" in scraped(address) for address in served)
+
+    @pytest.mark.parametrize("more", [[], ["--processes", "2"]], ids=["one", "several"])
+    def test_an_address_in_use_ends_it_with_a_line(self, cli: Cli, more: list[str]) -> None:
+        with socket.socket() as used:
+            used.bind(("127.0.0.1", 0))
+            used.listen()
+            ended = cli.run("worker", "--metrics", str(used.getsockname()[1]), *more)
+        assert ended.status == 1
+        (line,) = (line for line in ended.err.splitlines() if line.startswith("cq: "))
+        assert "Address already in use" in line
+
+
+def said(worker: subprocess.Popen[bytes], event: str, **fields: Any) -> dict[str, Any]:
+    """Read what a worker says, in JSON, until it says this."""
+    assert worker.stderr is not None
+    for line in worker.stderr:
+        found: dict[str, Any] = json.loads(line)
+        if found["event"] == event and fields.items() <= found.items():
+            return found
+    raise AssertionError(f"it ended with {worker.wait()} and has not said {event}")
+
+
+def scraped(address: str) -> dict[str, float]:
+    """{name and labels: value} of the metrics served there."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=SECONDS) as answer:
+        lines = answer.read().decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
+
+
+def free_ports(number: int) -> int:
+    """The first of so many ports in a row that nobody listens on."""
+    while True:
+        with ExitStack() as opened:
+            first = opened.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                for at in range(1, number):
+                    opened.enter_context(socket.socket()).bind(("127.0.0.1", port + at))
+            except OSError:
+                continue
+            return port
 
 
 def wait_for_workers(db: Any, number: int, without: Collection[int] = ()) -> list[Member]:

@@ -1,0 +1,70 @@
+"""What a worker says of itself with each beat, for operators: what it has done, how fast, and what has gone wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any, Final
+
+from cq.observers.totals import Counts, Totals
+
+_MOST_QUEUES: Final = 100
+_ERROR_CHARACTERS: Final = 300
+_LEAST_SECONDS: Final = 1.0  # a rate over less says little
+
+
+class Facts:
+    """The facts of a worker; to be used by one thread.
+
+    Args:
+        totals: what it has done so far.
+        clock: of this process, in seconds.
+    """
+
+    def __init__(self, totals: Totals, clock: Callable[[], float] = time.monotonic) -> None:
+        self._totals, self._clock = totals, clock
+        self._version, self._started = version("cq"), int(time.time())
+        self._since = clock()
+        self._before: dict[str, Counts] = {}
+        self._rates: dict[str, tuple[float, float]] = {}
+
+    def gather(self, buckets: int, error: str) -> dict[str, Any]:
+        """The facts now, as a worker's row has them; rates are those since the beat before.
+
+            version    of cq
+            started    in seconds since 1970
+            buckets    owned
+            totals     {what: how many}
+            queues     {name: [passes, updates, conflicts, passes a second, updates a second]}
+            error      the latest one
+
+        Of many queues, those with the most passes of late are named.
+        """
+        counts = {name: each.copy() for name, each in self._totals.queues.copy().items()}
+        self._measure(counts)
+        busiest = sorted(counts, key=lambda name: (self._rates.get(name, (0.0,)), counts[name].passes))
+        return {
+            "version": self._version,
+            "started": self._started,
+            "buckets": buckets,
+            "totals": self._totals.as_dict(),
+            "queues": {name: self._of_queue(name, counts[name]) for name in busiest[-_MOST_QUEUES:]},
+            "error": error[:_ERROR_CHARACTERS],
+        }
+
+    def _measure(self, counts: Mapping[str, Counts]) -> None:
+        seconds = self._clock() - self._since
+        if seconds < _LEAST_SECONDS:
+            return
+        self._since += seconds
+        self._rates = {
+            name: ((now.passes - before.passes) / seconds, (now.updates - before.updates) / seconds)
+            for name, now in counts.items()
+            if (before := self._before.get(name, Counts())).passes != now.passes
+        }
+        self._before = dict(counts)
+
+    def _of_queue(self, name: str, counts: Counts) -> list[float]:
+        passes, updates = self._rates.get(name, (0.0, 0.0))
+        return [counts.passes, counts.updates, counts.conflicts, round(passes, 2), round(updates, 2)]

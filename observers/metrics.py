@@ -1,0 +1,130 @@
+"""Metrics of a worker for Prometheus, made from its events, and the endpoint that serves them.
+
+Which there are says `cq.observers.events`. They have one label, the queue: what a worker has many of, buckets and keys,
+would make many series.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cq.errors import CqError, InvalidConfiguration
+from cq.observers.events import EVENTS, Kind, Metric
+from cq.observers.telemetry import Event, emit, subscribe
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+INSTALL: Final = "pip install 'prometheus-client>=0.20'"
+LOOPBACK: Final = "127.0.0.1"
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""The bounds of histograms: a pass stays below a second, and no transaction lives longer than five."""
+LABELS: Final = ("queue",)
+_VERBS: Final = {"counter": "inc", "histogram": "observe", "gauge": "set"}
+_ADDRESS: Final = re.compile(r"(?:(\[[^]]+\]|[^\s:\[\]]*):)?(\d{1,5})")
+
+
+class MetricsUnavailable(CqError):
+    """The endpoint for metrics cannot be opened."""
+
+
+class Address(NamedTuple):
+    """Where the endpoint listens; port 0 is any that is free."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`9100`, `127.0.0.1:9100`, `0.0.0.0:9100` or `[::1]:9100`; without a host it is this machine's own."""
+        found = _ADDRESS.fullmatch(text)
+        if not found or int(found[2]) > 65_535:
+            raise InvalidConfiguration(f"expected an address such as 127.0.0.1:9100, got: {text!r}")
+        return cls((found[1] or LOOPBACK).strip("[]"), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def plus(self, number: int) -> Address:
+        """The address for the process of this number; any free port for each if that was asked for."""
+        return self._replace(port=self.port + number) if self.port else self
+
+
+class Metrics:
+    """Metrics made from events, in a registry.
+
+    Args:
+        registry: of prometheus-client.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._made: dict[str, Any] = {}
+        self._feeds = {
+            name: [self._feed(kind, each) for each in kind.metrics] for name, kind in EVENTS.items()
+        }
+
+    def __call__(self, event: Event) -> None:
+        """Take an event in."""
+        for feed in self._feeds[event.name]:
+            feed(event.fields)
+
+    def _feed(self, kind: Kind, metric: Metric) -> Callable[[Mapping[str, Any]], None]:
+        """What does to a metric what an event of this kind does, given its fields."""
+        labels = [label for label in LABELS if label in kind.fields]
+        made = self._metric(metric, labels)
+
+        def feed(fields: Mapping[str, Any]) -> None:
+            value = fields[metric.value] if isinstance(metric.value, str) else metric.value
+            where = [fields[label] for label in labels]
+            if value is None:
+                with suppress(KeyError):
+                    made.remove(*where)
+            else:
+                getattr(made.labels(*where) if labels else made, _VERBS[metric.type])(value)
+
+        return feed
+
+    def _metric(self, metric: Metric, labels: Sequence[str]) -> Any:
+        import prometheus_client
+
+        if metric.name not in self._made:
+            more: dict[str, Any] = {"buckets": SECONDS} if metric.type == "histogram" else {}
+            make = getattr(prometheus_client, metric.type.capitalize())
+            self._made[metric.name] = make(
+                metric.name, metric.description, labels, registry=self._registry, **more
+            )
+        return self._made[metric.name]
+
+
+def serve(address: Address) -> Callable[[], None]:
+    """Serve metrics made from all events of this process from now on; returns a function that ends this.
+
+    Raises `MetricsUnavailable` when prometheus-client is missing, or nothing can listen there.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+    except ImportError as error:
+        raise MetricsUnavailable(f"metrics need a package that is not installed: run `{INSTALL}`") from error
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    metrics = Metrics(registry)
+    try:
+        server, thread = start_http_server(address.port, address.host, registry)
+    except OSError as error:
+        raise MetricsUnavailable(
+            f"metrics cannot be served at {address}: {error.strerror}: give --metrics another address"
+        ) from error
+    unsubscribe = subscribe(metrics)
+    emit("metrics_served", address=str(address._replace(port=server.server_port)))
+
+    def end() -> None:
+        unsubscribe()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return end

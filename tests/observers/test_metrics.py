@@ -1,0 +1,183 @@
+"""Metrics: made from events, measured seldom, served where asked for and nowhere else."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import cq
+from cq.observers.events import EVENTS
+from cq.observers.export import ExportQueue
+from cq.observers.measuring import MEASURE_SECONDS, SELDOM_SECONDS, Idle, Measured, measure
+from cq.observers.metrics import Address, Metrics, MetricsUnavailable, serve
+from cq.observers.telemetry import Event, emit
+from cq.store.transact import transact
+from tests.helpers import add
+
+MEASURED = {
+    "queue": "words",
+    "waiting_bytes": 100,
+    "waiting_buckets": 2,
+    "oldest": 1.5,
+    "export_bytes": 0,
+    "export_lag": 0.0,
+}
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> Metrics:
+    return Metrics(registry)
+
+
+def fields_of(name: str, **fields: Any) -> Event:
+    """An event with these fields, and 0 for all others."""
+    return Event(name, {**dict.fromkeys(EVENTS[name].fields, 0), **fields})
+
+
+class TestMetrics:
+    """What events do to metrics."""
+
+    def test_counters_add_up_by_queue_and_passes_are_timed(
+        self, metrics: Metrics, registry: CollectorRegistry
+    ) -> None:
+        for queue, rows in [("a", 3), ("a", 4), ("b", 1)]:
+            metrics(fields_of("pass_done", queue=queue, rows=rows, seconds=0.02))
+
+        def value(name: str, queue: str, **labels: str) -> float | None:
+            return registry.get_sample_value(name, {"queue": queue, **labels})
+
+        assert (value("cq_rows_total", "a"), value("cq_rows_total", "b")) == (7, 1)
+        assert value("cq_passes_total", "a") == 2
+        assert value("cq_pass_seconds_count", "a") == 2
+        assert value("cq_pass_seconds_bucket", "a", le="0.01") == 0
+        assert value("cq_pass_seconds_bucket", "a", le="0.025") == 2
+
+    def test_gauges_go_when_another_worker_measures(
+        self, metrics: Metrics, registry: CollectorRegistry
+    ) -> None:
+        metrics(Event("queue_measured", MEASURED))
+        assert registry.get_sample_value("cq_oldest_seconds", {"queue": "words"}) == 1.5
+        metrics(Event("queue_handed_over", {"queue": "words"}))
+        metrics(Event("queue_handed_over", {"queue": "words"}))
+        assert registry.get_sample_value("cq_oldest_seconds", {"queue": "words"}) is None
+
+    def test_a_queue_is_left_alone_until_it_is_not(
+        self, metrics: Metrics, registry: CollectorRegistry
+    ) -> None:
+        for name, value in [("queue_left_alone", 1), ("queue_resumed", 0), ("queue_paused", 1)]:
+            metrics(fields_of(name, queue="words"))
+            assert registry.get_sample_value("cq_left_alone", {"queue": "words"}) == value
+
+    def test_every_event_can_be_taken_in_and_the_only_label_is_the_queue(
+        self, metrics: Metrics, registry: CollectorRegistry
+    ) -> None:
+        for name in EVENTS:
+            metrics(fields_of(name, queue="words", bucket=3, key="secret", worker="id"))
+        labels = {
+            label for family in registry.collect() for sample in family.samples for label in sample.labels
+        }
+        assert labels == {"queue", "le"}
+
+
+class TestMeasuring:
+    """What waits, for metrics."""
+
+    def test_a_queue_without_anything_is_idle(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        found = transact(db, lambda tr: measure(tr, name))
+        assert found == Measured(0, 0, 0.0, 0, 0.0)
+        assert found.is_idle
+
+    def test_what_waits_is_found(self, db: Any, name: str) -> None:
+        cq.configure(db, name, buckets=2)
+        add(db, name, {f"k{number}": 1 for number in range(100)})
+        transact(db, lambda tr: ExportQueue(name).add(tr, "a", {"total": 1}))
+        add(db, name, {"one": 1})
+        found = transact(db, lambda tr: measure(tr, name))
+        assert found.buckets == 2
+        assert found.oldest > 0
+        assert found.export_bytes > 0
+        assert found.export_lag >= 0
+        assert not found.is_idle
+
+    def test_idle_queues_are_measured_the_more_seldom_the_more_there_are(self) -> None:
+        """Three requests for each: at most 0.2 a second, beside 0.75 for beats, up to eight queues."""
+        idle = Idle()
+        assert idle.note("busy", False) == MEASURE_SECONDS
+        for number in range(1, 9):
+            assert idle.note(f"idle {number}", True) == MEASURE_SECONDS * number
+        assert idle.note("one more", True) == SELDOM_SECONDS
+        for number in range(1, 9):
+            idle.forget(f"idle {number}")
+        assert idle.note("one more", True) == MEASURE_SECONDS
+
+
+class TestAddress:
+    """Where the endpoint listens."""
+
+    @pytest.mark.parametrize(
+        ("text", "host", "port"),
+        [
+            ("9100", "127.0.0.1", 9100),
+            (":9100", "127.0.0.1", 9100),
+            ("0.0.0.0:9100", "0.0.0.0", 9100),  # noqa: S104 - asked for
+            ("localhost:80", "localhost", 80),
+            ("[::1]:9100", "::1", 9100),
+        ],
+    )
+    def test_it_is_this_machines_own_unless_given(self, text: str, host: str, port: int) -> None:
+        assert Address.parse(text) == (host, port)
+        assert Address.parse(str(Address.parse(text))) == (host, port)
+
+    @pytest.mark.parametrize("text", ["", "here", "1.2.3.4:", "::1:9100", "x:99999", "a b:1", "http://x:1"])
+    def test_what_is_none_is_refused(self, text: str) -> None:
+        with pytest.raises(cq.InvalidConfiguration, match="expected an address such as"):
+            Address.parse(text)
+
+    def test_each_process_has_its_own(self) -> None:
+        assert Address("h", 9100).plus(3) == ("h", 9103)
+        assert Address("h", 0).plus(3) == ("h", 0)
+
+
+class TestServe:
+    """The endpoint."""
+
+    def test_metrics_are_scraped_in_the_format_of_openmetrics(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        end = serve(Address("127.0.0.1", port))
+        emit("queue_measured", **MEASURED)
+        accepted = {"Accept": "application/openmetrics-text; version=1.0.0"}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=accepted)
+        with urllib.request.urlopen(request) as answer:  # noqa: S310
+            text = answer.read().decode()
+            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        end()
+        assert 'cq_waiting_bytes{queue="words"} 100.0' in text
+        assert text.endswith("# EOF\n")
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(request)  # noqa: S310
+
+    def test_an_address_in_use_is_said(self) -> None:
+        with socket.socket() as used:
+            used.bind(("127.0.0.1", 0))
+            used.listen()
+            address = Address(*used.getsockname())
+            with pytest.raises(MetricsUnavailable, match=f"cannot be served at {address}: Address already"):
+                serve(address)
+
+    def test_a_missing_package_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "prometheus_client", None)
+        with pytest.raises(MetricsUnavailable, match="run `pip install 'prometheus-client"):
+            serve(Address("127.0.0.1", 0))
