@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -58,6 +59,14 @@ def worker(
     grace: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long steps under way may take when stopped.")
     ] = GRACE_SECONDS,
+    identity: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="NAME",
+            help="Its own name: a worker started in place of one that is dead gets its tasks at once.",
+        ),
+    ] = None,
     with_input: Annotated[
         bool, typer.Option("--with-input", help="Stop when standard input ends, as on SIGTERM.")
     ] = False,
@@ -92,6 +101,7 @@ def worker(
         roles=only or ROLES,
         concurrency=concurrency,
         grace=grace,
+        identity=identity,
         measure=address is not None,
     )
     exporters = app.exporters if app else {}
@@ -127,9 +137,10 @@ def _run_processes(number: int, grace: float, metrics: Address | None) -> int:
     """Run this command in so many processes, until told to stop."""
     # The options given last count.
     command = [sys.executable, "-m", "cq.cli", *sys.argv[1:], "--processes", "1", "--with-input"]
-    commands = [
-        command if metrics is None else [*command, "--metrics", str(metrics.plus(at))] for at in range(number)
-    ]
+    name = secrets.token_hex(8)
+    commands = [[*command, "--id", f"{name}-{place}"] for place in range(number)]
+    if metrics is not None:
+        commands = [[*each, "--metrics", str(metrics.plus(at))] for at, each in enumerate(commands)]
     notifier = Notifier()
     for variable in ("NOTIFY_SOCKET", "WATCHDOG_USEC"):
         os.environ.pop(variable, None)  # the parent speaks for all

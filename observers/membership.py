@@ -33,7 +33,8 @@ ROLES: Final = ("combine", "export", "publish")
 MEASURE: Final = "measure"
 """What workers with metrics do besides: measuring what waits, also in queues that nobody can work on."""
 BEAT_SECONDS: Final = 4.0
-"""How often a worker beats: three requests to the store."""
+"""How often a worker beats that has nothing to do: three requests to the store."""
+_BUSY: Final = 4  # times as often while it has something to do, and is missed so much sooner
 _GONE_BEATS: Final = 3
 _OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also at first sight
 _LATE_BEATS: Final = 2  # who has not beaten for so long before its row went has not left in good order
@@ -72,9 +73,9 @@ class Member:
     """A worker as its row says.
 
     Attributes:
-        id: random, made with the worker.
+        id: the worker's own, of 8 bytes.
         stamp: the versionstamp of its latest beat.
-        every: seconds between its beats.
+        every: seconds until its next beat.
         roles, queues: what it does, and for which queues (None for all).
         host, pid: where it runs.
         report: what it says of itself.
@@ -168,7 +169,9 @@ class Membership:
     Args:
         db: a database of either store.
         roles, queues: what the worker does, and for which queues (none for all).
-        every: seconds between its beats.
+        every: seconds between its beats while it has nothing to do.
+        identity: a name that is this worker's alone; one that is started in place of another one which is known to be
+            dead takes over its row, and so its tasks, at once. None for one of its own.
         clock: of this process, in seconds.
 
     Attributes:
@@ -185,9 +188,10 @@ class Membership:
         queues: Iterable[str] = (),
         *,
         every: float = BEAT_SECONDS,
+        identity: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.id = secrets.token_bytes(8)
+        self.id = blake2b((identity or secrets.token_hex(16)).encode(), digest_size=8).digest()
         self.every = every
         self._db, self._clock = db, clock
         self._key = keys.worker(self.id)
@@ -201,14 +205,16 @@ class Membership:
         self.next_beat = clock()
         self.version = 0
 
-    def beat(self, report: Report) -> bool:
+    def beat(self, report: Report, *, is_busy: bool = False) -> bool:
         """Write the own row and look at the others; whether tasks may belong to others than before.
 
-        Rows of workers that are gone are removed. Raises the store's `FDBError`.
+        A worker that is busy says that it will beat again soon. Rows of workers that are gone are removed. Raises the
+        store's `FDBError`.
         """
-        self.me = replace(self.me, report=report)
+        every = self.every / _BUSY if is_busy else self.every
+        self.me = replace(self.me, report=report, every=every)
         members, self.version = transact_versioned(self._db, self._beat)
-        self.next_beat = self._clock() + self.every
+        self.next_beat = self._clock() + every
         others = [member for member in members if member.id != self.id]
         gone = [member for member in others if self._is_gone(member)]
         self._tell([member for member in others if member not in gone])

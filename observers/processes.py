@@ -18,9 +18,9 @@ from cq.observers.telemetry import emit
 log = logging.getLogger("cq.worker")
 
 FIRST_SECONDS: Final = 0.2
-LAST_SECONDS: Final = 30.0
+LAST_SECONDS: Final = 5.0
 """The pauses before a process that died is started again: they double with each death in a row."""
-STEADY_SECONDS: Final = 10.0
+STEADY_SECONDS: Final = 3.0
 """A process that has lived for so long has started well: deaths are counted anew."""
 _KILL_SECONDS: Final = 5.0  # what a process gets beyond its time to end
 _LOOK_SECONDS: Final = 0.1

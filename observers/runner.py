@@ -33,6 +33,9 @@ class Runner(Generic[T]):
         threads: how many tasks run at once.
         lane: the queue of a task and its weight, see `Fair`.
         age: for how many seconds what is left of a task has waited, asked when it waits for its turn.
+
+    Attributes:
+        steps: how often a task has run so far.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Runner(Generic[T]):
         self._running: dict[T, float] = {}
         self._numbers = count()
         self._latest = time.monotonic()
+        self.steps = 0
         self._closed = False
         self._threads = [
             threading.Thread(target=self._loop, name=f"cq-worker-{number}", daemon=True)
@@ -162,6 +166,7 @@ class Runner(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - nothing that a task does may end its thread unnoticed
             seconds = self._failed(task, error)
         with self._changed:
+            self.steps += 1
             self._latest = time.monotonic()
             self._ready.done(lane, self._latest - self._running.pop(task))
             is_over = task not in self._tickets or seconds < 0.0

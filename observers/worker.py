@@ -69,6 +69,7 @@ class Worker:
         concurrency: how many tasks are in flight at once.
         grace: for how many seconds the steps under way may go on when it is stopped.
         limits: of each pass.
+        identity: a name that is this worker's alone, see `Membership`.
         beat_seconds: how often it says that it lives; others take its tasks over when it has not for a few times.
         measure: whether it also tells, by events, how much waits in the queues that are its share.
 
@@ -87,6 +88,7 @@ class Worker:
         concurrency: int = CONCURRENCY,
         grace: float = GRACE_SECONDS,
         limits: Limits | None = None,
+        identity: str | None = None,
         beat_seconds: float = BEAT_SECONDS,
         measure: bool = False,
     ) -> None:
@@ -100,7 +102,7 @@ class Worker:
         self.is_finished = True
         does = {*roles, MEASURE} if measure else {*roles}
         self._work = Work(db, app or App(), self.names, does, self.totals, limits)
-        self._membership = Membership(db, does, self.names, every=beat_seconds)
+        self._membership = Membership(db, does, self.names, every=beat_seconds, identity=identity)
         self._grace = grace
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -109,6 +111,7 @@ class Worker:
         self._is_shared = False  # whether tasks are shared out as of the latest beat
         self._next_look = 0.0
         self._next_resumption = math.inf  # when a pause ends by itself
+        self._steps = 0  # of tasks, until the latest beat
         self._taken: list[Job] = []  # jobs that are neither watched nor run yet
         self._is_scanning = False  # whether there are more tasks than watches
         self._used = False
@@ -264,7 +267,8 @@ class Worker:
         if self._members_changed.is_free:
             watch = transact(self.db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
             self._members_changed.hold(watch, self._hurry, lambda: None)  # the next beats look without it
-        if self._membership.beat(self._report()) or not self._is_shared:
+        steps, self._steps = self._steps, self._runner.steps
+        if self._membership.beat(self._report(), is_busy=self._steps > steps) or not self._is_shared:
             self._share_out()
 
     def _hurry(self) -> None:

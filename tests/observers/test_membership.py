@@ -127,6 +127,28 @@ class TestMembership:
         assert all(first.is_mine(share) for share in SHARES)
         assert ids(db) == [first.id]
 
+    def test_one_that_was_busy_is_missed_sooner(self, db: Any) -> None:
+        clock = Clock()
+        first, second = Membership(db, clock=clock), Membership(db)
+        second.beat(Report(), is_busy=True)
+        first.beat(Report())
+        for _ in range(3):
+            clock.now += 1.1
+            gone = first.beat(Report())
+        assert gone
+        assert ids(db) == [first.id]
+
+    def test_one_in_place_of_a_dead_one_has_its_tasks_at_once(self, db: Any) -> None:
+        first, dead = Membership(db), Membership(db, identity="b-0")
+        dead.beat(Report())
+        first.beat(Report())
+        mine = [share for share in SHARES if first.is_mine(share)]
+        again = Membership(db, identity="b-0")
+        assert again.beat(Report())
+        assert not first.beat(Report())
+        assert [share for share in SHARES if first.is_mine(share)] == mine
+        assert [share for share in SHARES if not again.is_mine(share)] == mine
+
     def test_one_that_is_taken_for_gone_comes_back_with_its_next_beat(self, db: Any) -> None:
         clock = Clock()
         first, second = Membership(db, clock=clock), Membership(db)
