@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cq.cli import carry, config, data, dead, demo, doctor, export, queues, shape, top, worker
+from cq.cli import carry, config, data, dead, demo, doctor, export, health, queues, shape, status, top, worker
 from cq.cli.options import opened
 from cq.cli.output import note
 from cq.cli.settings import Commands, InvalidSettings, use_file
@@ -45,7 +45,7 @@ def _options(
     use_file(ctx)
 
 
-for module in (queues, data, dead, shape, top, export, worker, config, carry, doctor, demo):
+for module in (queues, status, data, dead, shape, top, export, worker, health, config, carry, doctor, demo):
     module.register(app)
 
 

@@ -43,13 +43,24 @@ def as_word(value: Any) -> str:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
     """A table; columns named in `right` are numbers."""
+    console = make_console()
+    console.print(make_table(columns, rows, right), soft_wrap=not console.is_terminal)
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> Table:
+    """What `print_table` prints."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
+    return table
+
+
+def make_console() -> Console:
+    """Standard output; wide where lines need not fit a screen."""
     console = Console(highlight=False)
-    console.print(table, width=None if console.is_terminal else _WIDE, soft_wrap=not console.is_terminal)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 
 
 def note(message: str) -> None:

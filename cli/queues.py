@@ -1,8 +1,7 @@
-"""`cq configure`, `cq status`, `cq pause`, `cq resume`."""
+"""`cq configure`, `cq pause`, `cq resume`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -11,13 +10,11 @@ from typer.core import TyperCommand
 import cq
 from cq.app import App
 from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, seconds_of
-from cq.cli.output import note, print_json, print_table
+from cq.cli.output import print_json
 from cq.observers.builtin import put_built_in
 from cq.observers.exportspec import DEFAULT_ENV, export_spec
-from cq.observers.exportstatus import export_status
 from cq.observers.top import DEFAULT_N
 from cq.observers.top import top as top_spec
-from cq.status import QueueStatus, status
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +25,6 @@ def register(app: typer.Typer) -> None:
         epilog="Examples: cq configure words --key str --value int --combiner sum; "
         "cq configure words --top --export word_counts",
     )(configure)
-    app.command("status", epilog="Example: cq status words --json")(show_status)
     app.command(
         "pause",
         epilog="Examples: cq pause words --reason 'observers are being moved'; cq pause words --for 10m",
@@ -122,35 +118,6 @@ class _Configure(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def show_status(
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="The queue; all of them if left out.")
-    ] = None,
-    store: Store = None,
-    json: Json = False,
-) -> None:
-    """Show what waits in the queues: buckets with work, rows and bytes queued, the age of the oldest update.
-
-    With --json a line for each queue.
-    """
-    db = open_store(store)
-    found = status(db, queue)
-    exports = {each.name: each for each in export_status(db) if queue in (None, each.name)}
-    if json:
-        for each in found:
-            export = exports.get(each.name)
-            print_json({**asdict(each), "export": None if export is None else asdict(export)})
-        return
-    if not found:
-        typer.echo("no queue is configured in this store: begin with `cq configure QUEUE`")
-        return
-    columns = ["queue", "buckets", "waiting", "rows", "bytes", "oldest", "set aside", "state"]
-    print_table(columns, map(_row, found), right=columns[1:-1])
-    for name, export in exports.items():
-        if export.error:
-            note(f"the export of queue {name!r} is {export.state}: {export.error}")
-
-
 def pause(
     queue: Queue,
     reason: Annotated[
@@ -179,20 +146,6 @@ def _tell(queue: str, json: bool, *, paused: bool) -> None:
         print_json({"queue": queue, "paused": paused})
     else:
         typer.echo(f"queue {queue!r} is {'paused' if paused else 'active'}")
-
-
-def _row(each: QueueStatus) -> list[object]:
-    about = "" if each.exact else "about "
-    return [
-        each.name,
-        each.settings["buckets"],
-        each.waiting_buckets,
-        f"{about}{each.rows:,}",
-        f"{about}{each.bytes:,}",
-        "-" if each.oldest_seconds is None else f"{each.oldest_seconds:,.1f} s",
-        f"{each.aside:,}",
-        f"paused: {each.reason}" if each.paused else "active",
-    ]
 
 
 def _described(settings: dict[str, object]) -> str:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any, Final
 
 from cq import keys
+from cq.backfill import progress
 from cq.config import queue_names, read_config, read_flags
 from cq.keys import QueueKeys, version_of
+from cq.pressure import read_full
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Range, Transaction, TransactionRead, Void
 from cq.store.transact import transact, transact_versioned
 
 _COUNT_BYTES: Final = 1_000_000
-_CLOCK: Final = keys.ROOT + b"clock"
+_OUTSTANDING_SECONDS: Final = 10.0
+_OUTSTANDING_TIMES: Final = 5.0  # as long as half of the buckets wait at most
+_MOST_OUTSTANDING: Final = 5
+CLOCK: Final = keys.ROOT + b"clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,10 @@ class QueueStatus:
         rows, bytes: rows queued and their bytes.
         exact: whether these were counted; else they are about right, up to a few times off.
         oldest_seconds: age of the oldest update queued, None when there is none.
+        outstanding: {bucket: age of its oldest update} of those that have waited far longer than the others, at most 5.
+        full: which limit is exceeded; empty when none is.
+        former_buckets: how many buckets there were before, while these are being drained; else None.
+        telling: {observer that is being told of all values: buckets of which it has been told}.
         aside: pieces set aside (at most 1,000, or 1 MB of them, are counted).
     """
 
@@ -42,6 +53,10 @@ class QueueStatus:
     bytes: int
     exact: bool
     oldest_seconds: float | None
+    outstanding: dict[int, float]
+    full: str
+    former_buckets: int | None
+    telling: dict[str, int]
     aside: int
 
 
@@ -76,10 +91,10 @@ def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
 
 def current_version(db: Database) -> int:
     """A version at or after every commit so far, about a million more each second, also in a store that is idle."""
-    return transact_versioned(db, lambda tr: tr.add_write_conflict_key(_CLOCK))[1]
+    return transact_versioned(db, lambda tr: tr.add_write_conflict_key(CLOCK))[1]
 
 
-def read_waiting(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int], int | None]:
+def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int], int | None]:
     """{(generation, number): version of the oldest row, None if it has none} of the buckets with work."""
     waiting = [queue.bucket_of_notification(row.key) for row in tr.get_range(*queue.notifications())]
     firsts = [tr.get_range(*queue.rows(*bucket), limit=1) for bucket in waiting]
@@ -89,13 +104,17 @@ def read_waiting(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int],
     }
 
 
-def _read(tr: Transaction, name: str) -> tuple[QueueStatus, int | None]:
-    """The status but for the age, and the version of the oldest row."""
+def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
+    """The status but for ages, and {bucket: version of its oldest row}."""
     snapshot, queue = tr.snapshot, QueueKeys(name)
     config, flags = read_config(snapshot, name), read_flags(snapshot, name)
-    waiting = read_waiting(snapshot, queue)
+    waiting = oldest_by_bucket(snapshot, queue)
     aside = snapshot.get_range(*queue.aside(), limit=1000, streaming_mode=WANT_ALL)
-    oldest = [version for version in waiting.values() if version is not None]
+    oldest: dict[int, int] = {}
+    for (_, number), version in waiting.items():  # of the shape before, too
+        if version is not None:
+            oldest[number] = min(version, oldest.get(number, version))
+    full = read_full(snapshot, name)
     rows, size, exact = count_rows(tr, *queue.all_rows())
     found = QueueStatus(
         name=name,
@@ -107,9 +126,13 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, int | None]:
         bytes=size,
         exact=exact,
         oldest_seconds=None,
+        outstanding={},
+        full=full.reason if full else "",
+        former_buckets=config.former.buckets if config.former else None,
+        telling=progress(snapshot, config),
         aside=_count_some(aside),
     )
-    return found, min(oldest, default=None)
+    return found, oldest
 
 
 def _count_some(found: Range) -> int:
@@ -138,8 +161,12 @@ def count_rows(tr: Transaction, begin: bytes, end: bytes) -> tuple[int, int, boo
     return rows, size, True
 
 
-def _aged(found: QueueStatus, oldest: int | None, now: int) -> QueueStatus:
-    if oldest is None:
+def _aged(found: QueueStatus, oldest: Mapping[int, int], now: int) -> QueueStatus:
+    if not oldest:
         return found
-    age = max(0, now - oldest) / VERSIONS_PER_SECOND
-    return replace(found, oldest_seconds=age)
+    ages = {number: max(0, now - version) / VERSIONS_PER_SECOND for number, version in oldest.items()}
+    others = [*ages.values(), *[0.0] * max(0, found.settings["buckets"] - len(ages))]
+    horizon = max(_OUTSTANDING_SECONDS, _OUTSTANDING_TIMES * median(others))
+    far = sorted((age, number) for number, age in ages.items() if age > horizon)[-_MOST_OUTSTANDING:]
+    outstanding = {number: age for age, number in reversed(far)}
+    return replace(found, oldest_seconds=max(ages.values()), outstanding=outstanding)

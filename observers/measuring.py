@@ -15,7 +15,7 @@ from cq.keys import QueueKeys, version_of
 from cq.observers.export import BUCKETS
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
-from cq.status import read_waiting
+from cq.status import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction
 from cq.store.transact import transact
 
@@ -108,7 +108,7 @@ def measure(tr: Transaction, name: str) -> Measured:
     snapshot, queue, exports = tr.snapshot, QueueKeys(name), ExportKeys(name)
     version = tr.get_read_version()
     first_exported = snapshot.get_range(*exports.all_rows(), limit=1)
-    waiting = read_waiting(snapshot, queue)
+    waiting = oldest_by_bucket(snapshot, queue)
     now = version.wait()
     export_bytes, export_lag = 0, 0.0
     if first_exported.to_list():

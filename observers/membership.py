@@ -34,6 +34,8 @@ MEASURE: Final = "measure"
 """What workers with metrics do besides: measuring what waits, also in queues that nobody can work on."""
 BEAT_SECONDS: Final = 4.0
 """How often a worker beats that has nothing to do: three requests to the store."""
+ALIVE_BEATS: Final = 4
+"""A worker whose last beat is older, by the store's versions, counts as dead to those who look once."""
 _BUSY: Final = 4  # times as often while it has something to do, and is missed so much sooner
 _GONE_BEATS: Final = 3
 _OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also at first sight
@@ -124,6 +126,14 @@ class Member:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptData(f"the row of a worker is not one that cq wrote: {error!r}") from error
+
+    def age(self, version: int) -> float:
+        """How old its latest beat is in seconds, given a version of now."""
+        return max(0, version - version_of(self.stamp)) / VERSIONS_PER_SECOND
+
+    def is_alive(self, version: int) -> bool:
+        """Whether it has beaten lately, given a version of now: for those who look once, and so have patience."""
+        return self.age(version) <= ALIVE_BEATS * max(BEAT_SECONDS, self.every)
 
     def does(self, share: Share) -> bool:
         """Whether a task is one that it would do."""
@@ -217,7 +227,7 @@ class Membership:
         self.next_beat = self._clock() + every
         others = [member for member in members if member.id != self.id]
         gone = [member for member in others if self._is_gone(member)]
-        self._tell([member for member in others if member not in gone])
+        self._tell(others, gone)
         self._seen = {member.id: self._seen[member.id] for member in others}
         self.others = [member for member in others if member not in gone]
         if gone:
@@ -254,21 +264,20 @@ class Membership:
             tr.set_versionstamped_value(keys.WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
         return members
 
-    def _tell(self, now: list[Member]) -> None:
+    def _tell(self, found: list[Member], gone: list[Member]) -> None:
         """Say who has come and who has gone since the beat before."""
         if self._shape is None:
             return
-        before = {member.id: member for member in self.others}
-        after = {member.id: member for member in now}
-        horizon = self._clock() - _LATE_BEATS * self.every
-        for member in [*now, *self.others]:
-            fields = {"worker": member.id.hex(), "host": member.host, "pid": member.pid}
-            if member.id not in before:
-                emit("worker_joined", **fields)
-            elif member.id not in after and self._seen[member.id].since < horizon:
-                emit("worker_gone", **fields)
-            elif member.id not in after:
-                emit("worker_left", **fields)
+        known, there = {member.id for member in self.others}, {member.id for member in found}
+        for member in found:
+            if member.id not in known and member not in gone:
+                _tell_of(member, "worker_joined")
+        for member in self.others:
+            silent = self._clock() - self._seen[member.id].since
+            if member.id not in there and silent <= max(self.every, _LATE_BEATS * member.every):
+                _tell_of(member, "worker_left")
+            elif member.id not in there or any(member.id == each.id for each in gone):
+                _tell_of(member, "worker_gone")
 
     def _is_gone(self, member: Member) -> bool:
         """Whether a worker has not beaten for long; a row of long ago, by the store's versions, at first sight."""
@@ -282,6 +291,10 @@ class Membership:
         if not seen.reads:
             return age > _OLD_BEATS * member.every
         return seen.reads >= _GONE_BEATS and now - seen.since > _GONE_BEATS * member.every
+
+
+def _tell_of(member: Member, event: str) -> None:
+    emit(event, worker=member.id.hex(), host=member.host, pid=member.pid)
 
 
 def _remove(tr: Transaction, gone: list[Member]) -> None:

@@ -10,6 +10,7 @@ import pytest
 import cq
 from cq import status as module
 from cq.errors import QueueNotConfigured
+from cq.pressure import compare
 from cq.status import QueueStatus, current_version, is_drained, status
 from cq.store.transact import transact
 from cq.testing import drain
@@ -37,6 +38,10 @@ def test_an_empty_queue_has_nothing_waiting(db: Any, name: str) -> None:
         bytes=0,
         exact=True,
         oldest_seconds=None,
+        outstanding={},
+        full="",
+        former_buckets=None,
+        telling={},
         aside=0,
     )
 
@@ -55,6 +60,46 @@ def test_rows_buckets_and_age_are_those_queued(db: Any, name: str) -> None:
     assert found.oldest_seconds >= (current_version(db) - first) / 1e6 - found.oldest_seconds
     drain(db, name)
     assert (status_of(db, name).rows, status_of(db, name).oldest_seconds) == (0, None)
+
+
+def test_buckets_that_wait_far_longer_than_others_stand_out(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_OUTSTANDING_SECONDS", 0.0)
+    cq.configure(db, name, buckets=8)
+    add(db, name, {"a": 1, "b": 1})
+    assert len(status_of(db, name).outstanding) == 2
+    add(db, name, {f"key {number}": 1 for number in range(100)})
+    while status_of(db, name).outstanding:  # until the others have waited long enough, too
+        pass
+
+    assert status_of(db, name).waiting_buckets == 8
+
+
+def test_what_is_under_way_with_a_queue_is_shown(db: Any, name: str) -> None:
+    def told(tr: Any, changes: list[cq.Change]) -> None:
+        """An observer."""
+
+    app = cq.App()
+    app.configure(db, name, buckets=4)
+    add(db, name, {f"key {number}": 1 for number in range(100)})
+    drain(db, name)
+    cq.put_observer(db, name, cq.ObserverSpec("late", 1))
+    assert status_of(db, name).telling == {"late": 0}
+    app.queue(name, observers=[cq.Observer("late", 1, told)])
+    drain(db, name, app=app)
+    assert status_of(db, name).telling == {}
+    cq.rebucket(db, name, 2)
+    assert status_of(db, name).former_buckets == 4
+
+
+def test_a_queue_that_is_full_says_why(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    cq.limit(db, name, size=1)
+    add(db, name, {"a": 1})
+    compare(db, name)
+
+    assert status_of(db, name).full == "more than 1 bytes wait"
 
 
 def test_pauses_are_shown_with_their_reason(db: Any, name: str) -> None:

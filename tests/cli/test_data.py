@@ -122,19 +122,22 @@ def test_pending_values_of_an_own_combiner_need_the_app(here: Here, cli: Cli) ->
 
 def test_status_shows_what_waits(here: Here) -> None:
     assert "no queue is configured" in here("status").out
-    assert here("status", "--json").out == ""
+    assert here("status", "--json").rows() == [{"workers": []}]
     here("configure", "words", "--buckets", "1")
     here("add", "words", "a=1")
     here("add", "words", "a=1")
 
-    (found,) = here("status", "--json").rows()
+    found, workers = here("status", "--json").rows()
 
     assert (found["name"], found["settings"]["buckets"], found["paused"]) == ("words", 1, False)
     assert (found["waiting_buckets"], found["rows"], found["exact"], found["aside"]) == (1, 2, True, 0)
     assert 0 <= found["oldest_seconds"] < SECONDS
-    head, row = here("status", "words").out.splitlines()
-    assert head.split() == ["queue", "buckets", "waiting", "rows", "bytes", "oldest", "set", "aside", "state"]
+    assert workers == {"workers": []}
+    head, row, _, remark = here("status", "words").out.splitlines()
+    columns = "queue buckets waiting rows bytes oldest updates/s conflicts set aside export lag state"
+    assert head.split() == columns.split()
     assert row.split()[:4] == ["words", "1", "1", "2"]
+    assert remark == "no worker is alive"
 
 
 def test_a_pause_is_shown_and_undone(here: Here) -> None:

@@ -1,0 +1,142 @@
+"""`cq status`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cq.cli.options import Json, Store, open_store
+from cq.cli.output import make_console, make_table, print_json
+from cq.observers.overview import Overview, WorkerStatus, overview, remarks
+from cq.status import QueueStatus
+
+WATCH_SECONDS: Final = 2.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("status", epilog="Examples: cq status; cq status --watch; cq status words --json")(
+        show_status
+    )
+
+
+def show_status(
+    queue: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", help="The queue; all of them if left out.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every 2 seconds, until ^C.")] = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Show what waits in the queues, the workers and how fast they are, and what stands out.
+
+    With --json a line for each queue, and a last one with all workers.
+    """
+    db = open_store(store)
+    if not watch:
+        _print(overview(db, queue), json)
+        return
+    try:
+        if json or not make_console().is_terminal:
+            while True:
+                _print(overview(db, queue), json)
+                if not json:
+                    typer.echo()
+                time.sleep(WATCH_SECONDS)
+        with Live(console=make_console(), auto_refresh=False) as live:
+            while True:
+                live.update(Group(*_shown(overview(db, queue))), refresh=True)
+                time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return
+
+
+def _print(seen: Overview, json: bool) -> None:
+    if not json:
+        console = make_console()
+        for each in _shown(seen):
+            console.print(each, soft_wrap=not console.is_terminal)
+        return
+    for queue in seen.queues:
+        export = seen.exports.get(queue.name)
+        print_json(
+            {
+                **asdict(queue),
+                **asdict(seen.activity[queue.name]),
+                "export": None if export is None else asdict(export),
+            }
+        )
+    print_json({"workers": [asdict(worker) for worker in seen.workers]})
+
+
+def _shown(seen: Overview) -> Iterable[Table | Text]:
+    """The queues, the workers, and a line for each remark."""
+    if seen.queues:
+        columns = [
+            "queue",
+            "buckets",
+            "waiting",
+            "rows",
+            "bytes",
+            "oldest",
+            "updates/s",
+            "conflicts",
+            "set aside",
+        ]
+        rows = (_queue(queue, seen) for queue in seen.queues)
+        yield make_table([*columns, "export lag", "state"], rows, right=[*columns[1:], "export lag"])
+    else:
+        yield Text("no queue is configured in this store: begin with `cq configure QUEUE`")
+    if seen.workers:
+        columns = ["worker", "host", "pid", "does", "queues", "buckets", "passes/s", "last beat", "state"]
+        yield Text()
+        yield make_table(
+            columns, map(_worker, seen.workers), right=["pid", "buckets", "passes/s", "last beat"]
+        )
+    lines = remarks(seen)
+    if lines:
+        yield Text("\n" + "\n".join(lines))
+
+
+def _queue(queue: QueueStatus, seen: Overview) -> list[Any]:
+    about = "" if queue.exact else "about "
+    activity, export = seen.activity[queue.name], seen.exports.get(queue.name)
+    return [
+        queue.name,
+        queue.settings["buckets"],
+        queue.waiting_buckets,
+        f"{about}{queue.rows:,}",
+        f"{about}{queue.bytes:,}",
+        _age(queue.oldest_seconds),
+        f"{activity.updates_per_second:,.1f}",
+        f"{activity.conflicts:,}",
+        f"{queue.aside:,}",
+        _age(export.oldest_seconds if export else None),
+        f"paused: {queue.reason}" if queue.paused else "active",
+    ]
+
+
+def _worker(worker: WorkerStatus) -> list[Any]:
+    return [
+        worker.id,
+        worker.host,
+        worker.pid,
+        ", ".join(worker.roles),
+        "all" if worker.queues is None else ", ".join(worker.queues),
+        worker.buckets,
+        f"{worker.passes_per_second:,.1f}",
+        _age(worker.beat_seconds),
+        "alive" if worker.alive else "dead",
+    ]
+
+
+def _age(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:,.1f} s"

@@ -1,0 +1,75 @@
+"""Whether all is well: for `cq health`, which monitoring, Docker and Kubernetes call."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Final
+
+from cq.config import queue_names, read_flags
+from cq.keys import QueueKeys
+from cq.observers.membership import Member, read_members
+from cq.status import CLOCK, oldest_by_bucket
+from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code
+from cq.store.transact import transact_versioned
+
+ANSWER_SECONDS: Final = 5.0
+"""How long the store may take for everything."""
+MAX_AGE_SECONDS: Final = 60.0
+"""For how long updates may wait, unless told otherwise."""
+
+
+def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False) -> list[str]:
+    """What is wrong, a line each; empty when the store answers, a worker lives, and no update waits for too long.
+
+    Args:
+        db: a database of either store.
+        max_age: for how many seconds updates may wait in a queue that is not paused.
+        here: whether a worker must live on this host.
+
+    A worker lives if its last beat, by the store's versions, is not older than a few beats. A recovery of a cluster
+    moves versions on by a minute or two: until their next beats all workers seem dead then.
+    """
+    try:
+        (members, oldest), now = transact_versioned(db, _read)
+    except Exception as error:
+        if error_code(error) is None:
+            raise
+        return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
+    return [*_workers(members, now, here=here), *_waiting(oldest, now, max_age)]
+
+
+def _read(tr: Transaction) -> tuple[list[Member], dict[str, int]]:
+    """The workers, and {queue: version of its oldest update} of those that are not paused."""
+    tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
+    tr.add_write_conflict_key(CLOCK)
+    members = read_members(tr.snapshot)
+    oldest = {name: _oldest(tr.snapshot, name) for name in queue_names(tr.snapshot)}
+    return members, {name: version for name, version in oldest.items() if version is not None}
+
+
+def _oldest(tr: TransactionRead, name: str) -> int | None:
+    if read_flags(tr, name).is_paused(time.time()):
+        return None
+    versions = oldest_by_bucket(tr, QueueKeys(name)).values()
+    return min((version for version in versions if version is not None), default=None)
+
+
+def _workers(members: list[Member], now: int, *, here: bool) -> list[str]:
+    host = socket.gethostname()
+    asked = [member for member in members if not here or member.host == host]
+    if any(member.is_alive(now) for member in asked):
+        return []
+    where = f" on {host}" if here else ""
+    latest = min((member.age(now) for member in asked), default=None)
+    beat = "none has registered" if latest is None else f"the latest beat is {latest:,.0f} s old"
+    return [f"no worker is alive{where}: {beat}"]
+
+
+def _waiting(oldest: dict[str, int], now: int, max_age: float) -> list[str]:
+    ages = {name: (now - version) / VERSIONS_PER_SECOND for name, version in oldest.items()}
+    return [
+        f"queue {name!r}: an update has waited for {age:,.0f} s, longer than {max_age:g} s"
+        for name, age in ages.items()
+        if age > max_age
+    ]

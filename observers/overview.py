@@ -1,0 +1,192 @@
+"""What operators see: what waits in the queues, who works on them and how fast, and what stands out.
+
+All of it is read at once, and no backlog is scanned: see `cq.status.status`. What workers do is what they say of
+themselves with each beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cq.observers.exportstatus import ExportStatus, export_status
+from cq.observers.membership import Member, Share, read_members
+from cq.status import QueueStatus, current_version, status
+from cq.store.api import Database
+from cq.store.transact import transact
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker that has registered.
+
+    Attributes:
+        id, host, pid, version: which one, where it runs, and of which version of cq.
+        roles, queues: what it does, and for which queues (None for all).
+        alive: whether it has beaten lately.
+        beat_seconds: age of its latest beat, by the store's versions.
+        started: when it began, by its clock, in seconds since 1970; None when it does not say.
+        buckets: to combine, that it owns.
+        passes, passes_per_second: since it began, and of late.
+        left_alone: queues that it does not combine: they are paused, or it has not their code.
+        stuck: its tasks that come to no end.
+        error: the latest one, empty when there was none.
+    """
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    roles: list[str]
+    queues: list[str] | None
+    alive: bool
+    beat_seconds: float
+    started: int | None
+    buckets: int
+    passes: int
+    passes_per_second: float
+    left_alone: list[str]
+    stuck: list[str]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the workers that live do for a queue.
+
+    Attributes:
+        workers: how many combine it.
+        passes, updates, conflicts: since they began.
+        passes_per_second, updates_per_second: of late.
+    """
+
+    workers: int = 0
+    passes: int = 0
+    updates: int = 0
+    conflicts: int = 0
+    passes_per_second: float = 0.0
+    updates_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All that is to be seen.
+
+    Attributes:
+        queues: in the order of their names.
+        activity: {name of a queue: what workers do for it}.
+        exports: {name of a queue that is exported, or of an application's export queue: its status}.
+        workers: also those that are dead and whose rows nobody has removed yet.
+    """
+
+    queues: list[QueueStatus]
+    activity: dict[str, Activity]
+    exports: dict[str, ExportStatus]
+    workers: list[WorkerStatus]
+
+
+def overview(db: Database, name: str | None = None) -> Overview:
+    """What is to be seen of one queue, or of all, and of the workers; raises `QueueNotConfigured`."""
+    queues = status(db, name)
+    exports = {each.name: each for each in export_status(db) if name in (None, each.name)}
+    members = transact(db, lambda tr: read_members(tr.snapshot))
+    now = current_version(db)
+    alive = [member for member in members if member.is_alive(now)]
+    return Overview(
+        queues,
+        {queue.name: _activity(queue.name, alive) for queue in queues},
+        exports,
+        sorted((_worker(member, now) for member in members), key=lambda each: (each.host, each.pid, each.id)),
+    )
+
+
+def _worker(member: Member, now: int) -> WorkerStatus:
+    facts = member.report.facts
+    return WorkerStatus(
+        id=member.id.hex(),
+        host=member.host,
+        pid=member.pid,
+        version=str(facts.get("version", "")),
+        roles=sorted(member.roles),
+        queues=None if member.queues is None else sorted(member.queues),
+        alive=member.is_alive(now),
+        beat_seconds=member.age(now),
+        started=facts.get("started"),
+        buckets=facts.get("buckets", 0),
+        passes=facts.get("totals", {}).get("passes", 0),
+        passes_per_second=round(sum(numbers[3] for numbers in _queues(facts).values()), 2),
+        left_alone=sorted(member.report.lacking),
+        stuck=sorted(member.report.stuck),
+        error=str(facts.get("error", "")),
+    )
+
+
+def _activity(name: str, alive: Sequence[Member]) -> Activity:
+    numbers = [found for member in alive if (found := _queues(member.report.facts).get(name))]
+    passes, updates, conflicts, passes_rate, updates_rate = (
+        [sum(column) for column in zip(*numbers, strict=True)] if numbers else [0] * 5
+    )
+    return Activity(
+        workers=sum(member.does(Share("combine", name, 0)) for member in alive),
+        passes=passes,
+        updates=updates,
+        conflicts=conflicts,
+        passes_per_second=round(passes_rate, 2),
+        updates_per_second=round(updates_rate, 2),
+    )
+
+
+def _queues(facts: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
+    """{queue: the numbers of `Facts`}."""
+    found: Mapping[str, Sequence[Any]] = facts.get("queues", {})
+    return found
+
+
+def remarks(seen: Overview) -> list[str]:
+    """What an operator should know besides the numbers, a line each."""
+    is_any_alive = any(worker.alive for worker in seen.workers)
+    lines = [] if is_any_alive else ["no worker is alive"]
+    for queue in seen.queues:
+        if is_any_alive and not (queue.paused or seen.activity[queue.name].workers):
+            lines.append(f"queue {queue.name!r}: nobody combines it: {_why(queue.name, seen)}")
+        lines += [f"queue {queue.name!r}: {said}" for said in _of_queue(queue)]
+    for name, export in seen.exports.items():
+        if export.error:
+            lines.append(f"the export of queue {name!r} is {export.state}: {export.error}")
+    for worker in seen.workers:
+        lines += [f"worker {worker.id} {said}" for said in _of_worker(worker)]
+    return lines
+
+
+def _why(name: str, seen: Overview) -> str:
+    """Why no worker that lives combines a queue that is not paused."""
+    if any(name in worker.left_alone for worker in seen.workers if worker.alive):
+        return "the workers that live have not its code"
+    return "the workers that live are for other queues, or do other things"
+
+
+def _of_queue(queue: QueueStatus) -> list[str]:
+    lines = []
+    if queue.full:
+        lines.append(f"full: {queue.full}")
+    if queue.former_buckets is not None:
+        lines.append(f"the {queue.former_buckets:,} buckets that it had before are being drained")
+    for observer, told in queue.telling.items():
+        lines.append(f"telling {observer}: {told:,} of {queue.settings['buckets']:,} buckets")
+    for bucket, age in queue.outstanding.items():
+        lines.append(f"bucket {bucket} has waited for {age:,.1f} s, far longer than others")
+    return lines
+
+
+def _of_worker(worker: WorkerStatus) -> list[str]:
+    if not worker.alive:
+        return [f"is dead: its latest beat is {worker.beat_seconds:,.1f} s old"]
+    lines = []
+    if worker.left_alone:
+        lines.append(f"leaves alone: {', '.join(worker.left_alone)}")
+    if worker.stuck:
+        lines.append(f"comes to no end with: {', '.join(worker.stuck)}")
+    if worker.error:
+        lines.append(f"had at last the error: {worker.error}")
+    return lines

@@ -1,0 +1,94 @@
+"""`cq status` with workers, `cq status --watch` and `cq health`, as operators run them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import termios
+from typing import Any
+
+import cq
+from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.test_worker import add, running, wait_for, wait_for_workers
+
+
+def test_workers_and_what_they_do_are_shown(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words")
+    cq.configure(db, "other")
+    worker = running(cli, "words")
+    (member,) = wait_for_workers(db, 1)
+    add(db, "words", {"a": 1})
+    wait_for(db, "words", "a", 1)
+
+    *queues, last = cli.run("status", "--json").rows()
+    shown = cli.run("status").out
+
+    assert [queue["name"] for queue in queues] == ["other", "words"]
+    assert [queue["workers"] for queue in queues] == [0, 1]
+    (found,) = last["workers"]
+    assert (found["id"], found["pid"], found["alive"]) == (member.id.hex(), worker.pid, True)
+    assert (found["queues"], found["buckets"]) == (["words"], 16)
+    assert member.id.hex() in shown
+    assert "queue 'other': nobody combines it" in shown
+
+
+def test_watching_prints_a_block_each_time_until_told_to_stop(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words")
+    watching = cli.start("status", "--watch")
+    assert watching.stdout is not None
+    heads = 0
+    for line in watching.stdout:
+        heads += line.startswith(b"queue")
+        if heads == 2:
+            break
+    watching.send_signal(signal.SIGINT)
+    _, err = watching.communicate(timeout=SECONDS)
+    assert (watching.returncode, err) == (0, b"")
+
+
+def test_watching_with_json_prints_lines(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words")
+    watching = cli.start("status", "--watch", "--json")
+    assert watching.stdout is not None
+    lines = [json.loads(watching.stdout.readline()) for _ in range(4)]
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=SECONDS)
+    assert [next(iter(line)) for line in lines] == ["name", "workers"] * 2
+    assert watching.returncode == 0
+
+
+def test_watching_on_a_terminal_draws_in_place(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words")
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+    watching = cli.start("status", "--watch", stdout=there, env={**cli.environment, "TERM": "xterm"})
+    os.close(there)
+    drawn = b""
+    while drawn.count(b"words") < 2:
+        drawn += os.read(here, 4096)
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(SECONDS) == 0
+    os.close(here)
+    assert b"\x1b[1A" in drawn, "the cursor goes up"
+
+
+def test_health_is_told_by_the_exit_status(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words")
+    ended = cli.run("health", "--here")
+    assert (ended.status, ended.err) == (1, "")
+    assert ended.out.startswith("no worker is alive on ")
+    running(cli)
+    wait_for_workers(db, 1)
+    ended = cli.run("health", "--here")
+    assert (ended.status, ended.out) == (0, "healthy\n")
+
+
+def test_health_is_a_line_of_json(here: Here) -> None:
+    ended = here("health", "--json")
+    (found,) = ended.rows()
+    assert ended.status == 1
+    assert found == {"healthy": False, "problems": ["no worker is alive: none has registered"]}

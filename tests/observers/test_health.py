@@ -1,0 +1,82 @@
+"""Health: every line of it, and none when all is well."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+from cq.observers import membership as module
+from cq.observers.health import health
+from cq.observers.membership import Membership, Report
+from cq.store.embedded import FDBError
+from tests.helpers import add
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Any:
+    """A store of its own: others' workers and queues would count."""
+    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def alive(db: Any) -> Membership:
+    """A worker that lives, on this host."""
+    membership = Membership(db, every=600.0)
+    membership.beat(Report())
+    return membership
+
+
+def test_nothing_is_wrong_when_a_worker_lives_and_nothing_waits(db: Any, alive: Membership) -> None:
+    cq.configure(db, "words")
+    assert health(db) == health(db, here=True) == []
+
+
+def test_without_workers_that_is_said(db: Any) -> None:
+    assert health(db) == ["no worker is alive: none has registered"]
+
+
+def test_a_worker_that_beats_no_more_does_not_count(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.0)
+    Membership(db, every=1e-6).beat(Report())
+    assert health(db) == ["no worker is alive: the latest beat is 0 s old"]
+
+
+def test_a_worker_of_another_host_does_not_count_for_this_one(
+    db: Any, alive: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    assert health(db) == []
+    assert health(db, here=True) == ["no worker is alive on elsewhere: none has registered"]
+
+
+def test_a_queue_in_which_updates_wait_too_long_is_named(db: Any, alive: Membership) -> None:
+    cq.configure(db, "words")
+    cq.configure(db, "paused")
+    add(db, "words", {"a": 1})
+    add(db, "paused", {"a": 1})
+    cq.pause(db, "paused")
+    time.sleep(0.01)
+    assert health(db) == []
+    assert health(db, max_age=0.001) == ["queue 'words': an update has waited for 0 s, longer than 0.001 s"]
+
+
+def test_all_that_is_wrong_is_said(db: Any) -> None:
+    cq.configure(db, "words")
+    add(db, "words", {"a": 1})
+    time.sleep(0.01)
+    assert len(health(db, max_age=0.001)) == 2
+
+
+def test_a_store_that_does_not_answer_is_said(db: Any) -> None:
+    class Silent:
+        def create_transaction(self) -> Any:
+            raise FDBError(1031)
+
+    (said,) = health(Silent())  # type: ignore[arg-type]
+    assert said.startswith("the store does not answer within 5 s: ")
