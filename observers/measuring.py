@@ -20,7 +20,9 @@ from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction
 from cq.store.transact import transact
 
 MEASURE_SECONDS: Final = 15.0
-"""How often a queue is measured in which something waits, and how often one of those in which nothing does."""
+"""How often a queue is measured in which something waits."""
+IDLE_SECONDS: Final = 30.0
+"""How often one of those is measured in which nothing waits."""
 SELDOM_SECONDS: Final = 120.0
 """How often each queue is measured at least, whatever their number."""
 
@@ -56,7 +58,7 @@ class Idle:
     def note(self, name: str, is_idle: bool) -> float:
         """Note how a queue is; returns after how many seconds it is to be measured again."""
         self._names = self._names | {name} if is_idle else self._names - {name}
-        return min(SELDOM_SECONDS, MEASURE_SECONDS * len(self._names)) if is_idle else MEASURE_SECONDS
+        return min(SELDOM_SECONDS, IDLE_SECONDS * len(self._names)) if is_idle else MEASURE_SECONDS
 
     def forget(self, name: str) -> None:
         """The queue is measured no more."""

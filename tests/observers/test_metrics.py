@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import urllib.request
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,9 +13,10 @@ from prometheus_client import CollectorRegistry
 import cq
 from cq.observers.events import EVENTS
 from cq.observers.export import ExportQueue
-from cq.observers.measuring import MEASURE_SECONDS, SELDOM_SECONDS, Idle, Measured, measure
+from cq.observers.measuring import IDLE_SECONDS, MEASURE_SECONDS, SELDOM_SECONDS, Idle, Measured, measure
 from cq.observers.metrics import Address, Metrics, MetricsUnavailable, serve
 from cq.observers.telemetry import Event, emit
+from cq.store.api import Transaction
 from cq.store.transact import transact
 from tests.helpers import add
 
@@ -110,16 +111,37 @@ class TestMeasuring:
         assert found.export_lag >= 0
         assert not found.is_idle
 
+    def test_an_idle_queue_costs_three_requests(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        asked: list[str] = []
+        transact(db, lambda tr: measure(cast("Transaction", Asked(tr, asked)), name))
+        assert sorted(asked) == ["get_range", "get_range", "get_read_version"]
+
     def test_idle_queues_are_measured_the_more_seldom_the_more_there_are(self) -> None:
-        """Three requests for each: at most 0.2 a second, beside 0.75 for beats, up to eight queues."""
+        """At most 0.1 requests a second for four, and 0.025 for each of more: less than for a watch of each."""
         idle = Idle()
         assert idle.note("busy", False) == MEASURE_SECONDS
-        for number in range(1, 9):
-            assert idle.note(f"idle {number}", True) == MEASURE_SECONDS * number
+        for number in range(1, 5):
+            assert idle.note(f"idle {number}", True) == IDLE_SECONDS * number
         assert idle.note("one more", True) == SELDOM_SECONDS
-        for number in range(1, 9):
+        for number in range(1, 5):
             idle.forget(f"idle {number}")
-        assert idle.note("one more", True) == MEASURE_SECONDS
+        assert idle.note("one more", True) == IDLE_SECONDS
+
+
+class Asked:
+    """A transaction that notes which reads it is asked for."""
+
+    def __init__(self, tr: Any, asked: list[str]) -> None:
+        self._tr, self._asked = tr, asked
+
+    @property
+    def snapshot(self) -> Any:
+        return Asked(self._tr.snapshot, self._asked)
+
+    def __getattr__(self, what: str) -> Any:
+        self._asked.append(what)
+        return getattr(self._tr, what)
 
 
 class TestAddress:
