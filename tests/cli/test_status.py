@@ -9,6 +9,7 @@ import pty
 import signal
 import struct
 import termios
+import time
 from typing import Any
 
 import cq
@@ -24,6 +25,10 @@ def test_workers_and_what_they_do_are_shown(cli: Cli, db: Any) -> None:
     add(db, "words", {"a": 1})
     wait_for(db, "words", "a", 1)
 
+    # Its first beat comes before it has taken up its tasks, the next one within seconds.
+    deadline = time.monotonic() + SECONDS
+    while not (last := cli.run("status", "--json").rows()[-1])["workers"][0]["buckets"]:
+        assert time.monotonic() < deadline
     *queues, last = cli.run("status", "--json").rows()
     shown = cli.run("status").out
 
