@@ -91,7 +91,7 @@ def test_a_worker_combines_what_comes_until_it_is_told_to_stop(cli: Cli, db: Any
     out, err = worker.communicate(timeout=SECONDS)
 
     assert worker.returncode == 0
-    assert [line.split()[2] for line in err.splitlines()] == [b"INFO"] * 3, "started, has tasks, stopped"
+    assert {line.split()[2] for line in err.splitlines()} == {b"INFO"}
     assert b'"rows": 3, "reported": 3' in out
 
 
