@@ -15,7 +15,8 @@ from weakref import WeakKeyDictionary
 from cq import codec
 from cq.config import Flags, QueueConfig, change_flags, read_config, read_flags, write_config
 from cq.errors import InvalidConfiguration, QueueFull
-from cq.keys import QueueKeys, version_of
+from cq.keys import QueueKeys
+from cq.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
@@ -81,9 +82,7 @@ def read_waiting(tr: Transaction, name: str) -> Waiting:
     snapshot, queue = tr.snapshot, QueueKeys(name)
     version = tr.get_read_version()
     size = snapshot.get_estimated_range_size_bytes(*queue.all_rows())
-    buckets = [queue.bucket_of_notification(row.key) for row in snapshot.get_range(*queue.notifications())]
-    firsts = [snapshot.get_range(*queue.rows(*bucket), limit=1) for bucket in buckets]
-    oldest = [version_of(queue.versionstamp_of_row(row.key)) for rows in firsts for row in rows]
+    oldest = [each for each in oldest_by_bucket(snapshot, queue).values() if each is not None]
     now = version.wait()
     return Waiting(size.wait(), max(0, now - min(oldest, default=now)) / VERSIONS_PER_SECOND)
 

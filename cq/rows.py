@@ -119,3 +119,13 @@ def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row])
         for operation, found in futures.items()
     }
     return [row for row in rows if row.operation is None or first[row.operation] in ([], [row.versionstamp])]
+
+
+def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int], int | None]:
+    """{(generation, number): version of the oldest row, None if it has none} of the buckets with work."""
+    waiting = [queue.bucket_of_notification(row.key) for row in tr.get_range(*queue.notifications())]
+    firsts = [tr.get_range(*queue.rows(*bucket), limit=1) for bucket in waiting]
+    return {
+        bucket: next((version_of(queue.versionstamp_of_row(row.key)) for row in first), None)
+        for bucket, first in zip(waiting, firsts, strict=True)
+    }

@@ -13,9 +13,10 @@ from typing import Any, Final
 from cq import keys
 from cq.backfill import progress
 from cq.config import queue_names, read_config, read_flags
-from cq.keys import QueueKeys, version_of
+from cq.keys import QueueKeys
 from cq.pressure import read_full
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Range, Transaction, TransactionRead, Void
+from cq.rows import oldest_by_bucket
+from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Range, Transaction, Void
 from cq.store.transact import transact, transact_versioned
 
 _COUNT_BYTES: Final = 1_000_000
@@ -92,16 +93,6 @@ def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
 def current_version(db: Database) -> int:
     """A version at or after every commit so far, about a million more each second, also in a store that is idle."""
     return transact_versioned(db, lambda tr: tr.add_write_conflict_key(CLOCK))[1]
-
-
-def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int], int | None]:
-    """{(generation, number): version of the oldest row, None if it has none} of the buckets with work."""
-    waiting = [queue.bucket_of_notification(row.key) for row in tr.get_range(*queue.notifications())]
-    firsts = [tr.get_range(*queue.rows(*bucket), limit=1) for bucket in waiting]
-    return {
-        bucket: next((version_of(queue.versionstamp_of_row(row.key)) for row in first), None)
-        for bucket, first in zip(waiting, firsts, strict=True)
-    }
 
 
 def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:

@@ -19,11 +19,14 @@ class Facts:
 
     Args:
         totals: what it has done so far.
+        concurrency: how many tasks it has in flight at most.
         clock: of this process, in seconds.
     """
 
-    def __init__(self, totals: Totals, clock: Callable[[], float] = time.monotonic) -> None:
-        self._totals, self._clock = totals, clock
+    def __init__(
+        self, totals: Totals, concurrency: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._totals, self._concurrency, self._clock = totals, concurrency, clock
         self._version, self._started = version("cq"), int(time.time())
         self._since = clock()
         self._before: dict[str, Counts] = {}
@@ -35,6 +38,7 @@ class Facts:
             version    of cq
             started    in seconds since 1970
             buckets    owned
+            concurrency  tasks in flight at most
             totals     {what: how many}
             queues     {name: [passes, updates, conflicts, passes a second, updates a second]}
             error      the latest one
@@ -48,6 +52,7 @@ class Facts:
             "version": self._version,
             "started": self._started,
             "buckets": buckets,
+            "concurrency": self._concurrency,
             "totals": self._totals.as_dict(),
             "queues": {name: self._of_queue(name, counts[name]) for name in busiest[-_MOST_QUEUES:]},
             "error": error[:_ERROR_CHARACTERS],

@@ -49,10 +49,13 @@ class Fair(Generic[T]):
         there.weight = weight
         heappush(there.waiting, (since, next(self._numbers), task))
 
-    def take(self) -> tuple[str, T] | None:
-        """The next task and its lane, None when nothing waits; `done` says that it has run."""
+    def take(self, most: int) -> tuple[str, T] | None:
+        """The next task and its lane, None when nothing waits; `done` says that it has run.
+
+        No more than `most` tasks of one queue run at once: what another queue has to do must not wait for one of them.
+        """
         name = min(
-            (name for name, lane in self._lanes.items() if lane.waiting),
+            (name for name, lane in self._lanes.items() if lane.waiting and lane.running < most),
             key=lambda name: self._lanes[name].claim,
             default=None,
         )

@@ -9,7 +9,8 @@ from typing import Final
 from cq.config import queue_names, read_flags
 from cq.keys import QueueKeys
 from cq.observers.membership import Member, read_members
-from cq.status import CLOCK, oldest_by_bucket
+from cq.rows import oldest_by_bucket
+from cq.status import CLOCK
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code
 from cq.store.transact import transact_versioned
 

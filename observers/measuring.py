@@ -15,7 +15,7 @@ from cq.keys import QueueKeys, version_of
 from cq.observers.export import BUCKETS
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
-from cq.status import oldest_by_bucket
+from cq.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction
 from cq.store.transact import transact
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from cq.config import MAX_BUCKETS
 from cq.observers.exportstatus import ExportStatus, export_status
 from cq.observers.membership import Member, Share, read_members
 from cq.status import QueueStatus, current_version, status
 from cq.store.api import Database
 from cq.store.transact import transact
+
+_LATE_SECONDS: Final = 10.0  # that updates wait, for a queue to be behind
+_FEW_BUCKETS: Final = 4
+_MANY_ROWS: Final = 1_000  # before the size of rows says something
+_SMALL_ROW: Final = 90  # bytes, key included: one or two updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,13 @@ class Activity:
 
     Attributes:
         workers: how many combine it.
+        concurrency: how many passes they can have in flight at once.
         passes, updates, conflicts: since they began.
         passes_per_second, updates_per_second: of late.
     """
 
     workers: int = 0
+    concurrency: int = 0
     passes: int = 0
     updates: int = 0
     conflicts: int = 0
@@ -127,8 +135,10 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
     passes, updates, conflicts, passes_rate, updates_rate = (
         [sum(column) for column in zip(*numbers, strict=True)] if numbers else [0] * 5
     )
+    at_work = [member for member in alive if member.does(Share("combine", name, 0))]
     return Activity(
-        workers=sum(member.does(Share("combine", name, 0)) for member in alive),
+        workers=len(at_work),
+        concurrency=sum(int(member.report.facts.get("concurrency", 1)) for member in at_work),
         passes=passes,
         updates=updates,
         conflicts=conflicts,
@@ -150,7 +160,8 @@ def remarks(seen: Overview) -> list[str]:
     for queue in seen.queues:
         if is_any_alive and not (queue.paused or seen.activity[queue.name].workers):
             lines.append(f"queue {queue.name!r}: nobody combines it: {_why(queue.name, seen)}")
-        lines += [f"queue {queue.name!r}: {said}" for said in _of_queue(queue)]
+        said = [*_of_queue(queue), *_about_buckets(queue, seen.activity[queue.name].concurrency)]
+        lines += [f"queue {queue.name!r}: {each}" for each in said]
     for name, export in seen.exports.items():
         if export.error:
             lines.append(f"the export of queue {name!r} is {export.state}: {export.error}")
@@ -177,6 +188,25 @@ def _of_queue(queue: QueueStatus) -> list[str]:
     for bucket, age in queue.outstanding.items():
         lines.append(f"bucket {bucket} has waited for {age:,.1f} s, far longer than others")
     return lines
+
+
+def _about_buckets(queue: QueueStatus, concurrency: int) -> list[str]:
+    """Whether another number of buckets would do better, as far as what waits tells."""
+    buckets: int = queue.settings["buckets"]
+    if queue.former_buckets is not None or queue.paused:
+        return []
+    late = queue.oldest_seconds is not None and queue.oldest_seconds > _LATE_SECONDS
+    if late and queue.waiting_buckets == buckets and concurrency > buckets:
+        wanted = min(MAX_BUCKETS, 1 << (concurrency - 1).bit_length())
+        advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
+        return [
+            f"all {buckets:,} buckets wait, and workers could run {concurrency:,} passes at once: {advice}"
+        ]
+    if buckets > _FEW_BUCKETS and queue.rows >= _MANY_ROWS and queue.bytes < _SMALL_ROW * queue.rows:
+        size, wanted = queue.bytes // queue.rows, max(_FEW_BUCKETS, buckets // 4)
+        advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
+        return [f"rows are of {size:,} bytes only, so adds would cost less with fewer buckets: {advice}"]
+    return []
 
 
 def _of_worker(worker: WorkerStatus) -> list[str]:

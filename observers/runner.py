@@ -137,7 +137,7 @@ class Runner(Generic[T]):
                 _, ticket, task = heappop(self._later)
                 if self._tickets.get(task) == ticket:
                     self._queue(ticket, task)
-            taken = self._ready.take()
+            taken = self._ready.take(max(1, len(self._threads) - 1))
             if taken is None:
                 self._changed.wait(max(0.0, self._later[0][0] - now) if self._later else None)
                 continue

@@ -19,11 +19,12 @@ class Telling:
     Args:
         me: the worker.
         totals: what it has done so far.
+        concurrency: how many tasks it has in flight at most.
     """
 
-    def __init__(self, me: Member, totals: Totals) -> None:
+    def __init__(self, me: Member, totals: Totals, concurrency: int) -> None:
         self._me, self._totals = me, totals
-        self._facts = Facts(totals)
+        self._facts = Facts(totals, concurrency)
         self._latest_error = ""
         self._begun = time.monotonic()
 

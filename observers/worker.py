@@ -117,7 +117,7 @@ class Worker:
         self._used = False
         self._draining = False
         self._error: BaseException | None = None
-        self._telling = Telling(self._membership.me, self.totals)
+        self._telling = Telling(self._membership.me, self.totals, concurrency)
         self._runner: Runner[Job] = Runner(
             self._run,
             self._failed,

@@ -361,6 +361,22 @@ class TestSharing:
         assert transact(db, lambda tr: cq.CombineQueue(name).get(tr, "a")) == 3
 
 
+def test_with_more_tasks_than_watches_the_others_are_looked_at(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "MOST_WATCHES", 3)
+    monkeypatch.setattr(worker_module, "_SCAN_SECONDS", 0.02)
+    told, app = told_app(name)
+    app.configure(db, name, buckets=16)
+    worker = Worker(db, app, [name])
+    with running(worker):
+        for number in range(40):
+            add(db, name, {f"k{number}": 1})
+            told.wait_for(**{f"k{number}": 1})
+        held = sum(not job.watch.is_free for job in worker._work.jobs)
+    assert held <= 3
+
+
 class TestFlags:
     """What operators say."""
 

@@ -14,7 +14,7 @@ def run(fair: Fair[str], steps: int, again: dict[str, tuple[float, float]]) -> C
     """Take tasks and put them back; {lane: (weight, seconds of a step)}. Returns the time of each lane, in steps."""
     taken: Counter[str] = Counter()
     for _ in range(steps):
-        found = fair.take()
+        found = fair.take(8)
         assert found is not None
         lane, task = found
         weight, seconds = again[lane]
@@ -28,7 +28,18 @@ def test_within_a_queue_whoever_has_waited_longest_comes_first() -> None:
     fair: Fair[str] = Fair()
     for since, task in [(3.0, "c"), (1.0, "a"), (2.0, "b")]:
         fair.put(task, "q", 1, since)
-    assert [fair.take() for _ in range(4)] == [("q", "a"), ("q", "b"), ("q", "c"), None]
+    assert [fair.take(8) for _ in range(4)] == [("q", "a"), ("q", "b"), ("q", "c"), None]
+
+
+def test_a_queue_leaves_room_for_others() -> None:
+    fair: Fair[str] = Fair()
+    for number in range(5):
+        fair.put(f"flood-{number}", "flood", 1, 0.0)
+    assert [fair.take(3) is not None for _ in range(5)] == [True, True, True, False, False]
+    fair.put("small", "small", 1, 0.0)
+    assert fair.take(3) == ("small", "small")
+    fair.done("flood", 0.1)
+    assert fair.take(3) == ("flood", "flood-3")
 
 
 def test_a_flooded_queue_takes_no_more_than_its_share() -> None:

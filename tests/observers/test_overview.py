@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,11 @@ import cq
 from cq.observers import membership as module
 from cq.observers.facts import Facts
 from cq.observers.membership import Membership, Report
-from cq.observers.overview import Overview, WorkerStatus, overview, remarks
+from cq.observers.overview import Activity, Overview, WorkerStatus, overview, remarks
 from cq.observers.totals import Totals
 from cq.observers.worker import Worker
 from cq.results import PassResult
-from cq.status import current_version
+from cq.status import current_version, status
 from tests.helpers import add
 from tests.test_worker import running, told_app
 
@@ -148,3 +149,30 @@ def test_of_many_queues_the_busiest_are_named() -> None:
     assert "q7" in named["queues"]
     assert len(named["queues"]) == 100
     assert len(named["error"]) == 300
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"waiting_buckets": 4, "oldest_seconds": 60.0}, "`cq rebucket words --buckets 16`"),
+        ({"waiting_buckets": 3, "oldest_seconds": 60.0}, ""),
+        ({"waiting_buckets": 4, "oldest_seconds": 1.0}, ""),
+        ({"waiting_buckets": 4, "oldest_seconds": 60.0, "former_buckets": 2}, "being drained"),
+        ({"buckets": 64, "rows": 5_000, "bytes": 300_000}, "`cq rebucket words --buckets 16`"),
+        ({"buckets": 8, "rows": 5_000, "bytes": 300_000}, "`cq rebucket words --buckets 4`"),
+        ({"buckets": 4, "rows": 5_000, "bytes": 300_000}, ""),
+        ({"buckets": 64, "rows": 5_000, "bytes": 3_000_000}, ""),
+        ({"buckets": 64, "rows": 50, "bytes": 3_000}, ""),
+    ],
+)
+def test_a_number_of_buckets_is_recommended_from_what_waits(
+    db: Any, name: str, changes: dict[str, Any], said: str
+) -> None:
+    cq.configure(db, name)
+    (queue,) = status(db, name)
+    buckets = changes.pop("buckets", 4)
+    queue = replace(queue, name="words", settings={**queue.settings, "buckets": buckets}, **changes)
+    alive = WorkerStatus("id", "here", 1, "0.1", ["combine"], None, True, 0.1, None, 4, 0, 0.0, [], [], "")
+    seen = Overview([queue], {"words": Activity(workers=1, concurrency=12)}, {}, [alive])
+    found = remarks(seen)
+    assert [said in line for line in found] == ([True] if said else [])
