@@ -17,7 +17,8 @@ from cq.jsonvalues import to_json
 from cq.observers.exportrows import decoded_key
 from cq.observers.exports import Export, find_export
 from cq.observers.exportstate import entries_aside
-from cq.observers.exportstatus import ExportStatus, export_status
+from cq.observers.exportstatus import ExportStatus, export_queues, export_status
+from cq.store.transact import transact
 
 if TYPE_CHECKING:
     from cq.observers.sqlverify import Difference, Verified
@@ -189,9 +190,11 @@ def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
 
     When the reason is mended, `cq export rebuild` exports the current values, and forgets what was set aside.
     """
+    db = open_store(store)
+    transact(db, lambda tr: export_queues(tr, queue))  # raises unless there is such a queue
     rows = (
         (None if each.encoded_key is None else decoded_key(each.encoded_key), each.value, each.error)
-        for each in entries_aside(open_store(store), ExportKeys(queue))
+        for each in entries_aside(db, ExportKeys(queue))
     )
     if json:
         for key, value, error in rows:

@@ -63,13 +63,16 @@ class ExportStatus:
 
 def export_status(db: Database, name: str | None = None) -> list[ExportStatus]:
     """The status of one export queue, or of all; raises `QueueNotConfigured` for one that there is not."""
-    names = transact(db, lambda tr: _names(tr, name))
+    names = transact(db, lambda tr: export_queues(tr, name))
     now = current_version(db)
     return [transact(db, partial(_read, name=each, now=now)) for each in names]
 
 
-def _names(tr: Transaction, name: str | None) -> list[str]:
-    """The export queues of which anything is stored, and the combine queues that are exported."""
+def export_queues(tr: Transaction, name: str | None = None) -> list[str]:
+    """The export queues of which anything is stored, and the combine queues that are exported; or one of a name.
+
+    Raises `QueueNotConfigured` when there is none of that name.
+    """
     stored = export_names(tr.snapshot)
     if name is not None:
         if name not in stored:

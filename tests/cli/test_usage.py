@@ -150,6 +150,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["configure", "q", "--buckets", "0"], "expected buckets"),
         (["configure", "words", "--buckets", "2"], "buckets 16 -> 2"),
         (["configure", "words", "--priority", "0"], "expected a priority of 1 to 100"),
+        (["export", "aside", "nothing"], "'nothing' is not configured"),
         (["limit", "nothing", "--none"], "'nothing' is not configured"),
         (["limit", "words", "--max-bytes", "0"], "expected a positive number of bytes"),
         (["limit", "words", "--max-age", "1m", "--when-full", "x"], "to be raise or admit, got: 'x'"),
