@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from enum import StrEnum
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -30,6 +30,10 @@ class Log(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+_PLACE_ENV: Final = "CQ_PLACE"  # by which a parent tells its processes which one each is
+_METRICS_ENV: Final = "CQ_PLACE_METRICS"
 
 
 def register(app: typer.Typer) -> None:
@@ -92,6 +96,10 @@ def worker(
     """
     log_to_stderr(as_json=log is Log.JSON, verbose=verbose)
     say = note if log is Log.TEXT else _say_nothing
+    place = os.environ.pop(_PLACE_ENV, None)
+    if place is not None:  # one of several processes
+        processes, with_input, identity = 1, True, place
+        metrics = os.environ.pop(_METRICS_ENV, None)
     address = None if metrics is None else Address.parse(metrics)
     db, app = open_store(store), load_app(app_path)
     runner = Worker(
@@ -109,7 +117,7 @@ def worker(
     if processes > 1:
         opened.close()
         say(f"cq worker: {processes} processes, ^C stops")
-        raise typer.Exit(_run_processes(processes, grace, address))
+        raise typer.Exit(_run_processes(processes, grace, address, may_end=drain))
     if address is not None:
         opened.callback(serve(address))
     notifier = Notifier()
@@ -133,18 +141,18 @@ def worker(
         os._exit(0)
 
 
-def _run_processes(number: int, grace: float, metrics: Address | None) -> int:
+def _run_processes(number: int, grace: float, metrics: Address | None, *, may_end: bool) -> int:
     """Run this command in so many processes, until told to stop."""
-    # The options given last count.
-    command = [sys.executable, "-m", "cq.cli", *sys.argv[1:], "--processes", "1", "--with-input"]
     name = secrets.token_hex(8)
-    commands = [[*command, "--id", f"{name}-{place}"] for place in range(number)]
+    places: list[dict[str, str]] = [{_PLACE_ENV: f"{name}-{place}"} for place in range(number)]
     if metrics is not None:
-        commands = [[*each, "--metrics", str(metrics.plus(at))] for at, each in enumerate(commands)]
+        places = [{**each, _METRICS_ENV: str(metrics.plus(at))} for at, each in enumerate(places)]
     notifier = Notifier()
     for variable in ("NOTIFY_SOCKET", "WATCHDOG_USEC"):
         os.environ.pop(variable, None)  # the parent speaks for all
-    running = Processes(commands, grace=grace)
+    environments = [{**os.environ, **place} for place in places]
+    command = [sys.executable, "-m", "cq.cli", *sys.argv[1:]]
+    running = Processes(command, environments, grace=grace, may_end=may_end)
     stop_on_signals(running.stop, running.kill)
     status = running.run(notifier.alive)
     notifier.stopping()

@@ -271,6 +271,11 @@ class QueueKeys:
         """The key of a piece of a part of a document's counts."""
         return self.document_part(document, part)[0] + _HASH.pack(piece)
 
+    def sources(self) -> list[tuple[bytes, bytes]]:
+        """The ranges of all documents and of their counts, and of the positions in files."""
+        prefixes = self._documents, self._counts, self._loads
+        return [(prefix, prefix_end(prefix)) for prefix in prefixes]
+
     def load(self, name: bytes) -> bytes:
         """The key of the position in a file that is being added."""
         return self._loads + name

@@ -2,7 +2,7 @@
 
 A pass is to stay under a second: a transaction lives five, and others wait for the bucket. What it may read and write
 is halved when it took longer, or when the store has refused it for being too old, too large or in conflict; it grows
-by half again with each pass that was quick, up to the limits given.
+again with passes that leave time, up to the limits given.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_O
 SLOW_SECONDS: Final = 1.0
 QUICK_SECONDS: Final = 0.25
 _LEAST: Final = 1 / 64
+_LEAST_WHEN_SLOW: Final = 1 / 16  # where passes are slow whatever their size, smaller ones would only be more
 _REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD)
 
 
@@ -44,14 +45,16 @@ class Pace:
         """It is committed."""
         seconds = self._clock() - self._begun
         if seconds > SLOW_SECONDS:
-            self._slow_down()
-        elif seconds < QUICK_SECONDS:
-            self.share = min(1.0, self.share * 1.5)
+            self._slow_down(_LEAST_WHEN_SLOW)
+        else:
+            growth = 1.5 if seconds < QUICK_SECONDS else 1.1
+            if seconds * growth < SLOW_SECONDS:
+                self.share = min(1.0, self.share * growth)
 
     def refused(self, code: int) -> None:
         """It has failed with this error of the store."""
         if code in _REFUSALS:
-            self._slow_down()
+            self._slow_down(_LEAST)
 
     def limits(self, given: Limits) -> Limits:
         """The limits of the next pass."""
@@ -68,5 +71,5 @@ class Pace:
         """How many keys the next pass reports at most, of so many."""
         return max(1, int(keys * self.share))
 
-    def _slow_down(self) -> None:
-        self.share = max(_LEAST, self.share / 2)
+    def _slow_down(self, least: float) -> None:
+        self.share = max(min(least, self.share), self.share / 2)

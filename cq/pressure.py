@@ -8,6 +8,9 @@ it. So a limit is kept about: what is added between two looks comes on top.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -127,12 +130,25 @@ def read_full(tr: TransactionRead, name: str) -> Full | None:
     return None if stored is None else Full(*codec.decode(stored))
 
 
+_admitting: ContextVar[bool] = ContextVar("_admitting", default=False)
+
+
+@contextmanager
+def admitted() -> Iterator[None]:
+    """Within it adds are not refused: those of observers, say, which would hold up the queue that they observe."""
+    token = _admitting.set(True)
+    try:
+        yield
+    finally:
+        _admitting.reset(token)
+
+
 _known: WeakKeyDictionary[Any, dict[str, tuple[float, Full | None]]] = WeakKeyDictionary()
 
 
 def refuse_if_full(tr: Transaction, config: QueueConfig) -> None:
     """Raises `QueueFull` if the queue is, as of a second ago at the earliest."""
-    if not config.limited:
+    if not config.limited or _admitting.get():
         return
     known = _known.setdefault(tr.db, {})
     until, full = known.get(config.name, (0.0, None))

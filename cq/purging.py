@@ -38,6 +38,8 @@ def purge(db: Database, name: str) -> QueueConfig:
         changed = replace(current, purges=current.purges + 1, purge_generation=current.generation)
         queue = QueueKeys(name)
         tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
+        for bounds in queue.sources():  # whose counts are gone: what is stored again is to count again
+            tr.clear_range(*bounds)
         for bucket in range(current.buckets):
             key = queue.notification(current.generation, bucket)
             tr.set_versionstamped_value(key, keys.INCOMPLETE_VERSIONSTAMP)

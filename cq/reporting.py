@@ -16,6 +16,7 @@ from cq.app import QueueCode
 from cq.changes import Change
 from cq.errors import CqError
 from cq.keys import QueueKeys
+from cq.pressure import admitted
 from cq.reading import read_values
 from cq.state import BucketState
 from cq.store.api import Transaction, error_code
@@ -98,7 +99,8 @@ def tell(
             continue
         told += len(news)
         try:
-            function(tr, news)
+            with admitted():
+                function(tr, news)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:

@@ -51,6 +51,8 @@ class Job:
         share: what it is called where tasks are shared out.
         weight: of its queue, see `Fair`.
         owned: whether it is this worker's.
+        is_fresh: whether it has not run since it was taken up.
+        failures: in a row.
     """
 
     def __init__(self, task: Task, share: Share, weight: float = 1.0) -> None:
@@ -60,6 +62,7 @@ class Job:
         self.watch = WatchSlot()
         self.failures = 0
         self.owned = False
+        self.is_fresh = False
 
     def __str__(self) -> str:
         return str(self.task)
@@ -67,7 +70,7 @@ class Job:
     def own(self) -> None:
         """It is this worker's now."""
         self.task.enter()
-        self.owned = True
+        self.owned = self.is_fresh = True
 
     @property
     def is_bucket(self) -> bool:

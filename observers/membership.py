@@ -11,6 +11,7 @@ of them is late, is the pass's doing: it reads the bucket's state for real and w
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -32,6 +33,10 @@ ROLES: Final = ("combine", "export", "publish")
 """What workers do: passes over buckets, exports, and publishing clouds."""
 MEASURE: Final = "measure"
 """What workers with metrics do besides: measuring what waits, also in queues that nobody can work on."""
+LIMIT: Final = "limit"
+"""What workers that combine do besides: comparing what waits with its limits, also in queues left alone."""
+EXPORTER: Final = "exporter"
+"""What workers that export do with the exporters of their application."""
 BEAT_SECONDS: Final = 4.0
 """How often a worker beats that has nothing to do: three requests to the store."""
 ALIVE_BEATS: Final = 4
@@ -40,7 +45,8 @@ _BUSY: Final = 4  # times as often while it has something to do, and is missed s
 _GONE_BEATS: Final = 3
 _OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also at first sight
 _LATE_BEATS: Final = 2  # who has not beaten for so long before its row went has not left in good order
-_MOST_NAMED: Final = 200
+log = logging.getLogger("cq.worker")
+
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
 
 
@@ -60,14 +66,22 @@ class Report:
     """What a worker says of itself with each beat.
 
     Attributes:
-        lacking: queues that it leaves alone: they are paused, or it has not their code.
+        lacking: queues that it leaves alone, as they are paused or it has not their code; and as ROLE/QUEUE those of
+            which it leaves that role alone.
+        exporters: export queues that its application exports.
         stuck: tasks of its own that have come to no end for long; others may take them over.
         facts: for operators, in CBOR: what it has done, how fast, its latest error.
     """
 
     lacking: frozenset[str] = frozenset()
     stuck: frozenset[str] = frozenset()
+    exporters: frozenset[str] = frozenset()
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[frozenset[str], ...]:
+        """All that decides which tasks are the worker's."""
+        return self.lacking, self.stuck, self.exporters
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +116,9 @@ class Member:
                 "queues": None if self.queues is None else sorted(self.queues),
                 "host": self.host,
                 "pid": self.pid,
-                "lacking": sorted(report.lacking)[:_MOST_NAMED],
-                "stuck": sorted(report.stuck)[:_MOST_NAMED],
+                "lacking": sorted(report.lacking),
+                "stuck": sorted(report.stuck),
+                "exporters": sorted(report.exporters),
                 "facts": dict(report.facts),
             }
         )
@@ -122,7 +137,12 @@ class Member:
                 None if queues is None else frozenset(queues),
                 str(row["host"]),
                 int(row["pid"]),
-                Report(frozenset(row["lacking"]), frozenset(row["stuck"]), dict(row["facts"])),
+                Report(
+                    frozenset(row["lacking"]),
+                    frozenset(row["stuck"]),
+                    frozenset(row["exporters"]),
+                    dict(row["facts"]),
+                ),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptData(f"the row of a worker is not one that cq wrote: {error!r}") from error
@@ -137,9 +157,19 @@ class Member:
 
     def does(self, share: Share) -> bool:
         """Whether a task is one that it would do."""
-        named = self.queues is None or share.queue in self.queues
-        does = named and share.role in self.roles
-        return does and (share.role == MEASURE or share.queue not in self.report.lacking)
+        if self.queues is not None and share.queue not in self.queues:
+            return False
+        lacking = self.report.lacking
+        match share.role:
+            case "measure":
+                return share.role in self.roles
+            case "limit":
+                return "combine" in self.roles
+            case "exporter":
+                return "export" in self.roles and share.queue in self.report.exporters
+            case role:
+                is_left = share.queue in lacking or f"{role}/{share.queue}" in lacking
+                return role in self.roles and not is_left
 
 
 def owner(share: Share, members: Iterable[Member]) -> bytes | None:
@@ -205,10 +235,9 @@ class Membership:
         self.every = every
         self._db, self._clock = db, clock
         self._key = keys.worker(self.id)
+        self._roles = frozenset(roles)
         named = frozenset(queues) or None
-        self.me = Member(
-            self.id, b"", every, frozenset(roles), named, socket.gethostname(), os.getpid(), Report()
-        )
+        self.me = Member(self.id, b"", every, self._roles, named, socket.gethostname(), os.getpid(), Report())
         self._seen: dict[bytes, _Seen] = {}
         self.others: list[Member] = []
         self._shape: object = None
@@ -222,7 +251,7 @@ class Membership:
         store's `FDBError`.
         """
         every = self.every / _BUSY if is_busy else self.every
-        self.me = replace(self.me, report=report, every=every)
+        self.me = _that_fits(replace(self.me, roles=self._roles, report=report, every=every))
         members, self.version = transact_versioned(self._db, self._beat)
         self.next_beat = self._clock() + every
         others = [member for member in members if member.id != self.id]
@@ -232,10 +261,7 @@ class Membership:
         self.others = [member for member in others if member not in gone]
         if gone:
             transact(self._db, partial(_remove, gone=gone))
-        shape = {
-            (each.id, each.roles, each.queues, each.report.lacking, each.report.stuck)
-            for each in [self.me, *self.others]
-        }
+        shape = {(each.id, each.roles, each.queues, each.report.names) for each in [self.me, *self.others]}
         changed, self._shape = shape != self._shape, shape
         return changed
 
@@ -295,6 +321,19 @@ class Membership:
 
 def _tell_of(member: Member, event: str) -> None:
     emit(event, worker=member.id.hex(), host=member.host, pid=member.pid)
+
+
+def _that_fits(member: Member) -> Member:
+    """The member, if its row can say all that it leaves alone; else it does nothing.
+
+    What it cannot say the others would not know, and nobody would do what they think is its.
+    """
+    if len(member.to_bytes()) <= codec.MAX_VALUE_BYTES - 1_000:
+        return member
+    log.warning(
+        "more queues are left alone than a worker can say: nothing is done until it is started for some by name"
+    )
+    return replace(member, roles=frozenset(), report=Report(facts=member.report.facts))
 
 
 def _remove(tr: Transaction, gone: list[Member]) -> None:

@@ -10,7 +10,7 @@ import logging
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cq.observers.telemetry import emit
@@ -29,8 +29,8 @@ _LOOK_SECONDS: Final = 0.1
 class _Place:
     """One of the processes, and how often it has died in a row."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._command, self._environment = command, environment
         self.process: subprocess.Popen[bytes] | None = None
         self.begun = 0.0
         self.again = 0.0
@@ -39,7 +39,7 @@ class _Place:
     def start(self) -> None:
         # In a session of its own: ^C in a terminal is for the parent, which stops its processes in good order.
         self.process = subprocess.Popen(  # noqa: S603 - the command is the caller's
-            self._command, stdin=subprocess.PIPE, start_new_session=True
+            self._command, env=self._environment, stdin=subprocess.PIPE, start_new_session=True
         )
         self.begun = time.monotonic()
 
@@ -56,14 +56,22 @@ class Processes:
     """Runs so many processes of one command.
 
     Args:
-        commands: one for each process. A process is to stop in good order on SIGTERM, and at the end of its standard
-            input.
-        grace: how many seconds it takes for that at most.
+        command: which is to stop in good order on SIGTERM, and at the end of its standard input.
+        environments: one for each process.
+        grace: how many seconds it takes to stop at most.
+        may_end: whether a process that ends with status 0 has done all that it was to do; else it is started again.
     """
 
-    def __init__(self, commands: Sequence[Sequence[str]], *, grace: float) -> None:
-        self._places = [_Place(command) for command in commands]
-        self._grace = grace
+    def __init__(
+        self,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        *,
+        grace: float,
+        may_end: bool = False,
+    ) -> None:
+        self._places = [_Place(command, environment) for environment in environments]
+        self._grace, self._may_end = grace, may_end
         self._stopping = threading.Event()
 
     def run(self, turned: Callable[[], object] = lambda: None) -> int:
@@ -104,7 +112,7 @@ class Processes:
             status = place.process.poll()
             if status is None:
                 continue
-            if status == 0:
+            if status == 0 and self._may_end:
                 self._places.remove(place)
             elif status in (1, 2) and not self._is_steady():
                 return status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cq import keys
@@ -28,29 +29,36 @@ class Found:
     flags: Flags = field(default_factory=Flags)
 
 
-def find_queues(db: Database, app: App, names: Sequence[str]) -> tuple[dict[str, Found], Void]:
+def find_queues(
+    db: Database, app: App, names: Sequence[str], *, is_strict: bool = True
+) -> tuple[dict[str, Found], Void]:
     """The queues of these names, or all, and a watch on every change of any queue's configuration.
 
-    Observers that have been told of all values meanwhile are switched to. Raises `QueueNotConfigured` for a name given
-    that is neither a queue's nor that of an exporter of the application.
+    Observers that have been told of all values meanwhile are switched to. If it is strict, this raises
+    `QueueNotConfigured` for a name given that is neither a queue's nor that of an exporter of the application; else
+    that is its problem.
     """
-    found, watch = transact(db, lambda tr: _read(tr, app, names))
+    found, watch = transact(db, lambda tr: _read(tr, app, names, is_strict))
     for name, each in found.items():
-        if not each.is_switched:
-            switch_observers(db, name)
-        if each.code is not None and each.code.config.former is not None:
-            finish_rebucket(db, name)
+        with suppress(QueueNotConfigured):  # it has just been deleted, of which the watch tells
+            if not each.is_switched:
+                switch_observers(db, name)
+            if each.code is not None and each.code.config.former is not None:
+                finish_rebucket(db, name)
     return found, watch
 
 
-def _read(tr: Transaction, app: App, names: Sequence[str]) -> tuple[dict[str, Found], Void]:
+def _read(tr: Transaction, app: App, names: Sequence[str], is_strict: bool) -> tuple[dict[str, Found], Void]:
     found = {}
     for name in names or queue_names(tr.snapshot):
         try:
             found[name] = _find(tr, app, name)
-        except QueueNotConfigured:
-            if name not in app.exporters:
+        except QueueNotConfigured as error:
+            if name in app.exporters:
+                continue
+            if is_strict:
                 raise
+            found[name] = Found(None, str(error))
     return found, tr.watch(keys.CHANGED)
 
 

@@ -173,6 +173,13 @@ class Dialect(ABC):
         """Whether two names of collations compare in the same way."""
         return expected == found
 
+    def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
+        """Hold a table of this name until the transaction ends, with others or alone; False where rows are to be locked.
+
+        Whoever waits to hold it alone comes before those who ask later.
+        """
+        return False
+
     def begin(self, conn: sa.Connection) -> None:  # noqa: B027 - not every dialect has something to set
         """Set what a transaction that reports needs, as its first statement."""
 

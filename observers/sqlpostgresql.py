@@ -27,6 +27,8 @@ _COLLATIONS: Final = sa.text(
 _IMPATIENT: Final = sa.text(
     "SELECT set_config('lock_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '60s', true)"
 )
+_HOLD: Final = sa.text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
+_HOLD_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it; not a backslash followed by u0000
 
 
@@ -86,6 +88,11 @@ class Postgresql(Dialect):
         # its transaction must not hold its bucket for ever.
         conn.execute(_DURABLE)
         conn.execute(_IMPATIENT)
+
+    def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
+        # Not by locks of the row: those who share one let nobody in who wants it alone, as long as there are any.
+        conn.execute(_HOLD_ALONE if alone else _HOLD, {"name": f"cq_tables {name}"})
+        return True
 
     def insert(self, table: sa.Table) -> postgresql.Insert:
         return postgresql.insert(table)

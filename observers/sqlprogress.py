@@ -134,13 +134,15 @@ class ProgressTables:
         """Who feeds the table, None for nobody yet; with `hold` nobody else takes it until the transaction ends."""
         columns = self.tables.c
         query = sa.select(columns.store, columns.queue).where(columns.name == name)
-        if hold and self.dialect.locks_rows:
+        is_held = hold and self.dialect.hold_table(conn, name, alone=False)
+        if hold and not is_held and self.dialect.locks_rows:
             query = query.with_for_update(read=True)
         found = conn.execute(query).one_or_none()
         return None if found is None else Feeder(bytes(found.store), found.queue)
 
     def take(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
         """Say that this queue feeds the table, whoever did before; waits for whoever is writing to it."""
+        self.dialect.hold_table(conn, name, alone=True)
         self.claim(conn, name, feeder)
         conn.execute(sa.update(self.tables).where(self.tables.c.name == name).values(feeder._asdict()))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from cq.app import App
 from cq.batch import Limits
@@ -15,9 +16,9 @@ from cq.failures import FailureShare
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
 from cq.observers.exports import NAME, exporter_tasks
-from cq.observers.jobs import Job
+from cq.observers.jobs import Job, Task
 from cq.observers.measuring import Idle, MeasureTask
-from cq.observers.membership import MEASURE, Share
+from cq.observers.membership import EXPORTER, LIMIT, MEASURE, Share
 from cq.observers.pressure import PressureTask
 from cq.observers.queues import Found, find_queues
 from cq.observers.settling import SettleTask
@@ -39,6 +40,7 @@ class OpenQueue:
     failures: FailureShare
     buckets: dict[tuple[int, int], Job]
     others: list[Job]
+    lacking: set[str] = field(default_factory=set)
 
     @property
     def jobs(self) -> list[Job]:
@@ -71,13 +73,30 @@ class Work:
         self._db, self._app, self._names, self._roles = db, app, names, roles
         self._totals, self._limits = totals, limits
         self._open: dict[str, OpenQueue] = {}
-        self._measures: dict[str, Job] = {}
+        self._beside: dict[Share, Job] = {}
+        self._is_loaded = False
         self._idle = Idle()
 
     @property
     def jobs(self) -> list[Job]:
         """All jobs of all queues."""
-        return [*(job for queue in self._open.values() for job in queue.jobs), *self._measures.values()]
+        return [*(job for queue in self._open.values() for job in queue.jobs), *self._beside.values()]
+
+    @property
+    def combines(self) -> bool:
+        """Whether passes are among the work."""
+        return "combine" in self._roles
+
+    @property
+    def lacking(self) -> frozenset[str]:
+        """See `Report`."""
+        queues = {name for name, found in self.found.items() if found.problem}
+        return frozenset(queues.union(*(queue.lacking for queue in self._open.values())))
+
+    @property
+    def exporters(self) -> frozenset[str]:
+        """The export queues that the application exports."""
+        return frozenset(self._app.exporters)
 
     @property
     def others(self) -> list[Job]:
@@ -102,30 +121,57 @@ class Work:
 
         Raises `QueueNotConfigured` for a name that was asked for, and the store's `FDBError`.
         """
-        found, watch = find_queues(self._db, self._app, self._names)
+        found, watch = find_queues(self._db, self._app, self._names, is_strict=not self._is_loaded)
+        try:
+            opened = self._all_opened(found)
+        except BaseException:
+            watch.cancel()
+            raise
         self._tell(found)
-        self.found = found
-        closed = [self._open.pop(name) for name in list(self._open) if not self._is_current(name)]
-        for name, each in found.items():
-            if each.code is not None and name not in self._open:
-                self._open[name] = self._opened(name, each)
-        for name in self._app.exporters:
-            if name not in self._open and name not in found and (not self._names or name in self._names):
-                self._open[name] = OpenQueue(None, FailureShare(), {}, self._exporting(name))
+        self.found, self._is_loaded = found, True
+        kept = {name: queue for name, queue in self._open.items() if opened.get(name) is queue}
+        closed = [queue for name, queue in self._open.items() if name not in kept]
+        self._open = opened
         for name, queue in self._open.items():
             for job in queue.jobs:
                 job.weight = found[name].flags.priority if name in found else 1.0
-        return [*(job for queue in closed for job in queue.jobs), *self._measure(found)], watch
+        return [*(job for queue in closed for job in queue.jobs), *self._put_beside(found)], watch
 
-    def _measure(self, found: Mapping[str, Found]) -> list[Job]:
-        """Have all queues measured, if that is asked for; returns the jobs that are no more."""
-        if MEASURE not in self._roles:
-            return []
-        wanted = found.keys() | self._open.keys()
-        gone = [self._measures.pop(name) for name in self._measures.keys() - wanted]
-        for name in wanted - self._measures.keys():
-            task = MeasureTask(self._db, name, self._idle)
-            self._measures[name] = Job(task, Share(MEASURE, name, 0))
+    def _all_opened(self, found: Mapping[str, Found]) -> dict[str, OpenQueue]:
+        """The queues to work on from now on, those that stay as they are included; nothing is changed if it raises."""
+        opened = {}
+        for name, each in found.items():
+            if name in self._open and self._is_current(name, each):
+                opened[name] = self._open[name]
+            elif each.code is not None:
+                opened[name] = self._opened(name, each, len(found))
+        for name in self._app.exporters:
+            if name not in found and (not self._names or name in self._names):
+                before = self._open.get(name)
+                is_same = before is not None and before.found is None
+                opened[name] = (
+                    before
+                    if before is not None and is_same
+                    else OpenQueue(None, FailureShare(), {}, self._exporting(name))
+                )
+        return opened
+
+    def _put_beside(self, found: Mapping[str, Found]) -> list[Job]:
+        """Have queues measured and compared with their limits, whether they can be worked on or not.
+
+        Returns the jobs that are no more.
+        """
+        wanted: dict[Share, Callable[[], Task]] = {}
+        if MEASURE in self._roles:
+            for name in found.keys() | self._open.keys():
+                wanted[Share(MEASURE, name, 0)] = partial(MeasureTask, self._db, name, self._idle)
+        if self.combines:
+            for name, each in found.items():
+                if each.flags.is_limited:
+                    wanted[Share(LIMIT, name, 0)] = partial(PressureTask, self._db, name)
+        gone = [self._beside.pop(share) for share in self._beside.keys() - wanted.keys()]
+        for share in wanted.keys() - self._beside.keys():
+            self._beside[share] = Job(wanted[share](), share)
         return gone
 
     def _tell(self, found: Mapping[str, Found]) -> None:
@@ -138,21 +184,22 @@ class Work:
             if before.problem and not (name in found and found[name].problem):
                 emit("queue_resumed", queue=name)
 
-    def _is_current(self, name: str) -> bool:
+    def _is_current(self, name: str, now: Found) -> bool:
         """Whether a queue that is open is still to be worked on, as it was configured when it was opened."""
         queue = self._open[name]
-        before, now = queue.found, self.found.get(name)
-        if before is None or before.code is None or now is None or now.code is None:
-            return before is now
+        before = queue.found
+        if before is None or before.code is None or now.code is None:
+            return False
         return now.code.config == before.code.config and not queue.failures.is_paused
 
-    def _opened(self, name: str, found: Found) -> OpenQueue:
+    def _opened(self, name: str, found: Found, queues: int) -> OpenQueue:
+        """The jobs of a queue, which is one of so many."""
         queue = OpenQueue(found, FailureShare(), {}, [])
         code = found.code
         if code is None:
             return queue
-        if "combine" in self._roles:
-            memory = _MEMORY_BYTES // max(1, len(self.found))
+        if self.combines:
+            memory = _MEMORY_BYTES // queues
             tasks = combine_tasks(
                 self._db, code, queue.failures, self._totals, limits=self._limits, memory_bytes=memory
             )
@@ -163,10 +210,10 @@ class Work:
             queue.others.append(Job(TrimTask(self._db, name), Share("combine", name, -1)))
             if code.config.former is not None or not found.is_switched:
                 queue.others.append(Job(SettleTask(self._db, name), Share("combine", name, -3)))
-            if code.config.limited:
-                queue.others.append(Job(PressureTask(self._db, name), Share("combine", name, -2)))
         for role, observers in observer_tasks(self._db, code.config, self._roles).items():
             queue.others += [Job(task, Share(role, name, at)) for at, task in enumerate(observers)]
+            if not observers:
+                queue.lacking.add(f"{role}/{name}")  # this process cannot do it
         if name in self._app.exporters:
             if any(each.name == NAME for each in code.config.observers):
                 log.warning("queue %r is exported to a table: the application's exporter gets nothing", name)
@@ -179,4 +226,4 @@ class Work:
         if "export" not in self._roles:
             return []
         tasks = exporter_tasks(self._db, name, self._app.exporters[name])
-        return [Job(task, Share("export", name, at)) for at, task in enumerate(tasks)]
+        return [Job(task, Share(EXPORTER, name, at)) for at, task in enumerate(tasks)]

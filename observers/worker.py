@@ -42,6 +42,8 @@ SAFETY_SECONDS: Final = 120.0
 """How often everything is looked at although no watch has fired."""
 STUCK_SECONDS: Final = 10.0
 """After how long a step that comes to no end lets others take its task over."""
+GIVEN_SECONDS: Final = 60.0
+"""For how long others may try a task that fails again and again: one of them may reach what this worker cannot."""
 END_SECONDS: Final = 2.0
 """How long a worker that ends tries to take back its notes and its registration."""
 GRACE_SECONDS: Final = 30.0
@@ -55,6 +57,7 @@ _LOOK_SECONDS: Final = 0.5  # how often a drain that waits looks whether it is t
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 10.0
 _DRAIN_TRIES: Final = 6
+_MANY_FAILURES: Final = 5
 _REST_SECONDS: Final = 1.0  # when a watch was refused, or a queue paused
 
 
@@ -111,6 +114,7 @@ class Worker:
         self._is_shared = False  # whether tasks are shared out as of the latest beat
         self._next_look = 0.0
         self._next_resumption = math.inf  # when a pause ends by itself
+        self._given: dict[str, float] = {}  # shares that others are to try, and until when
         self._steps = 0  # of tasks, until the latest beat
         self._taken: list[Job] = []  # jobs that are neither watched nor run yet
         self._is_scanning = False  # whether there are more tasks than watches
@@ -264,6 +268,7 @@ class Worker:
 
     def _beat(self) -> None:
         """Say that this worker lives, and see who else does; share the tasks out if that has changed."""
+        self._is_outdated |= self._changed.is_free  # the watch has failed, or is about to say so itself
         if self._members_changed.is_free:
             watch = transact(self.db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
             self._members_changed.hold(watch, self._hurry, lambda: None)  # the next beats look without it
@@ -276,10 +281,17 @@ class Worker:
         self._wake.set()
 
     def _report(self) -> Report:
+        now = time.monotonic()
+        jobs = self._work.jobs
+        failing = [job for job in jobs if job.owned and job.failures >= _MANY_FAILURES]
+        self._given = {share: until for share, until in self._given.items() if until > now}
+        self._given |= {str(job.share): now + GIVEN_SECONDS for job in failing}
+        stuck = {str(job.share) for job in self._runner.stuck(STUCK_SECONDS)}
         return Report(
-            lacking=frozenset(name for name, found in self._work.found.items() if found.problem),
-            stuck=frozenset(str(job.share) for job in self._runner.stuck(STUCK_SECONDS)),
-            facts=self._telling.facts([job for job in self._work.jobs if job.owned]),
+            lacking=self._work.lacking,
+            stuck=frozenset(stuck | self._given.keys()),
+            exporters=self._work.exporters,
+            facts=self._telling.facts([job for job in jobs if job.owned]),
         )
 
     def _share_out(self) -> None:
@@ -332,7 +344,7 @@ class Worker:
         if self._draining or self._stopping.is_set():
             return
         try:
-            if job.owned and job.task.notification is not None:
+            if job.owned and (job.is_fresh or job.task.notification is not None):
                 self._arm([job])
             elif not job.owned:
                 self._take_back([job])
@@ -344,6 +356,7 @@ class Worker:
         """One step of a job; returns when it is to run again."""
         if not job.owned or self._stopping.is_set():
             return DONE
+        job.is_fresh = False
         try:
             seconds = job.task.run()
         except (CodeMismatch, QueueNotConfigured):
@@ -352,7 +365,7 @@ class Worker:
         except Paused:
             self._outdated()
             return DONE if self._draining else _REST_SECONDS
-        job.failures = 0
+        job.failures = job.failures + 1 if job.task.problem else 0
         return seconds
 
     def _failed(self, job: Job, error: BaseException) -> float:
@@ -371,8 +384,10 @@ class Worker:
     # Draining
 
     def _notified(self) -> list[Job]:
-        """The jobs of all buckets with work, at one read version."""
-        jobs = []
+        """The jobs of all buckets with work, at one read version; none for a worker that does not combine."""
+        jobs: list[Job] = []
+        if not self._work.combines:
+            return jobs
         for name, buckets in notified_buckets(self.db, list(self._work.found)).items():
             problem = self._work.problem(name)
             if buckets and problem:

@@ -107,6 +107,25 @@ class TestLimits:
         assert compare(db, name)
         fill(db, name, 5)  # it has looked just before
 
+    def test_observers_are_not_refused(self, db: Any, name: str) -> None:
+        """Else a queue that is full would hold up, and have set aside, what another one tells it."""
+        app, days = cq.App(), cq.CombineQueue(f"{name}-2")
+
+        @app.observer(name)
+        def by_day(tr: Any, changes: list[cq.Change]) -> None:
+            days.add(tr, {"today": len(changes)})
+
+        cq.configure(db, days.name)
+        cq.limit(db, days.name, size=1)
+        app.configure(db, name)
+        fill(db, days.name, 1)
+        assert compare(db, days.name)
+        add(db, name, {f"k{number}": 1 for number in range(20)})
+        drain(db, name, app=app)
+        assert_values(db, name, {f"k{number}": 1 for number in range(20)})
+        with pytest.raises(cq.QueueFull):
+            fill(db, days.name, 1)
+
     @pytest.mark.parametrize(
         ("settings", "said"),
         [
@@ -181,9 +200,9 @@ class Clock:
 class TestPace:
     """How much a pass takes."""
 
-    @given(st.floats(0.0001, 0.02))
+    @given(st.floats(0.0001, 0.015))
     def test_it_settles_where_passes_are_neither_slow_nor_needlessly_small(self, per_share: float) -> None:
-        """A pass that costs so many seconds at full size: 0.1 to 20."""
+        """A pass that costs so many seconds at full size: 0.1 to 15."""
         clock = Clock()
         pace = Pace(clock)
         cost = per_share * 1000
@@ -207,6 +226,15 @@ class TestPace:
             pace.refused(code)
         assert pace.share == 1 / 64
         assert pace.most(10) == 1
+
+    def test_it_recovers_when_passes_take_neither_long_nor_little(self) -> None:
+        clock = Clock()
+        pace = Pace(clock)
+        for seconds in [1.2] * 6 + [0.4] * 60:
+            pace.begin()
+            clock.now += seconds
+            pace.done()
+        assert pace.share == 1.0
 
     def test_other_errors_do_not(self) -> None:
         pace = Pace()

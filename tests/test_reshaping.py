@@ -16,6 +16,7 @@ from cq import codec, keys
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.config import Shape, read_config
+from cq.documents import Documents
 from cq.keys import QueueKeys, bucket_of, overlapping
 from cq.observers.top import top
 from cq.observers.worker import Worker
@@ -323,6 +324,19 @@ class TestPurge:
         assert_values(db, name, {})
         assert sorted(set(told)) == sorted(words)
         assert [each.error for each in aside(db, name)] == ["observer 'refuse': ValueError: not this one"]
+
+    def test_documents_that_are_stored_again_count_again(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        documents = Documents(cq.CombineQueue(name))
+        documents.put(db, b"1", {"a": 5, "b": 2})
+        drain(db, name)
+        cq.purge(db, name)
+        documents.put(db, b"1", {"a": 5, "b": 2})
+        drain(db, name)
+        assert_values(db, name, {"a": 5, "b": 2})
+        documents.put(db, b"1", {"a": 3})
+        drain(db, name)
+        assert_values(db, name, {"a": 3})
 
     def test_a_second_purge_begins_anew(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=1)

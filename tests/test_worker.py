@@ -20,6 +20,7 @@ from cq.observers.export import ExportQueue
 from cq.observers.exportbatch import Batch
 from cq.observers.exportspec import export_spec
 from cq.observers.membership import Membership, Report
+from cq.observers.pressure import PressureTask
 from cq.observers.runner import DONE, Runner
 from cq.observers.settling import SettleTask
 from cq.observers.worker import Worker
@@ -359,6 +360,139 @@ class TestSharing:
             add(db, name, {"a": 1})
             told.wait_for(a=3)
         assert transact(db, lambda tr: cq.CombineQueue(name).get(tr, "a")) == 3
+
+
+class TestAbility:
+    """A task goes to a worker that can do it."""
+
+    def test_an_exporter_is_called_though_others_have_none(self, db: Any, name: str) -> None:
+        app, seen, changed = cq.App(), set[str](), threading.Condition()
+
+        @app.exporter(name)
+        def send(batch: Batch) -> None:
+            with changed:
+                seen.update(entry.key for entry in batch)
+                changed.notify_all()
+
+        exports = ExportQueue(name)
+        wanted = {f"k{number}" for number in range(50)}
+        with running(Worker(db, app)), running(Worker(db)):
+            transact(db, lambda tr: exports.add_many(tr, [(key, 1) for key in wanted]))
+            with changed:
+                assert changed.wait_for(lambda: seen == wanted, SECONDS)
+
+    def test_what_fails_again_and_again_is_tried_by_another_one(
+        self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker_module, "_MANY_FAILURES", 1)
+        seen, changed = set[str](), threading.Condition()
+
+        def fail(batch: Batch) -> None:
+            raise ConnectionError("not from here")
+
+        def send(batch: Batch) -> None:
+            with changed:
+                seen.update(entry.key for entry in batch)
+                changed.notify_all()
+
+        exports, apps = ExportQueue(name), [cq.App(), cq.App()]
+        for app, exporter in zip(apps, (fail, send), strict=True):
+            app.exporter(name)(exporter)
+        wanted = {f"k{number}" for number in range(50)}
+        transact(db, lambda tr: exports.add_many(tr, [(key, 1) for key in wanted]))
+        with (
+            running(Worker(db, apps[0], beat_seconds=0.05)),
+            running(Worker(db, apps[1], beat_seconds=0.05)),
+            changed,
+        ):
+            assert changed.wait_for(lambda: seen == wanted, SECONDS)
+
+    def test_an_export_whose_columns_it_lacks_is_left_to_others(
+        self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CQ_REPORTING_URL", "sqlite://")
+        cq.configure(db, name, observers=[export_spec("report", columns="not-declared@1")])
+        worker = Worker(db, queues=[name])
+        worker._work.load()[1].cancel()
+        assert worker._report().lacking == {f"export/{name}"}
+
+    def test_a_worker_that_does_not_combine_drains_the_rest(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        add(db, name, {"a": 1})
+        Worker(db, queues=[name], roles=["export"]).drain()
+        assert not nothing_queued(db, name)
+
+
+class TestChanges:
+    """Configurations that change while a worker looks."""
+
+    def test_an_error_while_queues_are_opened_leaves_no_jobs_behind(
+        self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told, app = told_app(name)
+        app.configure(db, name, buckets=2)
+        worker = Worker(db, app, [name])
+        with running(worker):
+            add(db, name, {"a": 1})
+            told.wait_for(a=1)
+            opened, errors = worker._work._opened, [FDBError(1031)]
+
+            def fails(*args: Any) -> Any:
+                if errors:
+                    raise errors.pop()
+                return opened(*args)
+
+            monkeypatch.setattr(worker._work, "_opened", fails)
+            before = list(worker._work.jobs)
+            cq.rebucket(db, name, 3)
+            add(db, name, {"a": 1})
+            told.wait_for(a=2)
+            assert errors == []
+            assert not any(job.owned for job in before)
+
+    def test_a_named_queue_that_is_deleted_ends_no_worker(self, db: Any, name: str) -> None:
+        told, app = told_app(name)
+        other = f"{name}-2"
+        app.configure(db, name)
+        cq.configure(db, other)
+        with running(Worker(db, app, [name, other])):
+            add(db, name, {"a": 1})
+            told.wait_for(a=1)
+            cq.delete(db, other)
+            add(db, name, {"a": 1})
+            told.wait_for(a=2)
+            cq.configure(db, other)
+            add(db, other, {"a": 1})
+            deadline = time.monotonic() + SECONDS
+            while not nothing_queued(db, other):
+                assert time.monotonic() < deadline
+                threading.Event().wait(0.01)
+
+    def test_a_watch_that_is_lost_is_made_again_with_the_next_beat(self, db: Any, name: str) -> None:
+        told, app = told_app(name)
+        cq.configure(db, f"{name}-2")
+        worker = Worker(db, app, beat_seconds=0.1)
+        with running(worker):
+            while worker._changed.is_free:
+                threading.Event().wait(0.01)
+            worker._changed.cancel()
+            app.configure(db, name)
+            add(db, name, {"a": 1})
+            told.wait_for(a=1)
+
+    def test_a_task_that_was_left_and_taken_up_while_it_ran_runs_again(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        cq.limit(db, name, size=10**9)
+        worker = Worker(db, queues=[name])
+        worker._work.load()[1].cancel()
+        (job,) = [job for job in worker._work.jobs if isinstance(job.task, PressureTask)]
+        job.own()
+        worker._run(job)
+        job.disown()
+        job.own()
+        worker._after(job)
+        assert worker._runner.is_busy(job)
+        worker._runner.close(SECONDS)
 
 
 def test_with_more_tasks_than_watches_the_others_are_looked_at(

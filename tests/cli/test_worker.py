@@ -211,6 +211,23 @@ class TestProcesses:
         assert parent.returncode == 0, (out, err)
         assert wait_for_workers(db, 0, without={first[0].pid}) == []
 
+    def test_one_that_is_stopped_by_itself_is_started_again(self, cli: Cli, db: Any) -> None:
+        cq.configure(db, "words")
+        parent = running(cli, "--processes", "2", "--", "words", until=b"2 processes")
+        first = wait_for_workers(db, 2)
+        os.kill(first[0].pid, signal.SIGTERM)
+        again = wait_for_workers(db, 2, without={first[0].pid})
+        assert {each.queues for each in again} == {frozenset({"words"})}
+        parent.send_signal(signal.SIGTERM)
+        parent.communicate(timeout=SECONDS)
+        assert parent.returncode == 0
+
+    def test_they_drain_and_end(self, cli: Cli, db: Any) -> None:
+        cq.configure(db, "words")
+        add(db, "words", {"a": 1})
+        assert cli.run("worker", "--processes", "2", "--drain").status == 0
+        assert is_drained(db, "words")
+
     def test_they_stop_when_the_parent_is_killed(self, cli: Cli, db: Any) -> None:
         parent = running(cli, "--processes", "2", until=b"2 processes")
         wait_for_workers(db, 2)

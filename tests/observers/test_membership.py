@@ -69,6 +69,24 @@ class TestOwner:
         assert {owner(Share("combine", "q", number), members) for number in range(20)} == {members[3].id}
         assert owner(Share("combine", "q", 1), members[:3]) is None
 
+    def test_an_applications_exporter_is_for_those_that_have_it(self) -> None:
+        members = [member(1), member(2, report=Report(exporters=frozenset({"q"})))]
+        shares = [Share("exporter", "q", number) for number in range(8)]
+        assert {owner(share, members) for share in shares} == {members[1].id}
+        assert owner(Share("exporter", "other", 0), members) is None
+
+    def test_one_role_of_a_queue_can_be_left_alone(self) -> None:
+        members = [member(1, report=Report(lacking=frozenset({"export/q"}))), member(2)]
+        shares = [Share("export", "q", number) for number in range(20)]
+        assert {owner(share, members) for share in shares} == {members[1].id}
+        assert owner(Share("combine", "q", 0), members[:1]) == members[0].id
+
+    def test_limits_are_looked_at_also_where_nobody_combines(self) -> None:
+        paused = [member(1, report=Report(lacking=frozenset({"q"})))]
+        assert owner(Share("combine", "q", 0), paused) is None
+        assert owner(Share("limit", "q", 0), paused) == paused[0].id
+        assert owner(Share("limit", "q", 0), [member(1, roles=frozenset({"export"}))]) is None
+
     def test_a_worker_that_is_stuck_in_a_task_loses_it_to_the_next_in_order(self) -> None:
         members = [member(number) for number in range(4)]
         share = SHARES[0]
@@ -175,11 +193,24 @@ class TestMembership:
 
     def test_what_a_worker_says_of_itself_is_read_by_the_others(self, db: Any) -> None:
         worker = Membership(db, ["export"], ["a", "b"])
-        report = Report(frozenset({"a"}), frozenset({"export/b/1"}), {"totals": {"passes": 3}})
+        report = Report(
+            frozenset({"a"}), frozenset({"export/b/1"}), frozenset({"c"}), {"totals": {"passes": 3}}
+        )
         worker.beat(report)
         (found,) = transact(db, lambda tr: read_members(tr.snapshot))
         assert (found.roles, found.queues) == (frozenset({"export"}), frozenset({"a", "b"}))
         assert found.report == report
+
+    def test_one_that_cannot_say_all_that_it_leaves_alone_does_nothing(self, db: Any) -> None:
+        first, second = Membership(db), Membership(db)
+        first.beat(Report())
+        second.beat(Report(lacking=frozenset(f"{'long' * 20}-{number}" for number in range(2_000))))
+        first.beat(Report())
+        assert not any(second.is_mine(share) for share in SHARES)
+        assert all(first.is_mine(share) for share in SHARES)
+        second.beat(Report())
+        first.beat(Report())
+        assert any(second.is_mine(share) for share in SHARES)
 
     @pytest.mark.parametrize("value", [b"", b"\0" * 10, b"\0" * 10 + b"\x80", b"\0" * 10 + b"\xa1aa\x01"])
     def test_a_row_that_is_not_cqs_is_said(self, value: bytes) -> None:

@@ -26,7 +26,7 @@ from cq.observers.runner import DONE
 from cq.observers.sql import SqlExporter
 from cq.observers.sqlcheck import init
 from cq.observers.sqlkeeper import Keeper
-from cq.observers.sqlprogress import CLOSED
+from cq.observers.sqlprogress import CLOSED, ProgressTables
 from cq.observers.sqlrebuild import rebase, rebuild
 from cq.observers.sqlverify import verify
 from cq.store.transact import transact
@@ -666,3 +666,30 @@ def test_a_table_made_anew_stops_its_export(db: Any, export: Export) -> None:
     combine(db, export.queue)
     work(db, export.queue)
     assert dict(table_of(export)) == {KEY: 1, "b": 1}
+
+
+def test_a_rebase_waits_for_the_batches_under_way_and_not_for_later_ones(
+    db: Any, name: str, postgres_url: str
+) -> None:
+    """While there are always some under way."""
+    export = configure(db, name)
+    over = threading.Event()
+
+    def batches() -> None:
+        while not over.is_set():
+            with export.reporting.transaction() as (conn, dialect):
+                own = ProgressTables.of(dialect, None)
+                own.owner(conn, str(export.definition), hold=True)
+                over.wait(0.05)
+
+    threads = [threading.Thread(target=batches) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    done = threading.Thread(target=rebase, args=[db, export])
+    done.start()
+    done.join(SECONDS)
+    is_done = not done.is_alive()
+    over.set()
+    for thread in [*threads, done]:
+        thread.join()
+    assert is_done

@@ -268,7 +268,7 @@ class TestLogs:
     """Lines of JSON."""
 
     def test_an_event_is_a_line_with_its_fields(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.INFO, "cq.worker"):
             emit("queue_resumed", queue="words")
         line = json.loads(JsonFormatter().format(caplog.records[0]))
         assert line.pop("time").endswith("+00:00")
