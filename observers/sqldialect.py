@@ -174,7 +174,7 @@ class Dialect(ABC):
         return expected == found
 
     def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
-        """Hold a table of this name until the transaction ends, with others or alone; False where rows are to be locked.
+        """Hold a table of this name until the transaction ends, with others or alone; False where to lock its row.
 
         Whoever waits to hold it alone comes before those who ask later.
         """
