@@ -17,6 +17,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -189,9 +190,15 @@ def owner(share: Share, members: Iterable[Member]) -> bytes | None:
 
 
 def read_members(tr: TransactionRead) -> list[Member]:
-    """All workers that have registered, also those that are gone but whose rows nobody has removed yet."""
-    rows = tr.get_range(*keys.workers(), streaming_mode=WANT_ALL)
-    return [Member.of_row(row.key, row.value) for row in rows]
+    """All workers that have registered, also those that are gone but whose rows nobody has removed yet.
+
+    A row that cannot be read, of a later version of cq say, stands for nobody: its tasks are done twice at worst.
+    """
+    found = []
+    for row in tr.get_range(*keys.workers(), streaming_mode=WANT_ALL):
+        with suppress(CorruptData):
+            found.append(Member.of_row(row.key, row.value))
+    return found
 
 
 @dataclass(slots=True)

@@ -212,6 +212,12 @@ class TestMembership:
         first.beat(Report())
         assert any(second.is_mine(share) for share in SHARES)
 
+    def test_a_row_that_cannot_be_read_stands_for_nobody(self, db: Any) -> None:
+        transact(db, lambda tr: tr.set(keys.worker(b"12345678"), b"nonsense"))
+        first = Membership(db)
+        first.beat(Report())
+        assert all(first.is_mine(share) for share in SHARES)
+
     @pytest.mark.parametrize("value", [b"", b"\0" * 10, b"\0" * 10 + b"\x80", b"\0" * 10 + b"\xa1aa\x01"])
     def test_a_row_that_is_not_cqs_is_said(self, value: bytes) -> None:
         with pytest.raises(CorruptData):
