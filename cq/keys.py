@@ -91,7 +91,6 @@ def prefix_end(prefix: bytes) -> bytes:
     b'a\x02'
     """
     prefix = prefix.rstrip(b"\xff")
-    prefix = prefix.rstrip(b"\xff")
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
@@ -338,7 +337,7 @@ class QueueKeys:
 
     def of_generation(self, generation: int) -> GenerationRanges:
         """The ranges of all that a generation of the shape has."""
-        prefixes = self._rows, self._notifications, self._states, self._attempts
+        prefixes = (self._rows, self._notifications, self._states, self._attempts)
         begins = [prefix + _HASH.pack(generation) for prefix in prefixes]
         return GenerationRanges(*((begin, prefix_end(begin)) for begin in begins))
 

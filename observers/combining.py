@@ -43,6 +43,7 @@ class CombineTask(Task):
         self.bucket = bucket
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
         self.siblings = self.notification[:-4]
+        self.sign = QueueKeys(config.name).state(config.generation, bucket.bucket)
         self._failures = failures
         self._totals = totals
         self._is_left = False

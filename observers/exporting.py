@@ -89,6 +89,7 @@ class ExportTask(Task):
         self.keys = ExportKeys(queue)
         self.notification = self.keys.notification(bucket)
         self.siblings = self.notification[:-4]
+        self.sign = self.keys.state(bucket)
         self._halving = Halving(exporter, self._set_aside)
         self._generation = generation
         self._batch_bytes, self._batch_entries = batch_bytes, batch_entries

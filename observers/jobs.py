@@ -15,6 +15,7 @@ class Task(ABC):
         notification: the key that is present when there is work; None for a task that goes by time.
         siblings: what the notifications of all such tasks of the queue begin with, and no other key; None for a task
             that is the only one.
+        sign: a key whose value changes with every step that gets on; None for a task that is not looked after so.
         delay: for a task that goes by time: after how many seconds it first runs.
         age: for how many seconds the oldest work that the latest step has left had waited, about.
         problem: the latest error while it fails, else empty.
@@ -22,6 +23,7 @@ class Task(ABC):
 
     notification: bytes | None = None
     siblings: bytes | None = None
+    sign: bytes | None = None
     delay: float = 0.0
     age: float = 0.0
     problem: str = ""
@@ -51,6 +53,7 @@ class Job:
         share: what it is called where tasks are shared out.
         weight: of its queue, see `Fair`.
         owned: whether it is this worker's.
+        is_guest: whether this worker runs it, until it is done, though it is another one's, which does not get on.
         is_fresh: whether it has not run since it was taken up.
         failures: in a row.
     """
@@ -62,6 +65,7 @@ class Job:
         self.watch = WatchSlot()
         self.failures = 0
         self.owned = False
+        self.is_guest = False
         self.is_fresh = False
 
     def __str__(self) -> str:
@@ -77,8 +81,13 @@ class Job:
         """Whether it is of a bucket to combine."""
         return self.share.role == "combine" and self.share.number >= 0
 
+    def visit(self) -> None:
+        """Run it until it is done, though it is another worker's."""
+        self.task.enter()
+        self.is_guest = True
+
     def disown(self) -> None:
         """Run it no more, and stop soon if it is running."""
-        self.owned = False
+        self.owned = self.is_guest = False
         self.watch.cancel()
         self.task.leave()

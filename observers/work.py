@@ -12,6 +12,7 @@ from functools import partial
 from cq.app import App
 from cq.batch import Limits
 from cq.config import MAX_BUCKETS
+from cq.errors import ConfigurationError
 from cq.failures import FailureShare
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
@@ -20,7 +21,7 @@ from cq.observers.jobs import Job, Task
 from cq.observers.measuring import Idle, MeasureTask
 from cq.observers.membership import EXPORTER, LIMIT, MEASURE, Share
 from cq.observers.pressure import PressureTask
-from cq.observers.queues import Found, find_queues
+from cq.observers.queues import Found, find_queues, notified_buckets
 from cq.observers.settling import SettleTask
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
@@ -103,9 +104,18 @@ class Work:
         """All jobs that are not of buckets to combine."""
         return [job for queue in self._open.values() for job in queue.others]
 
-    def bucket(self, name: str, place: tuple[int, int]) -> Job | None:
-        """The job of a bucket, by its generation and number; None for one of a shape that is no more."""
-        return self._open[name].buckets.get(place)
+    def notified(self) -> list[Job] | None:
+        """The jobs of all buckets with work, at one read version; None when there are some that it does not know yet.
+
+        Raises `ConfigurationError` when updates wait in a queue that it must leave alone.
+        """
+        jobs = []
+        for name, buckets in notified_buckets(self._db, list(self.found) if self.combines else []).items():
+            if buckets and self.problem(name):
+                raise ConfigurationError(f"updates wait that cannot be combined: {self.problem(name)}")
+            jobs += [self._open[name].buckets.get(place) for place in buckets]
+        known = [job for job in jobs if job is not None]
+        return known if len(known) == len(jobs) else None
 
     def problem(self, name: str) -> str:
         """Why a queue is left alone; empty when it is not."""

