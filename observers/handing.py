@@ -37,12 +37,16 @@ class Overdue:
     """The tasks of others that have work and do not get on: their worker hangs, or cannot do them and does not know."""
 
     def __init__(self) -> None:
-        self._signs: dict[Job, bytes | None] = {}
+        self._seen: dict[Job, tuple[bytes | None, int]] = {}
 
-    def look(self, db: Database, jobs: Iterable[Job]) -> list[Job]:
-        """Those of these jobs that had work at the look before, too, and have not got on since."""
-        before, self._signs = self._signs, transact(db, lambda tr: _read_signs(tr, jobs))
-        return [job for job, sign in self._signs.items() if job in before and before[job] == sign]
+    def look(self, db: Database, jobs: Iterable[Job]) -> dict[Job, int]:
+        """Those of these jobs that had work before, too, and have not got on since; for how many looks."""
+        before, signs = self._seen, transact(db, lambda tr: _read_signs(tr, jobs))
+        self._seen = {
+            job: (sign, before[job][1] + 1 if job in before and before[job][0] == sign else 0)
+            for job, sign in signs.items()
+        }
+        return {job: looks for job, (_, looks) in self._seen.items() if looks}
 
 
 def _read_signs(tr: Transaction, jobs: Iterable[Job]) -> dict[Job, bytes | None]:

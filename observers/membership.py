@@ -173,20 +173,19 @@ class Member:
                 return role in self.roles and not is_left
 
 
-def owner(share: Share, members: Iterable[Member]) -> bytes | None:
-    """The id of the worker that a task belongs to, None when nobody does it.
+def order(share: Share, members: Iterable[Member]) -> list[bytes]:
+    """The ids of the workers that do such tasks, in rendezvous order; those that are stuck in this one come last.
 
-    The first in rendezvous order of those that do such tasks and are not stuck in this one; of those that are, when all
-    of them are.
+    The task belongs to the first.
     """
     name = str(share)
     data = name.encode()
-    best: tuple[bool, bytes, bytes] | None = None
-    for member in members:
-        if member.does(share):
-            place = blake2b(data, key=member.id, digest_size=8).digest()
-            best = max(best or (False, b"", b""), (name not in member.report.stuck, place, member.id))
-    return None if best is None else best[2]
+    places = [
+        (name not in member.report.stuck, blake2b(data, key=member.id, digest_size=8).digest(), member.id)
+        for member in members
+        if member.does(share)
+    ]
+    return [place[-1] for place in sorted(places, reverse=True)]
 
 
 def read_members(tr: TransactionRead) -> list[Member]:
@@ -274,7 +273,11 @@ class Membership:
 
     def is_mine(self, share: Share) -> bool:
         """Whether a task belongs to this worker, as of the latest beat."""
-        return owner(share, [self.me, *self.others]) == self.id
+        return order(share, [self.me, *self.others])[:1] == [self.id]
+
+    def is_among(self, share: Share, number: int) -> bool:
+        """Whether this worker is one of the first so many that a task could belong to."""
+        return self.id in order(share, [self.me, *self.others])[:number]
 
     def leave(self, seconds: float) -> None:
         """Take the own row away, trying for so long: the others share out its tasks at once."""

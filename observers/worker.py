@@ -275,11 +275,16 @@ class Worker:
             self._share_out()
 
     def _rescue(self) -> None:
-        """Run the tasks of others that do not get on; wherever they run, a pass is one transaction."""
-        for job in self._overdue.look(self.db, [job for job in self._work.jobs if not job.owned]):
-            log.warning("%s: its worker does not get on with it, so it is run here", job)
-            job.visit()
-            self._runner.submit(job)
+        """Run the tasks of others that do not get on; wherever they run, a pass is one transaction.
+
+        First it is the next worker in order that does so, then the one behind it, too, and so on.
+        """
+        others = [job for job in self._work.jobs if not job.owned]
+        for job, looks in self._overdue.look(self.db, others).items():
+            if self._membership.is_among(job.share, 1 + looks):
+                log.warning("%s: its worker does not get on with it, so it is run here", job)
+                job.visit()
+                self._runner.submit(job)
 
     def _hurry(self) -> None:
         self._membership.hurry()
@@ -368,7 +373,7 @@ class Worker:
             self._outdated()
             return DONE if self._draining else _REST_SECONDS
         job.failures = job.failures + 1 if job.task.problem else 0
-        return seconds
+        return DONE if job.failures and not job.owned else seconds  # the owner tries again
 
     def _failed(self, job: Job, error: BaseException) -> float:
         job.failures += 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cq import keys
 from cq.errors import CorruptData
-from cq.observers.membership import ROLES, Member, Membership, Report, Share, owner, read_members
+from cq.observers.membership import ROLES, Member, Membership, Report, Share, order, read_members
 from cq.store.transact import transact
 
 SHARES = [Share("combine", f"q{queue}", number) for queue in range(25) for number in range(16)]
@@ -28,6 +28,10 @@ def member(number: int, **what: Any) -> Member:
         "report": Report(),
     }
     return Member(**{**given, **what})
+
+
+def owner(share: Share, members: list[Member]) -> bytes | None:
+    return next(iter(order(share, members)), None)
 
 
 class Clock:
@@ -101,6 +105,7 @@ class TestOwner:
         ]
 
         assert owner(share, stuck) == second
+        assert order(share, stuck)[-1] == first
         assert owner(SHARES[1], stuck) == owner(SHARES[1], members)
         everyone = [member(number, report=Report(stuck=frozenset({str(share)}))) for number in range(4)]
         assert owner(share, everyone) == first
