@@ -43,6 +43,7 @@ BEAT_SECONDS: Final = 4.0
 ALIVE_BEATS: Final = 4
 """A worker whose last beat is older, by the store's versions, counts as dead to those who look once."""
 _BUSY: Final = 4  # times as often while it has something to do, and is missed so much sooner
+_FIRST_BEATS: Final = 10  # that come as soon: those who have just begun die more often than others
 _GONE_BEATS: Final = 3
 _OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also at first sight
 _LATE_BEATS: Final = 2  # who has not beaten for so long before its row went has not left in good order
@@ -241,7 +242,7 @@ class Membership:
         self.every = every
         self._db, self._clock = db, clock
         self._key = keys.worker(self.id)
-        self._roles = frozenset(roles)
+        self._roles, self._beats = frozenset(roles), 0
         named = frozenset(queues) or None
         self.me = Member(self.id, b"", every, self._roles, named, socket.gethostname(), os.getpid(), Report())
         self._seen: dict[bytes, _Seen] = {}
@@ -256,7 +257,8 @@ class Membership:
         A worker that is busy says that it will beat again soon. Rows of workers that are gone are removed. Raises the
         store's `FDBError`.
         """
-        every = self.every / _BUSY if is_busy else self.every
+        self._beats += 1
+        every = self.every / _BUSY if is_busy or self._beats <= _FIRST_BEATS else self.every
         self.me = _that_fits(replace(self.me, roles=self._roles, report=report, every=every))
         members, self.version = transact_versioned(self._db, self._beat)
         self.next_beat = self._clock() + every

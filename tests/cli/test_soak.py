@@ -72,7 +72,10 @@ class Minute:
     def reshape(self) -> None:
         for buckets in (24, 5):
             self.over.wait(TIME / 3)
-            cq.rebucket(self.db, "words", buckets)
+            while not self.over.wait(0.2):
+                with suppress(cq.NotNow):  # the change before is not done yet
+                    cq.rebucket(self.db, "words", buckets)
+                    break
 
     def watch(self) -> None:
         while not self.over.wait(0.5):
