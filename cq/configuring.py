@@ -229,8 +229,8 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
 
 def _create(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
     created = _with_observers(asked.shape(name, _NEW), asked.observers or [])
-    prefix = QueueKeys(name).prefix
-    tr.clear_range(prefix, keys.prefix_end(prefix))  # what workers of a deleted queue may have left
+    # What workers of a deleted queue may have left; not all below its prefix, as an export queue may have its name.
+    tr.clear_range(*QueueKeys(name).of_generation(created.generation).attempts)
     tr.set(keys.queue_entry(name), b"")
     for observer in created.observers:  # there are no values yet: nothing to tell them first
         tr.set(QueueKeys(name).observer_current(observer.name), codec.encode(observer.generation))

@@ -17,7 +17,9 @@ from cq.batch import Limits
 from cq.combining import Pass
 from cq.config import Shape, read_config
 from cq.documents import Documents
+from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys, bucket_of, overlapping
+from cq.observers.export import ExportQueue
 from cq.observers.top import top
 from cq.observers.worker import Worker
 from cq.reshaping import finish_rebucket
@@ -385,6 +387,12 @@ class TestDelete:
         drain(db, name, other)
         assert_values(db, name, {"a": "new"})
         assert_values(db, other, {"a": 1})
+
+    def test_making_a_queue_takes_nothing_from_an_export_queue_of_its_name(self, db: Any, name: str) -> None:
+        exports = ExportQueue(name)
+        transact(db, lambda tr: exports.add(tr, "a", 1))
+        cq.configure(db, name)
+        assert len(stored(db, ExportKeys(name).all_rows())) == 1
 
     def test_a_pass_under_way_writes_nothing(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=1)
