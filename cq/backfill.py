@@ -21,7 +21,7 @@ def progress(tr: TransactionRead, config: QueueConfig) -> dict[str, int]:
     waiting = _not_current(tr, config)
     if not waiting:
         return {}
-    states = _states(tr, config)
+    states = read_states(tr, config)
     return {each.name: sum(_is_complete(state, each) for state in states) for each in waiting}
 
 
@@ -43,7 +43,7 @@ def _switch(tr: Transaction, name: str) -> bool:
     config = read_config(tr, name)
     waiting = _not_current(tr, config)
     # By snapshot reads: passes write states all the time, but "told of all" is never taken back.
-    states = _states(tr.snapshot, config) if waiting else []
+    states = read_states(tr.snapshot, config) if waiting else []
     ready = [each for each in waiting if all(_is_complete(state, each) for state in states)]
     queue = QueueKeys(name)
     for each in ready:
@@ -59,7 +59,8 @@ def _not_current(tr: TransactionRead, config: QueueConfig) -> list[ObserverConfi
     return [each for each, stored in current if stored.value != codec.encode(each.generation)]
 
 
-def _states(tr: TransactionRead, config: QueueConfig) -> list[BucketState]:
+def read_states(tr: TransactionRead, config: QueueConfig) -> list[BucketState]:
+    """The states of all buckets of a queue, read all at once."""
     queue = QueueKeys(config.name)
     futures = [tr.get(queue.state(config.generation, bucket)) for bucket in range(config.buckets)]
     return [BucketState.from_bytes(future.value) for future in futures]

@@ -20,6 +20,7 @@ from cq.errors import (
     CodeMismatch,
     CorruptData,
     InvalidConfiguration,
+    NotNow,
     QueueNotConfigured,
 )
 from cq.keys import QueueKeys
@@ -263,6 +264,23 @@ def queue_names(tr: TransactionRead) -> list[str]:
 def read_flags(tr: TransactionRead, name: str) -> Flags:
     """Whether the queue is paused and why, and its priority."""
     return Flags.from_bytes(tr.get(QueueKeys(name).flags).value)
+
+
+def refuse_while_rebucketing(config: QueueConfig) -> None:
+    """Raises `NotNow` while a shape before is being drained."""
+    if config.former is not None:
+        raise NotNow(
+            f"queue {config.name!r} is still being rebucketed from {config.former.buckets:,} to {config.buckets:,} "
+            "buckets: run workers, and this again later"
+        )
+
+
+def notify_all(tr: Transaction, config: QueueConfig) -> None:
+    """Have every bucket looked at by a pass."""
+    queue = QueueKeys(config.name)
+    for bucket in range(config.buckets):
+        key = queue.notification(config.generation, bucket)
+        tr.set_versionstamped_value(key, keys.INCOMPLETE_VERSIONSTAMP)
 
 
 def change_flags(tr: Transaction, name: str, **changes: Any) -> None:

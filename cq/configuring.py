@@ -25,13 +25,14 @@ from cq.config import (
     ObserverConfig,
     QueueConfig,
     change_flags,
+    notify_all,
     read_config,
+    refuse_while_rebucketing,
     write_config,
 )
 from cq.errors import ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys
 from cq.pressure import check_limits
-from cq.reshaping import notify_all, refuse_while_rebucketing
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

@@ -20,7 +20,7 @@ from cq.config import Flags, QueueConfig, change_flags, read_config, read_flags,
 from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
 from cq.rows import oldest_by_bucket
-from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead
+from cq.store.api import Database, Transaction, TransactionRead, seconds_since
 from cq.store.transact import transact
 
 LOOK_SECONDS: Final = 1.0
@@ -87,7 +87,7 @@ def read_waiting(tr: Transaction, name: str) -> Waiting:
     size = snapshot.get_estimated_range_size_bytes(*queue.all_rows())
     oldest = [each for each in oldest_by_bucket(snapshot, queue).values() if each is not None]
     now = version.wait()
-    return Waiting(size.wait(), max(0, now - min(oldest, default=now)) / VERSIONS_PER_SECOND)
+    return Waiting(size.wait(), seconds_since(min(oldest, default=now), now))
 
 
 def compare(db: Database, name: str) -> str:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cq import keys
+from cq.backfill import read_states
 from cq.changes import Change
-from cq.config import QueueConfig, read_config, write_config
-from cq.errors import NotNow
+from cq.config import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys, place
 from cq.reading import read_values
 from cq.setaside import set_aside
@@ -33,16 +33,13 @@ def purge(db: Database, name: str) -> QueueConfig:
 
     def mark(tr: Transaction) -> QueueConfig:
         current = read_config(tr, name)
-        if current.former is not None:
-            raise NotNow(f"queue {name!r} is still being rebucketed: run workers, and this again later")
+        refuse_while_rebucketing(current)
         changed = replace(current, purges=current.purges + 1, purge_generation=current.generation)
         queue = QueueKeys(name)
         tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
         for bounds in queue.sources():  # whose counts are gone: what is stored again is to count again
             tr.clear_range(*bounds)
-        for bucket in range(current.buckets):
-            key = queue.notification(current.generation, bucket)
-            tr.set_versionstamped_value(key, keys.INCOMPLETE_VERSIONSTAMP)
+        notify_all(tr, current)
         write_config(tr, changed)
         return changed
 
@@ -131,9 +128,7 @@ def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
     """Whether any bucket has a purge before it, or under way."""
     if config.purge_generation != config.generation:
         return False
-    queue = QueueKeys(config.name)
-    states = [tr.get(queue.state(config.generation, bucket)) for bucket in range(config.buckets)]
-    return any(is_to_be_purged(config, BucketState.from_bytes(state.value)) for state in states)
+    return any(is_to_be_purged(config, state) for state in read_states(tr, config))
 
 
 def delete(db: Database, name: str) -> None:

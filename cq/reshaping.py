@@ -13,7 +13,15 @@ from dataclasses import replace
 
 from cq import keys
 from cq.backfill import progress
-from cq.config import MAX_BUCKETS, QueueConfig, Shape, read_config, write_config
+from cq.config import (
+    MAX_BUCKETS,
+    QueueConfig,
+    Shape,
+    notify_all,
+    read_config,
+    refuse_while_rebucketing,
+    write_config,
+)
 from cq.errors import InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
 from cq.purging import read_purging
@@ -64,23 +72,6 @@ def _rebucket(tr: Transaction, name: str, buckets: int) -> QueueConfig:
     notify_all(tr, current)
     write_config(tr, changed)
     return changed
-
-
-def refuse_while_rebucketing(config: QueueConfig) -> None:
-    """Raises `NotNow` while a shape before is being drained."""
-    if config.former is not None:
-        raise NotNow(
-            f"queue {config.name!r} is still being rebucketed from {config.former.buckets:,} to {config.buckets:,} "
-            "buckets: run workers, and this again later"
-        )
-
-
-def notify_all(tr: Transaction, config: QueueConfig) -> None:
-    """Have every bucket looked at by a pass."""
-    queue = QueueKeys(config.name)
-    for bucket in range(config.buckets):
-        key = queue.notification(config.generation, bucket)
-        tr.set_versionstamped_value(key, keys.INCOMPLETE_VERSIONSTAMP)
 
 
 def is_blocked(snapshot: TransactionRead, config: QueueConfig, bucket: int) -> bool:

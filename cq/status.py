@@ -16,7 +16,7 @@ from cq.config import queue_names, read_config, read_flags
 from cq.keys import QueueKeys
 from cq.pressure import read_full
 from cq.rows import oldest_by_bucket
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Range, Transaction, Void
+from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_since
 from cq.store.transact import transact, transact_versioned
 
 _COUNT_BYTES: Final = 1_000_000
@@ -155,7 +155,7 @@ def count_rows(tr: Transaction, begin: bytes, end: bytes) -> tuple[int, int, boo
 def _aged(found: QueueStatus, oldest: Mapping[int, int], now: int) -> QueueStatus:
     if not oldest:
         return found
-    ages = {number: max(0, now - version) / VERSIONS_PER_SECOND for number, version in oldest.items()}
+    ages = {number: seconds_since(version, now) for number, version in oldest.items()}
     others = [*ages.values(), *[0.0] * max(0, found.settings["buckets"] - len(ages))]
     horizon = max(_OUTSTANDING_SECONDS, _OUTSTANDING_TIMES * median(others))
     far = sorted((age, number) for number, age in ages.items() if age > horizon)[-_MOST_OUTSTANDING:]

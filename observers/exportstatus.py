@@ -21,7 +21,7 @@ from cq.observers.exportstate import (
     view,
 )
 from cq.status import count_rows, current_version
-from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction
+from cq.store.api import Database, Transaction, seconds_since
 from cq.store.transact import transact
 
 _MOST_ASIDE: Final = 1_000
@@ -100,7 +100,7 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
         rows=rows,
         bytes=size,
         exact=exact,
-        oldest_seconds=max(0, now - min(oldest)) / VERSIONS_PER_SECOND if oldest else None,
+        oldest_seconds=seconds_since(min(oldest), now) if oldest else None,
         aside=aside,
         state=_state(stopped, worst, filling),
         error=stopped or (worst.error if worst else ""),

@@ -16,7 +16,7 @@ from cq.observers.export import BUCKETS
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
 from cq.rows import oldest_by_bucket
-from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction
+from cq.store.api import Database, Transaction, seconds_since
 from cq.store.transact import transact
 
 MEASURE_SECONDS: Final = 15.0
@@ -127,4 +127,4 @@ def measure(tr: Transaction, name: str) -> Measured:
 
 def _age(now: int, versions: Iterable[int]) -> float:
     """The age of the oldest of these, in seconds."""
-    return max(0, now - min(versions, default=now)) / VERSIONS_PER_SECOND
+    return seconds_since(min(versions, default=now), now)

@@ -27,7 +27,7 @@ from cq import codec, keys
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.observers.telemetry import emit
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, seconds_since
 from cq.store.transact import transact, transact_versioned
 
 ROLES: Final = ("combine", "export", "publish")
@@ -151,7 +151,7 @@ class Member:
 
     def age(self, version: int) -> float:
         """How old its latest beat is in seconds, given a version of now."""
-        return max(0, version - version_of(self.stamp)) / VERSIONS_PER_SECOND
+        return seconds_since(version_of(self.stamp), version)
 
     def is_alive(self, version: int) -> bool:
         """Whether it has beaten lately, given a version of now: for those who look once, and so have patience."""
@@ -325,9 +325,8 @@ class Membership:
             seen = self._seen[member.id] = _Seen(member.stamp, now)
         else:
             seen.reads += 1
-        age = (self.version - version_of(member.stamp)) / VERSIONS_PER_SECOND
         if not seen.reads:
-            return age > _OLD_BEATS * member.every
+            return member.age(self.version) > _OLD_BEATS * member.every
         return seen.reads >= _GONE_BEATS and now - seen.since > _GONE_BEATS * member.every
 
 

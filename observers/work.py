@@ -139,8 +139,7 @@ class Work:
             raise
         self._tell(found)
         self.found, self._is_loaded = found, True
-        kept = {name: queue for name, queue in self._open.items() if opened.get(name) is queue}
-        closed = [queue for name, queue in self._open.items() if name not in kept]
+        closed = [queue for name, queue in self._open.items() if opened.get(name) is not queue]
         self._open = opened
         for name, queue in self._open.items():
             for job in queue.jobs:
@@ -157,13 +156,10 @@ class Work:
                 opened[name] = self._opened(name, each, len(found))
         for name in self._app.exporters:
             if name not in found and (not self._names or name in self._names):
-                before = self._open.get(name)
-                is_same = before is not None and before.found is None
-                opened[name] = (
-                    before
-                    if before is not None and is_same
-                    else OpenQueue(None, FailureShare(), {}, self._exporting(name))
-                )
+                queue = self._open.get(name)
+                if queue is None or queue.found is not None:
+                    queue = OpenQueue(None, FailureShare(), {}, self._exporting(name))
+                opened[name] = queue
         return opened
 
     def _put_beside(self, found: Mapping[str, Found]) -> list[Job]:

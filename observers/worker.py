@@ -255,7 +255,7 @@ class Worker:
             for job in self._work.jobs:
                 job.own()
         else:
-            self._changed.hold(watch, self._outdated, lambda: None)  # without it, the safety look does
+            self._changed.hold(watch, self._outdated, lambda: None)  # the next beat sees that it has failed
             self._is_shared = False
             self._next_resumption = time.monotonic() + self._work.seconds_paused()
         self._leave(gone)

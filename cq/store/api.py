@@ -124,3 +124,8 @@ def error_code(error: BaseException) -> int | None:
     """The FoundationDB error code of an `FDBError` of either store; None for any other exception."""
     code = getattr(error, "code", None)
     return code if type(error).__name__ == "FDBError" and isinstance(code, int) else None
+
+
+def seconds_since(version: int, now: int) -> float:
+    """The seconds from a version to a later one, as far as versions tell; 0 when it is not later."""
+    return max(0, now - version) / VERSIONS_PER_SECOND
