@@ -8,6 +8,7 @@ reported when no others wait, or now and then, and alone, so that it costs the o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -73,7 +74,7 @@ class Bucket:
         self._refused: dict[bytes, str] = {}
         self._refilling = False
         self._passes = 0
-        self._errors = 0
+        self._met: Counter[bytes] = Counter()  # errors that may pass, by the first key that was blamed
 
     def combine(self, should_stop: Callable[[], bool] = lambda: False) -> PassResult:
         """One pass, committed; keys that fail are set aside, and retries done as the store asks.
@@ -154,7 +155,6 @@ class Bucket:
         code = error_code(error)
         if code is None:
             raise error
-        self._errors += 1
         self.pace.refused(code)
         if self._is_fault_of_keys(attempt, code):
             self._shrink(attempt, error)
@@ -175,7 +175,11 @@ class Bucket:
         if slow and len(attempt.blamed) > 1:
             return True
         may_be = attempt.is_telling or (slow and bool(self.code.observers))
-        return may_be and bool(attempt.blamed) and self._errors >= _PATIENCE
+        if not may_be or not attempt.blamed:
+            return False
+        # Other errors do not count: under contention a key meets many that are not its fault.
+        self._met[attempt.blamed[0]] += 1
+        return self._met[attempt.blamed[0]] >= _PATIENCE
 
     def _shrink(self, attempt: Pass, error: Exception) -> None:
         """Ask less of the next pass than of the one that failed."""
@@ -212,7 +216,7 @@ class Bucket:
     def _learn(self, result: PassResult) -> None:
         """Take over what a committed pass has found out."""
         self.pace.done()
-        self._errors = 0
+        self._met.clear()
         if not result.was_ours:
             self.memory.forget()
         if result.token:
