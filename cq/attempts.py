@@ -9,11 +9,10 @@ cautious for a moment, no more.
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from typing import Any, Final
 
-from cq import codec
+from cq import codec, machine
 from cq.config import QueueConfig
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of
@@ -50,7 +49,7 @@ class Attempts:
     def __init__(self, db: Database, config: QueueConfig, bucket: int) -> None:
         keys = QueueKeys(config.name)
         self._db = db
-        self._key = keys.attempt(config.generation, bucket, secrets.token_bytes(8))
+        self._key = keys.attempt(config.generation, bucket, machine.token_bytes(8))
         self._range = keys.attempts(config.generation, bucket)
         self._stale: dict[bytes, list[bytes]] = {}
         self.begun = False

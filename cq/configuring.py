@@ -6,12 +6,11 @@ workers watch.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cq import codec, keys
+from cq import codec, keys, machine
 from cq.backfill import clear_abandoned
 from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.codec import KeyType, ValueType
@@ -283,7 +282,7 @@ def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | 
     """
     if seconds is not None and not seconds > 0:
         raise InvalidConfiguration(f"expected a positive number of seconds to pause for, got: {seconds!r}")
-    until = None if seconds is None else time.time() + seconds
+    until = None if seconds is None else machine.time() + seconds
     _change_flags(db, name, paused=True, reason=reason, until=until)
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from cq import codec
+from cq import codec, machine
 from cq.config import QueueConfig, read_config
 from cq.errors import InvalidData
 from cq.jsonvalues import key_from_json, value_from_json
@@ -147,7 +146,7 @@ def _add(
     reached: Position,
 ) -> None:
     # Where no position can be kept, an operation id keeps a retry from adding the batch again.
-    once = secrets.token_bytes(16) if key is None else None
+    once = machine.token_bytes(16) if key is None else None
 
     def add(tr: Transaction) -> None:
         if key is not None:

@@ -7,11 +7,11 @@ again with passes that leave time, up to the limits given.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from cq import machine
 from cq.batch import Limits
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD
 
@@ -32,7 +32,7 @@ class Pace:
         share: of the limits given, that a pass may take now.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = machine.monotonic) -> None:
         self.share = 1.0
         self._clock = clock
         self._begun = clock()

@@ -7,7 +7,6 @@ it. So a limit is kept about: what is added between two looks comes on top.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from cq import codec
+from cq import codec, machine
 from cq.config import Flags, QueueConfig, change_flags, read_config, read_flags, write_config
 from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
@@ -152,8 +151,8 @@ def refuse_if_full(tr: Transaction, config: QueueConfig) -> None:
         return
     known = _known.setdefault(tr.db, {})
     until, full = known.get(config.name, (0.0, None))
-    if time.monotonic() >= until:
+    if machine.monotonic() >= until:
         full = read_full(tr.snapshot, config.name)
-        known[config.name] = time.monotonic() + LOOK_SECONDS, full
+        known[config.name] = machine.monotonic() + LOOK_SECONDS, full
     if full is not None and full.mode == "raise":
         raise QueueFull(f"queue {config.name!r} is full, {full.reason}: try again later, or run more workers")

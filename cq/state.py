@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from cq import codec
+from cq import codec, machine
 from cq.errors import CorruptData
 
 _LARGEST_REMEMBERED: Final = 200
@@ -55,7 +54,7 @@ class BucketState:
 
 def fresh_token() -> bytes:
     """A token that no other pass has."""
-    return secrets.token_bytes(12)
+    return machine.token_bytes(12)
 
 
 class Memory:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any, Final
 
-from cq import keys
+from cq import keys, machine
 from cq.backfill import progress
 from cq.config import queue_names, read_config, read_flags
 from cq.keys import QueueKeys
@@ -83,7 +81,7 @@ def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
     watch = transact(db, watch_first)
     if watch is None:
         return True
-    fired = threading.Event()
+    fired = machine.event()
     watch.on_ready(lambda _: fired.set())
     fired.wait(wait_seconds)
     watch.cancel()
@@ -110,7 +108,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
     found = QueueStatus(
         name=name,
         settings=config.settings(),
-        paused=flags.is_paused(time.time()),
+        paused=flags.is_paused(machine.time()),
         reason=flags.reason,
         waiting_buckets=len(waiting),
         rows=rows,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Final
 
-from cq import keys
+from cq import keys, machine
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
@@ -25,6 +24,6 @@ def ensure_store_id(db: Database) -> bytes:
 def _ensure(tr: Transaction) -> bytes:
     found = store_id(tr)  # a real read: of two that make one, one begins again and finds the other's
     if found is None:
-        found = secrets.token_bytes(STORE_ID_BYTES)
+        found = machine.token_bytes(STORE_ID_BYTES)
         tr.set(keys.STORE_ID, found)
     return found

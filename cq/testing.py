@@ -8,13 +8,13 @@ PYTEST_DONT_REWRITE: no `assert` in here, so pytest need not mind whether it was
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
+from cq import machine
 from cq.app import App, QueueCode
 from cq.backfill import switch_observers
 from cq.bucket import Bucket
@@ -171,7 +171,7 @@ def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[tup
 
 
 def _code(tr: Transaction, name: str, app: App) -> QueueCode:
-    if (flags := read_flags(tr.snapshot, name)).is_paused(time.time()):
+    if (flags := read_flags(tr.snapshot, name)).is_paused(machine.time()):
         raise ConfigurationError(f"updates wait in queue {name!r}, which is paused: {flags.reason}")
     return app.code(read_config(tr.snapshot, name), FACTORIES)
 
@@ -245,7 +245,7 @@ def _left_to_combine(tr: Transaction, name: str) -> list[str]:
         lines.append(f"updates wait, in commit order by bucket: {', '.join(_some(updates))}")
     elif buckets := len(snapshot.get_range(*keys.notifications()).to_list()):
         lines.append(f"{buckets:,} buckets wait for a pass")
-    if lines and flags.is_paused(time.time()):
+    if lines and flags.is_paused(machine.time()):
         lines.append(f"it is paused: {flags.reason}")
     return lines + _some([_aside(config, each) for each in read_aside(snapshot, name, limit=_ROWS)])
 

@@ -10,15 +10,13 @@ read at one version of the store, so they always belong together.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from cq import codec
+from cq import codec, machine
 from cq.config import read_config
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import QueueKeys
@@ -104,12 +102,12 @@ class CloudReader:
         Returns None when the time is over. Raises `InvalidConfiguration`, `QueueNotConfigured`, also when the top is
         taken out of the configuration meanwhile.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else machine.monotonic() + timeout
         while True:
             cloud, watch = transact(db, lambda tr: self._newer(tr, version))
             if cloud is not None or watch is None:
                 return cloud
-            if not _wait_for(db, watch, None if end is None else end - time.monotonic()):
+            if not _wait_for(db, watch, None if end is None else end - machine.monotonic()):
                 return None
 
     def _newer(self, tr: Transaction, version: int) -> tuple[Cloud | None, Void | None]:
@@ -205,7 +203,7 @@ def digest_of(data: bytes) -> bytes:
 
 def _wait_for(db: Database, watch: Void, seconds: float | None) -> bool:
     """Whether the watch fired within that time; one that failed has fired, after the store's back-off."""
-    ready = threading.Event()
+    ready = machine.event()
     watch.on_ready(lambda _: ready.set())
     try:
         if not ready.wait(None if seconds is None else max(0.0, seconds)):

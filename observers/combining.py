@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from cq import machine
 from cq.app import QueueCode
 from cq.backfill import switch_observers
 from cq.batch import Limits
@@ -64,7 +64,7 @@ class CombineTask(Task):
         """
         if self._failures.is_paused:
             raise Paused
-        begun = time.monotonic()
+        begun = machine.monotonic()
         try:
             result = self.bucket.combine(lambda: self._is_left)
         except ManyFailed as error:
@@ -72,7 +72,7 @@ class CombineTask(Task):
         self.age = result.age
         if not result.blocked:
             self._totals.count(self.bucket.code.config.name, result)
-            self._tell(result, time.monotonic() - begun)
+            self._tell(result, machine.monotonic() - begun)
         self._failures.report(result.reported + result.refilled + result.purged, result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe())

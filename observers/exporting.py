@@ -11,12 +11,12 @@ tried again after growing pauses, and holds up its bucket only.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from cq import machine
 from cq.exportkeys import ExportKeys
 from cq.keys import after
 from cq.observers.exportbatch import Batch, Exporter, Halving, Position
@@ -127,7 +127,7 @@ class ExportTask(Task):
             self._note.problem = read.export.stopped
             return STOPPED_SECONDS
         self._signal("read")
-        begun = time.monotonic()
+        begun = machine.monotonic()
         if read.waiting.last_key is None:
             if read.waiting.foreign:
                 raise ExportFailed("an entry is stamped later than the read version: was it copied here?")
@@ -144,7 +144,7 @@ class ExportTask(Task):
             queue=self.queue,
             bucket=self.bucket,
             entries=len(read.waiting.entries),
-            seconds=time.monotonic() - begun,
+            seconds=machine.monotonic() - begun,
         )
         self._signal("cleared")
         return DONE if read.waiting.at_end else 0.0

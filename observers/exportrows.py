@@ -11,13 +11,12 @@ A value of null is a deletion. What a row holds was added by one transaction.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from cq import codec
+from cq import codec, machine
 from cq.codec import MAX_VALUE_BYTES
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.exportkeys import SEQUENCE_BYTES, ExportKeys, generation_of, sequence_at, versionstamp_of
@@ -78,7 +77,7 @@ class _Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._next = secrets.randbits(62)
+        self._next = int.from_bytes(machine.token_bytes(8)) >> 2
 
     def take(self, count: int) -> int:
         """The first of so many numbers in a row."""

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from time import time
 from typing import Any, Final, NamedTuple
 
-from cq import codec, keys
+from cq import codec, keys, machine
 from cq.errors import CorruptData
 from cq.exportkeys import ExportKeys, name_of, queue_names_below
 from cq.store.api import Database, Transaction, TransactionRead
@@ -165,7 +164,7 @@ def read_failures(tr: TransactionRead, queue: ExportKeys) -> list[Failure]:
 def next_failure(before: Failure | None, bucket: int | None, error: str) -> Failure:
     """The failure after another one in a row, or the first."""
     if before is None:
-        return Failure(bucket, error, time(), 1)
+        return Failure(bucket, error, machine.time(), 1)
     return Failure(bucket, error, before.since, before.tries + 1)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from cq import machine
 from cq.observers.jobs import Job
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
@@ -27,12 +27,12 @@ def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job
         failed: called with a job and the store's error; returns how long to pause.
     """
     left = [job for job in jobs if job.task.notification]
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = machine.monotonic() + PATIENCE_SECONDS
     while left:
         again = {job: _run(job, deadline + MOST_SECONDS, stopping, failed) for job in left}
         left = [job for job, seconds in again.items() if seconds != DONE]
         seconds = min((again[job] for job in left), default=0.0)
-        if time.monotonic() + seconds > deadline or stopping.wait(seconds):
+        if machine.monotonic() + seconds > deadline or stopping.wait(seconds):
             break
     for job in left:
         reason = job.task.problem or "as it has no end yet"
@@ -45,7 +45,7 @@ def _run(
     """Run a job until it has nothing to do or wants to wait, or has had its time."""
     try:
         while (seconds := job.task.run()) == 0.0 and not stopping.is_set():
-            if time.monotonic() > deadline:
+            if machine.monotonic() > deadline:
                 break
     except Exception as error:
         if error_code(error) is None:

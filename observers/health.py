@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import Final
 
+from cq import machine
 from cq.config import queue_names, read_flags
 from cq.keys import QueueKeys
 from cq.observers.membership import Member, read_members
@@ -50,7 +50,7 @@ def _read(tr: Transaction) -> tuple[list[Member], dict[str, int]]:
 
 
 def _oldest(tr: TransactionRead, name: str) -> int | None:
-    if read_flags(tr, name).is_paused(time.time()):
+    if read_flags(tr, name).is_paused(machine.time()):
         return None
     versions = oldest_by_bucket(tr, QueueKeys(name)).values()
     return min((version for version in versions if version is not None), default=None)

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import socket
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +21,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from cq import codec, keys
+from cq import codec, keys, machine
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.observers.telemetry import emit
@@ -236,9 +234,9 @@ class Membership:
         *,
         every: float = BEAT_SECONDS,
         identity: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = machine.monotonic,
     ) -> None:
-        self.id = blake2b((identity or secrets.token_hex(16)).encode(), digest_size=8).digest()
+        self.id = blake2b((identity or machine.token_bytes(16).hex()).encode(), digest_size=8).digest()
         self.every = every
         self._db, self._clock = db, clock
         self._key = keys.worker(self.id)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cq import keys
+from cq import keys, machine
 from cq.app import App, QueueCode
 from cq.backfill import current_generation, switch_observers
 from cq.config import Flags, queue_names, read_config, read_flags
@@ -67,7 +66,7 @@ def _find(tr: Transaction, app: App, name: str) -> Found:
     try:
         config = read_config(tr.snapshot, name)
         flags = read_flags(tr.snapshot, name)
-        if flags.is_paused(time.time()):
+        if flags.is_paused(machine.time()):
             return Found(None, f"queue {name!r} is paused ({flags.reason})", flags=flags)
         code = app.code(config, FACTORIES)
     except QueueNotConfigured:

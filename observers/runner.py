@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Generic, TypeVar
 
+from cq import machine
 from cq.observers.fair import Fair
 
 T = TypeVar("T", bound=Hashable)
@@ -50,20 +49,17 @@ class Runner(Generic[T]):
     ) -> None:
         self._work, self._failed, self._after = work, failed, after
         self._lane, self._age = lane, age
-        self._changed = threading.Condition()
+        self._changed = machine.condition()
         self._ready: Fair[tuple[int, T]] = Fair()
         self._later: list[tuple[float, int, T]] = []
         self._tickets: dict[T, int] = {}  # of the tasks under way: what waits with another ticket is no more
         self._waiting: dict[T, float] = {}
         self._running: dict[T, float] = {}
         self._numbers = count()
-        self._latest = time.monotonic()
+        self._latest = machine.monotonic()
         self.steps = 0
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._loop, name=f"cq-worker-{number}", daemon=True)
-            for number in range(threads)
-        ]
+        self._threads = threads
         self._started = False
 
     def submit(self, task: T, seconds: float = 0.0) -> None:
@@ -73,8 +69,8 @@ class Runner(Generic[T]):
                 return
             if not self._started:
                 self._started = True
-                for thread in self._threads:
-                    thread.start()
+                for number in range(self._threads):
+                    machine.start_thread(self._loop, f"cq-worker-{number}")
             self._wait(task, seconds)
 
     def discard(self, task: T) -> bool:
@@ -97,9 +93,9 @@ class Runner(Generic[T]):
     def stuck(self, seconds: float) -> list[T]:
         """The tasks that have been running for longer, and when nothing else came to an end either, those behind."""
         with self._changed:
-            horizon = time.monotonic() - seconds
+            horizon = machine.monotonic() - seconds
             found = [task for task, since in self._running.items() if since < horizon]
-            if self._latest < horizon and len(found) == len(self._threads):
+            if self._latest < horizon and len(found) == self._threads:
                 found += [task for task, since in self._waiting.items() if since < horizon]
             return found
 
@@ -118,13 +114,13 @@ class Runner(Generic[T]):
         """Have a task wait for its turn, or first for its time."""
         ticket = self._tickets[task] = next(self._numbers)
         if seconds > 0.0:
-            heappush(self._later, (time.monotonic() + seconds, ticket, task))
+            heappush(self._later, (machine.monotonic() + seconds, ticket, task))
         else:
             self._queue(ticket, task)
         self._changed.notify()
 
     def _queue(self, ticket: int, task: T) -> None:
-        now = time.monotonic()
+        now = machine.monotonic()
         lane, weight = self._lane(task)
         self._waiting[task] = now
         self._ready.put((ticket, task), lane, weight, now - self._age(task))
@@ -132,12 +128,12 @@ class Runner(Generic[T]):
     def _next(self) -> tuple[str, T] | None:
         """The next task and its lane, once there is one; None when the runner is closed."""
         while not self._closed:
-            now = time.monotonic()
+            now = machine.monotonic()
             while self._later and self._later[0][0] <= now:
                 _, ticket, task = heappop(self._later)
                 if self._tickets.get(task) == ticket:
                     self._queue(ticket, task)
-            taken = self._ready.take(max(1, len(self._threads) - 1))
+            taken = self._ready.take(max(1, self._threads - 1))
             if taken is None:
                 self._changed.wait(max(0.0, self._later[0][0] - now) if self._later else None)
                 continue
@@ -167,7 +163,7 @@ class Runner(Generic[T]):
             seconds = self._failed(task, error)
         with self._changed:
             self.steps += 1
-            self._latest = time.monotonic()
+            self._latest = machine.monotonic()
             self._ready.done(lane, self._latest - self._running.pop(task))
             is_over = task not in self._tickets or seconds < 0.0
             if is_over:

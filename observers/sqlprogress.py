@@ -6,13 +6,13 @@ cq_tables    name -> store, queue                      a table is fed by one que
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cq import machine
 from cq.exportkeys import SEQUENCE_BYTES
 from cq.observers.sqldialect import Dialect
 from cq.storeid import STORE_ID_BYTES
@@ -121,7 +121,7 @@ class ProgressTables:
         owner = self.owner(conn, name)
         if owner is not None:
             return owner, False
-        claim = secrets.token_bytes(_CLAIM_BYTES)  # drivers do not agree on whether a row was inserted
+        claim = machine.token_bytes(_CLAIM_BYTES)  # drivers do not agree on whether a row was inserted
         row = {"name": name, "store": feeder.store, "queue": feeder.queue, "claim": claim}
         conn.execute(self.dialect.insert_if_missing(self.tables, row))
         columns = self.tables.c

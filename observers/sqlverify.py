@@ -6,7 +6,6 @@ was seen has been exported, and the same value still differs: once more, as a va
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cq import machine
 from cq.backfill import current_generation
 from cq.errors import CqError
 from cq.exportkeys import ExportKeys, versionstamp_of
@@ -88,7 +88,7 @@ class Verifier:
         self.export = export
         self.keys = ExportKeys(export.queue)
         self.queue = CombineQueue(export.queue)
-        self.deadline = time.monotonic() + wait_seconds
+        self.deadline = machine.monotonic() + wait_seconds
         self.found = Verified()
 
     def run(self, progress: Callable[[Verified], object]) -> Verified:
@@ -212,9 +212,9 @@ class Verifier:
 
         then, first = transact(self.db, oldest)
         while 0 <= first <= then:
-            if time.monotonic() > self.deadline:
+            if machine.monotonic() > self.deadline:
                 return False
-            time.sleep(_LOOK_SECONDS)
+            machine.sleep(_LOOK_SECONDS)
             _, first = transact(self.db, oldest)
         return True
 

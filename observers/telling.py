@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from cq import machine
 from cq.observers.facts import Facts
 from cq.observers.jobs import Job
 from cq.observers.membership import Member
@@ -26,7 +26,7 @@ class Telling:
         self._me, self._totals = me, totals
         self._facts = Facts(totals, concurrency)
         self._latest_error = ""
-        self._begun = time.monotonic()
+        self._begun = machine.monotonic()
 
     def started(self) -> None:
         """The worker begins."""
@@ -45,7 +45,7 @@ class Telling:
         emit(
             "worker_stopped",
             worker=self._me.id.hex(),
-            seconds=time.monotonic() - self._begun,
+            seconds=machine.monotonic() - self._begun,
             passes=self._totals.passes,
             rows=self._totals.rows,
         )

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
-from cq import keys
+from cq import keys, machine
 from cq.app import App
 from cq.batch import Limits
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
@@ -104,8 +102,8 @@ class Worker:
         self._work = Work(db, app or App(), self.names, does, self.totals, limits)
         self._membership = Membership(db, does, self.names, every=beat_seconds, identity=identity)
         self._grace = grace
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
+        self._stopping = machine.event()
+        self._wake = machine.event()
         self._changed, self._members_changed = WatchSlot(), WatchSlot()
         self._is_outdated = True  # something of the configuration may have changed
         self._is_shared = False  # whether tasks are shared out as of the latest beat
@@ -222,24 +220,24 @@ class Worker:
 
     def _turn(self) -> float:
         """Do what is due; returns after how many seconds something will be."""
-        due = time.monotonic() >= self._next_look
-        if self._is_outdated or time.monotonic() >= self._next_resumption:
+        due = machine.monotonic() >= self._next_look
+        if self._is_outdated or machine.monotonic() >= self._next_resumption:
             self._load()
-        if time.monotonic() >= self._membership.next_beat or not self._is_shared:
+        if machine.monotonic() >= self._membership.next_beat or not self._is_shared:
             self._beat()
         if self._taken:
             self._arm(self._taken)
             self._taken = []
         if due:
-            self._next_look = time.monotonic() + SAFETY_SECONDS
+            self._next_look = machine.monotonic() + SAFETY_SECONDS
             self._arm([job for job in self._work.jobs if job.owned])
             self._rescue()
         elif self._is_scanning:
             self._arm([job for job in self._work.jobs if job.owned and job.watch.is_free])
-        return max(0.0, self._next_turn() - time.monotonic())
+        return max(0.0, self._next_turn() - machine.monotonic())
 
     def _next_turn(self) -> float:
-        scan = time.monotonic() + _SCAN_SECONDS if self._is_scanning else math.inf
+        scan = machine.monotonic() + _SCAN_SECONDS if self._is_scanning else math.inf
         return min(self._membership.next_beat, self._next_look, self._next_resumption, scan)
 
     def _load(self) -> None:
@@ -257,7 +255,7 @@ class Worker:
         else:
             self._changed.hold(watch, self._outdated, lambda: None)  # the next beat sees that it has failed
             self._is_shared = False
-            self._next_resumption = time.monotonic() + self._work.seconds_paused()
+            self._next_resumption = machine.monotonic() + self._work.seconds_paused()
         self._leave(gone)
 
     def _outdated(self) -> None:

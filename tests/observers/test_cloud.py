@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
+from cq import machine
 from cq.config import ObserverConfig
 from cq.configuring import remove_observer
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
@@ -126,7 +127,20 @@ def test_nothing_is_left_to_do_once_all_is_published(db: Any) -> None:
     assert [key[:1] for key in told.stored()] == [b"a", b"c", b"i"]
 
 
-def test_a_cloud_is_published_once_in_the_time_configured(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+class ClocksAhead(machine.Machine):
+    """Clocks that are so many seconds ahead; the one that is never set just as much if `steady`."""
+
+    def __init__(self, seconds: int, *, steady: bool) -> None:
+        self.seconds, self.steady = seconds, steady
+
+    def time_ns(self) -> int:
+        return super().time_ns() + self.seconds * 10**9
+
+    def monotonic(self) -> float:
+        return super().monotonic() + (self.seconds if self.steady else 0)
+
+
+def test_a_cloud_is_published_once_in_the_time_configured(db: Any) -> None:
     """By this worker, by another, and by one that starts anew; and what came meanwhile is published then."""
     told = ToldTop(db, every=60_000)
     task = publisher(told)
@@ -138,22 +152,19 @@ def test_a_cloud_is_published_once_in_the_time_configured(db: Any, monkeypatch: 
         assert 50 < publish(worker) <= 60
     assert shown(told) == (1, [("a", 1)])
 
-    now, steady = time.time_ns(), time.monotonic()
-    monkeypatch.setattr("cq.observers.publisher.time.time_ns", lambda: now + 61 * 10**9)
-    monkeypatch.setattr("cq.observers.publisher.time.monotonic", lambda: steady + 61)
-    assert publish(task) == DONE
+    with machine.used(ClocksAhead(61, steady=True)):
+        assert publish(task) == DONE
     assert shown(told) == (2, [("a", 2)])
 
 
-def test_a_clock_set_back_does_not_stop_publishing(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_set_back_does_not_stop_publishing(db: Any) -> None:
     told = ToldTop(db, every=60_000)
     told.tell({"a": 1})
     publish(publisher(told))
-    now = time.time_ns()
-    monkeypatch.setattr("cq.observers.publisher.time.time_ns", lambda: now - 3600 * 10**9)
     told.tell({"a": 2})
 
-    assert publish(publisher(told)) == DONE
+    with machine.used(ClocksAhead(-3600, steady=False)):
+        assert publish(publisher(told)) == DONE
     assert shown(told) == (2, [("a", 2)])
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
+
+from cq import machine
 
 from .error import FUTURE_VERSION, TRANSACTION_TIMED_OUT, TRANSACTION_TOO_OLD, FDBError
 from .future import FutureVoid
@@ -40,24 +41,24 @@ class BackOff(FutureVoid):
 
     def __init__(self, seconds: float, deadline: float | None) -> None:
         super().__init__()
-        until = time.monotonic() + seconds
+        until = machine.monotonic() + seconds
         self._late = deadline is not None and deadline < until
         self._until = until if deadline is None else min(until, deadline)
 
     def is_ready(self) -> bool:
         """Whether the time is over."""
-        if not self._done and time.monotonic() >= self._until:
+        if not self._done and machine.monotonic() >= self._until:
             self.settle(error=FDBError(TRANSACTION_TIMED_OUT) if self._late else None)
         return self._done
 
     def block_until_ready(self) -> None:
         """Sleep for the rest of the time."""
         while not self.is_ready():
-            time.sleep(max(self._until - time.monotonic(), 0))
+            machine.sleep(max(self._until - machine.monotonic(), 0))
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         """Have a thread wait, so that the callback comes in time."""
         super().on_ready(callback)
-        timer = threading.Timer(max(self._until - time.monotonic(), 0), self.block_until_ready)
+        timer = threading.Timer(max(self._until - machine.monotonic(), 0), self.block_until_ready)
         timer.daemon = True
         timer.start()

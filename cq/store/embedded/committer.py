@@ -17,10 +17,10 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
+from cq import machine
 from cq.errors import StoreError
 
 from .apply import Applier
@@ -235,7 +235,7 @@ class Committer:
         last = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
         if last != log.last:
             log.load(connection)
-        now = time.time_ns() // 1000
+        now = machine.time_ns() // 1000
         work = _Work(log, Applier(connection), max(last + 1, now))
         codes = [work.add(request) for request in group]
         if not work.accepted:
@@ -251,9 +251,9 @@ class Committer:
 
     def _trim(self, now: int) -> None:
         """Drop old rows of the log, seldom: it is the same work for many as for one."""
-        if time.monotonic() < self._next_trim:
+        if machine.monotonic() < self._next_trim:
             return
-        self._next_trim = time.monotonic() + _TRIM_SECONDS
+        self._next_trim = machine.monotonic() + _TRIM_SECONDS
         first = self._log.trim(now)
         if first is not None:
             self._connection.execute("DELETE FROM commits WHERE version < ?", (first,))

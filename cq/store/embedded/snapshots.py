@@ -11,11 +11,11 @@ import contextlib
 import ctypes
 import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from cq import machine
 from cq.errors import StoreError
 
 from .error import TRANSACTION_TOO_OLD, FDBError, storage_error
@@ -45,13 +45,13 @@ class Snapshot:
         self._pool = pool
         self._connection: sqlite3.Connection | None = connection
         self._lock = threading.Lock()
-        self.started = time.monotonic()
+        self.started = machine.monotonic()
         self.version = version
 
     @property
     def expired(self) -> bool:
         """Whether it is too old to be read."""
-        return time.monotonic() - self.started > LIFETIME_SECONDS
+        return machine.monotonic() - self.started > LIFETIME_SECONDS
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -232,7 +232,7 @@ class Pool:
             self._start_keeper()
 
     def _expire(self) -> None:
-        born = time.monotonic() - (_PRESSED_SECONDS if self._pressed() else LIFETIME_SECONDS)
+        born = machine.monotonic() - (_PRESSED_SECONDS if self._pressed() else LIFETIME_SECONDS)
         for snapshot in list(self._open.values()):
             if snapshot.started < born:
                 snapshot.close()

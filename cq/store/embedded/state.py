@@ -10,9 +10,10 @@ A transaction fails in four ways, which are kept apart as FoundationDB's client 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from cq import machine
 
 from .backoff import Backoffs
 from .committer import Request
@@ -77,7 +78,7 @@ class State:
         self._begin_try()
 
     def _begin(self) -> None:
-        self.born = time.monotonic()
+        self.born = machine.monotonic()
         self.settings = Settings(self.database)
         self._backoffs = Backoffs()
         self._retries = 0
@@ -115,7 +116,7 @@ class State:
 
     def check_ended(self) -> None:
         """Raise what ended the transaction."""
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self._deadline is not None and machine.monotonic() >= self._deadline:
             self._end(TRANSACTION_TIMED_OUT)
         if self._ended is not None:
             raise FDBError(self._ended)

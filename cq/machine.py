@@ -1,0 +1,94 @@
+"""What cq takes from the machine that it runs on: time, waiting, threads, and random bytes.
+
+All code that tells the time, waits, starts a thread or draws random bytes does so through this module, called as
+`machine.sleep(...)`. So a simulation can put another machine in the place of the real one, and run a whole system of
+many processes from one seed; nothing else of cq knows of simulations. What waits for the world outside stays with
+that: for files, SQL databases and child processes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time as clocks
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Machine:
+    """The real one."""
+
+    def monotonic(self) -> float:
+        """Seconds, by a clock that is never set."""
+        return clocks.monotonic()
+
+    def time_ns(self) -> int:
+        """Nanoseconds since 1970, by a clock that may be set."""
+        return clocks.time_ns()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for so long."""
+        clocks.sleep(seconds)
+
+    def event(self) -> threading.Event:
+        """What threads wait for."""
+        return threading.Event()
+
+    def condition(self) -> threading.Condition:
+        """What threads wait for, with its lock. Plain locks need no seam: none is held while anything is waited for."""
+        return threading.Condition()
+
+    def start_thread(self, target: Callable[[], object], name: str) -> None:
+        """Run a function in a thread that ends with the process."""
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    def token_bytes(self, count: int) -> bytes:
+        """So many random bytes that nobody can guess."""
+        return secrets.token_bytes(count)
+
+
+_used = [Machine()]
+
+
+@contextmanager
+def used(other: Machine) -> Iterator[None]:
+    """Put another machine in the place of this one, for all that is made and called meanwhile."""
+    _used.append(other)
+    try:
+        yield
+    finally:
+        _used.pop()
+
+
+def monotonic() -> float:
+    """See `Machine`, here and below."""
+    return _used[-1].monotonic()
+
+
+def time() -> float:
+    """Seconds since 1970, by a clock that may be set."""
+    return _used[-1].time_ns() / 1e9
+
+
+def time_ns() -> int:
+    return _used[-1].time_ns()
+
+
+def sleep(seconds: float) -> None:
+    _used[-1].sleep(seconds)
+
+
+def event() -> threading.Event:
+    return _used[-1].event()
+
+
+def condition() -> threading.Condition:
+    return _used[-1].condition()
+
+
+def start_thread(target: Callable[[], object], name: str) -> None:
+    _used[-1].start_thread(target, name)
+
+
+def token_bytes(count: int) -> bytes:
+    return _used[-1].token_bytes(count)
