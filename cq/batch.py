@@ -52,6 +52,7 @@ class Batch:
         rows: those of them that count.
         updates: {encoded key: updates in commit order} of what is taken.
         staged: {encoded key: what is staged, encoded, or None} as far as known.
+        is_former: whether the bucket is one of the shape before: later updates may wait under the shape now.
         rest: the row of which only the updates before this position are taken; all rows before it are taken.
     """
 
@@ -60,6 +61,7 @@ class Batch:
     notification: bytes | None
     backlog: Backlog
     rows: list[Row]
+    is_former: bool = False
     updates: dict[bytes, list[Any]] = field(default_factory=dict)
     staged: dict[bytes, bytes | None] = field(default_factory=dict)
     rest: tuple[Row, int] | None = None
@@ -68,6 +70,11 @@ class Batch:
     def at_end(self) -> bool:
         """Whether everything that was queued at the read version is taken."""
         return self.backlog.at_end and self.rest is None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything of these keys that was committed at the read version is taken or staged."""
+        return self.at_end and not self.is_former
 
     @property
     def is_empty(self) -> bool:
@@ -110,7 +117,8 @@ def read_batch(
     version = read_version.wait()
     backlog = read_rows(tr.snapshot, keys.rows(generation, bucket), limits.read_bytes, version)
     rows = first_tries(tr.snapshot, keys, backlog.rows)
-    batch = Batch(version, BucketState.from_bytes(state.value), notification.value, backlog, rows)
+    found = BucketState.from_bytes(state.value)
+    batch = Batch(version, found, notification.value, backlog, rows, is_former=config != stored)
     _take(tr, keys, batch, limits, max_take, first)
     return batch
 

@@ -21,7 +21,8 @@ class Change:
         old: the value reported before, None when there was none.
         new: the value now, None when the key is deleted. Never equal to `old`.
         complete: whether `new` derives from all updates committed before the reporting transaction started; False
-            only for a bucket in overload, which reports from a prefix of the commit order.
+            only for a bucket in overload, or of a shape that is being drained, which report from a prefix of the
+            commit order.
     """
 
     key: Any

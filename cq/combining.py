@@ -210,7 +210,8 @@ class Pass:
             self.tr.clear(self.keys.value(encoded))
         else:
             self.tr.set(self.keys.value(encoded), data)
-        self.changes.append((place(encoded), Change(key, old, None if data is None else new, batch.at_end)))
+        change = Change(key, old, None if data is None else new, batch.is_complete)
+        self.changes.append((place(encoded), change))
 
     def _pending(self, batch: Batch, encoded: bytes) -> list[Any]:
         """What is staged for a key, and its updates taken, in commit order."""

@@ -15,7 +15,7 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 
-def read_notified(snapshot: TransactionRead, jobs: Iterable[Job]) -> set[Job]:
+def read_notified(snapshot: TransactionRead, jobs: Iterable[Job]) -> list[Job]:
     """The jobs whose notification is present; one range read for all buckets of a queue."""
     groups: dict[bytes, dict[bytes, Job]] = {}
     for job in jobs:
@@ -23,18 +23,19 @@ def read_notified(snapshot: TransactionRead, jobs: Iterable[Job]) -> set[Job]:
         if key is not None:
             groups.setdefault(job.task.siblings or key, {})[key] = job
     ranges = [(group, snapshot.get_range(min(group), after(max(group)))) for group in groups.values()]
-    return {group[row.key] for group, rows in ranges for row in rows if row.key in group}
+    return [group[row.key] for group, rows in ranges for row in rows if row.key in group]
 
 
-def look(db: Database, jobs: Sequence[Job], watches: int) -> tuple[set[Job], list[tuple[Job, Any]]]:
+def look(db: Database, jobs: Sequence[Job], watches: int) -> tuple[list[Job], list[tuple[Job, Any]]]:
     """The jobs that are notified, and at most so many of the others that are not watched yet, with a watch each."""
 
-    def read(tr: Transaction) -> tuple[set[Job], list[tuple[Job, Any]]]:
+    def read(tr: Transaction) -> tuple[list[Job], list[tuple[Job, Any]]]:
         notified = read_notified(tr.snapshot, jobs)
+        found = set(notified)
         silent = [
             (job, key)
             for job in jobs
-            if (key := job.task.notification) is not None and job not in notified and job.watch.is_free
+            if (key := job.task.notification) is not None and job not in found and job.watch.is_free
         ]
         return notified, [(job, tr.watch(key)) for job, key in silent[: max(0, watches)]]
 

@@ -208,6 +208,17 @@ class TestRebucket:
         assert len(seen.changes) == told + 20
         assert {(change.old, change.new) for change in seen.changes[told:]} == {(1, 2)}
 
+    def test_what_the_shape_before_reports_is_not_complete(self, db: Any, name: str) -> None:
+        told: list[cq.Change] = []
+        app = cq.App()
+        app.queue(name, observers=[cq.Observer("seen", 1, lambda tr, changes: told.extend(changes))])
+        app.configure(db, name, buckets=1)
+        add(db, name, {"a": 1})
+        cq.rebucket(db, name, 2)
+        add(db, name, {"a": 1})
+        drain(db, app=app)
+        assert told == [cq.Change("a", None, 1, complete=False), cq.Change("a", 1, 2)]
+
     def test_what_must_wait_is_said(self, db: Any, name: str) -> None:
         cq.configure(db, name)
         add(db, name, {"a": 1})
