@@ -168,6 +168,8 @@ class ExportTask(Task):
         read = Read(export(), notification.value, waiting)
         if waiting.last_key is None and waiting.at_end and read.export.stopped is None:
             self._clear_notification(tr, read.notification)
+            if read.notification is not None:
+                tr.clear(self.keys.failure(self.bucket))  # what another worker has noted too late
         return read
 
     # 2: exporting

@@ -8,9 +8,10 @@ from typing import Final
 import tenacity
 
 from cq.exportkeys import ExportKeys, name_of
+from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.exportstate import Failure, next_failure, read_failures, write_failure
 from cq.observers.telemetry import emit
-from cq.store.api import Database
+from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 log = logging.getLogger("cq.export")
@@ -30,7 +31,11 @@ def pause_after(tries: int) -> float:
 
 
 class FailureNote:
-    """The failures of a bucket's export (of the export as a whole: None), in a row."""
+    """The failures of a bucket's export (of the export as a whole: None), in a row.
+
+    Noting one wakes whoever the work belongs to: the failure may be that of a worker that was late, and who gets on
+    takes the note away.
+    """
 
     def __init__(self, db: Database, queue: ExportKeys, bucket: int | None) -> None:
         self._db = db
@@ -51,7 +56,7 @@ class FailureNote:
         pause = pause_after(self._tries)
         emit("export_failed", queue=name_of(self._queue.prefix), task=str(what), pause=pause, error=text)
         try:
-            transact(self._db, lambda tr: write_failure(tr, self._queue, failure))
+            transact(self._db, lambda tr: self._write(tr, failure))
         except Exception as lost:  # noqa: BLE001 - the store may be what fails
             log.warning("%s: the error could not be noted: %s", what, lost)
         return pause
@@ -64,6 +69,11 @@ class FailureNote:
         if self._failure is not None:
             transact(self._db, lambda tr: tr.clear(self._queue.failure(self._bucket)))
             self._failure = None
+
+    def _write(self, tr: Transaction, failure: Failure) -> None:
+        write_failure(tr, self._queue, failure)
+        notification = self._queue.keeper if self._bucket is None else self._queue.notification(self._bucket)
+        tr.set_versionstamped_value(notification, INCOMPLETE_VERSIONSTAMP)
 
     def _load(self) -> None:
         """Take over the note that a worker before has left."""

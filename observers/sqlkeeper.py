@@ -99,8 +99,12 @@ class Keeper(Task):
             return SWEEP_SECONDS
         self._note.clear()
         if notification is not None:
-            transact(self.db, lambda tr: tr.compare_and_clear(self.notification, notification))
+            transact(self.db, lambda tr: self._done(tr, notification))
         return DONE
+
+    def _done(self, tr: Transaction, notification: bytes) -> None:
+        tr.clear(self.keys.failure(None))  # also what another worker has noted, too late
+        tr.compare_and_clear(self.notification, notification)
 
     def _read(self, tr: Transaction) -> tuple[ExportView, bytes | None]:
         found = view(tr.snapshot, self.keys, range(BUCKETS))

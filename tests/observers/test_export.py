@@ -268,6 +268,22 @@ class TestFailures:
         assert another.problem == task.problem == ""
         assert kept.values == {"a": 1, "b": 2}
 
+    def test_a_failure_noted_when_another_worker_was_done_goes(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        kept = Kept()
+        task = ExportTask(db, name, bucket("a"), kept)
+
+        def late(batch: Batch) -> None:
+            run_to_end(task)
+            raise ConnectionError("too late")
+
+        ExportTask(db, name, bucket("a"), late).run()
+        assert [each.error for each in failures(db, name)] == ["ConnectionError: too late"]
+        assert notified(db, name) == [bucket("a")]
+        run_to_end(task)
+        assert failures(db, name) == []
+        assert kept.values == {"a": 1}
+
     def test_the_pauses_grow_to_a_limit(self) -> None:
         assert pause_after(1) < 1
         assert pause_after(500) <= LAST_PAUSE
