@@ -23,7 +23,7 @@ from cq.observers.export import ExportQueue
 from cq.observers.top import top
 from cq.observers.worker import Worker
 from cq.reshaping import finish_rebucket
-from cq.setaside import set_aside
+from cq.setaside import retry_aside, set_aside
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
@@ -317,6 +317,17 @@ class TestPurge:
         cq.purge(db, name)
         drain(db, name)
         assert aside(db, name) == []
+
+    def test_what_was_set_aside_before_is_not_added_again(self, db: Any, name: str) -> None:
+        cq.configure(db, name, buckets=1)
+        encoded = config_of(db, name).key.encoder()("bad")
+        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, "broken", [5]))
+        cq.purge(db, name)
+        assert retry_aside(db, name) == 0
+        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, "broken", [1]))
+        assert retry_aside(db, name) == 1
+        drain(db, name)
+        assert_values(db, name, {"bad": 1})
 
     def test_a_key_that_an_observer_refuses_goes_and_is_noted(self, db: Any, name: str) -> None:
         def refuse(tr: Any, changes: list[cq.Change]) -> None:
