@@ -1,0 +1,127 @@
+# ruff: noqa: T201 - a command: it prints
+"""`python -m tests.simulation`: run the simulation for many seeds, or for one."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+
+from tests.simulation.canaries import CANARIES, caught_by
+from tests.simulation.plan import STEPS, Plan
+from tests.simulation.run import Outcome, run, smaller
+
+_TRACE_LINES = 60
+
+
+def main() -> int:
+    """Exit status 0 only if every seed held and every canary was caught."""
+    asked = _arguments()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # else sets have another order in each process
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])  # noqa: S606
+    begun = time.monotonic()
+    if asked.seed is not None:
+        failed = _run_one(Plan.of(asked.seed, asked.steps), is_loud=asked.verbose)
+    else:
+        failed = _run_many(asked)
+    if asked.canaries:
+        failed += _run_canaries(asked.processes)
+    print(f"{'failed' if failed else 'held'} after {time.monotonic() - begun:,.0f} s")
+    return 1 if failed else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation",
+        description="Run whole systems of adders, workers, exporters and an administrator, each from one seed.",
+        epilog="Example: python -m tests.simulation --seeds 1000",
+    )
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run (1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--seconds", type=float, help="begin no other seed after so long")
+    parser.add_argument("--seed", type=int, help="run just this one")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"turns with faults in a run ({STEPS})")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many at once")
+    parser.add_argument(
+        "--canaries", action="store_true", help="then run the variants that are broken on purpose"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all that happens, with --seed")
+    return parser.parse_args()
+
+
+def _run_one(plan: Plan, *, is_loud: bool) -> int:
+    outcome = run(plan, print if is_loud else lambda line: None)
+    print(f"{plan}: {outcome.turns:,} turns, {outcome.seconds:.1f} s simulated, digest {outcome.digest}")
+    if outcome.violation:
+        _tell(outcome)
+    return bool(outcome.violation)
+
+
+def _run_many(asked: argparse.Namespace) -> int:
+    """Run seeds until all have been run or one does not hold."""
+    until = math.inf if asked.seconds is None else time.monotonic() + asked.seconds
+    plans = (Plan.of(seed, asked.steps) for seed in range(asked.first, asked.first + asked.seeds))
+    done = turns = 0
+    for outcome in _outcomes(
+        itertools.takewhile(lambda plan: time.monotonic() < until, plans), asked.processes
+    ):
+        done += 1
+        turns += outcome.turns
+        if outcome.violation:
+            _tell(outcome)
+            return 1
+        if done % 100 == 0 and sys.stderr.isatty():
+            print(f"\r{done:,} seeds", end="", file=sys.stderr)
+    print(f"{done:,} seeds from {asked.first} on with {turns:,} turns: no violation")
+    return 0
+
+
+def _outcomes(plans: Iterator[Plan], processes: int) -> Iterator[Outcome]:
+    """Run plans in as many processes, the next one when one is done."""
+    with _pool(processes) as pool:
+        running = {pool.submit(run, plan) for plan in itertools.islice(plans, 2 * processes)}
+        try:
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                running |= {pool.submit(run, plan) for plan in itertools.islice(plans, len(done))}
+                yield from (future.result() for future in done)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+
+
+def _tell(outcome: Outcome) -> None:
+    """Print what is broken, and the smallest run found that shows it."""
+    print(f"VIOLATION with {outcome.plan}\n{outcome.violation}\n")
+    best = smaller(outcome)
+    print(f"smaller, with {best.plan}\n{best.violation}\n")
+    print("\n".join(best.lines[-_TRACE_LINES:]))
+    print(
+        f"\nagain with: python -m tests.simulation --seed {outcome.plan.seed} --steps {outcome.plan.steps} -v"
+    )
+
+
+def _run_canaries(processes: int) -> int:
+    """Run each canary until it is caught; how many were not."""
+    missed = 0
+    with _pool(processes) as pool:
+        for name, seeds, seed in pool.map(caught_by, [canary.__name__ for canary in CANARIES]):
+            missed += seed is None
+            print(
+                f"{name}: {'NOT CAUGHT' if seed is None else f'caught by seed {seed}'}, within {seeds} seeds"
+            )
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

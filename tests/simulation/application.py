@@ -1,0 +1,86 @@
+"""The application's code as the simulated workers have it: what combines, observes, exports, and now and then fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import cq
+from cq.observers.export import ExportQueue
+from cq.observers.exportbatch import Batch
+from tests.simulation.model import Reported
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+TEXTS: Final = "texts"
+SUMS: Final = "sums"
+FEED: Final = "feed"
+BAD_KEY: Final = "bad"
+
+
+class Raised(Exception):
+    """Raised on purpose."""
+
+
+def _concatenate(key: str, values: Sequence[str]) -> str:
+    if key == BAD_KEY:
+        raise Raised("a bad key")
+    return "".join(values)
+
+
+CONCATENATE: Final = cq.Combiner("concatenate", 1, _concatenate, lambda value: value == "")
+
+
+def app(world: World, extra: int) -> cq.App:
+    """The application with its second observer in some version; 0 for without."""
+    made = cq.App()
+    versions = {"anchor": 1} | ({"extra": extra} if extra else {})
+    made.queue(TEXTS, combiner=CONCATENATE, observers=_observers(world, TEXTS, versions))
+    made.queue(SUMS, observers=_observers(world, SUMS, {"anchor": 1}))
+    if "feed" in world.plan:
+        made.exporter(FEED)(_exporter(world))
+    return made
+
+
+def _observers(world: World, queue: str, versions: dict[str, int]) -> list[cq.Observer]:
+    return [
+        cq.Observer(name, version, _observer(world, queue, name, version))
+        for name, version in versions.items()
+    ]
+
+
+def _observer(world: World, queue: str, name: str, version: int) -> Callable[[Any, list[cq.Change]], None]:
+    """An observer that notes what it is told, for the log of what is committed."""
+    feeds = queue == TEXTS and name == "anchor" and "feed" in world.plan
+    exports = ExportQueue(FEED)
+
+    def observe(tr: Any, changes: list[cq.Change]) -> None:
+        if world.happens("observers raise", 0.04):
+            raise Raised("an observer")
+        if world.happens("observers hang", 0.02):
+            world.hub.wait(world.hub.rng.expovariate(1 / 4))
+        tr.notes += [
+            Reported(queue, name, version, change.key, change.old, change.new, change.complete)
+            for change in changes
+        ]
+        if feeds:
+            exports.add_many(tr, [(change.key, change.new) for change in changes])
+
+    return observe
+
+
+def _exporter(world: World) -> Callable[[Batch], None]:
+    """An exporter into something that keeps the last sequence of each key."""
+
+    def export(batch: Batch) -> None:
+        for entry in batch:
+            if world.happens("exporters fail", 0.05):
+                raise Raised("an exporter")
+            if world.hub.rng.random() < 0.3:
+                world.hub.wait(world.hub.rng.expovariate(1 / 0.01))
+            world.feed.export(entry.key, entry.sequence, entry.value)
+        if world.happens("exporters fail", 0.05):
+            raise Raised("an exporter, when all is done")
+
+    return export

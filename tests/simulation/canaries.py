@@ -1,0 +1,286 @@
+"""Variants of cq that are broken on purpose: each must be caught within a stated number of seeds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from cq import batch, combining, config, purging, queue, reporting
+from cq.keys import QueueKeys
+from cq.observers import arming, exporting, sql, top, worker
+from cq.observers.handing import Overdue
+from cq.observers.membership import Membership
+from cq.observers.runner import DONE
+from cq.observers.sqlprogress import ProgressTables
+from cq.results import PassResult
+from cq.state import Memory
+from cq.store.transact import transact
+from tests.simulation.plan import Plan
+from tests.simulation.run import run
+from tests.simulation.store import FaultyTransaction, Reads
+
+Canary = Callable[[], Any]
+
+
+def forgets_to_clear_rows() -> Any:
+    """A pass leaves the rows where they are."""
+    return patch.object(combining, "clear_rows", lambda tr, keys, begin, found: 0)
+
+
+def clears_too_many_rows() -> Any:
+    """A pass clears the whole bucket, whatever it has read."""
+
+    def clear(tr: Any, keys: QueueKeys, begin: bytes, found: Any) -> int:
+        tr.clear_range(begin, begin + b"\xff" * 12)
+        return len(found.backlog.rows)
+
+    return patch.object(combining, "clear_rows", clear)
+
+
+@contextmanager
+def overwrites_rows() -> Iterator[None]:
+    """Rows of one transaction are not kept apart."""
+    same = itertools.repeat(0)
+    with (
+        patch.object(queue, "_counter", same),
+        patch.object(queue, "ROW_BYTES", 1),
+        patch("tests.simulation.run.count", lambda: same),
+    ):
+        yield
+
+
+def does_not_read_the_lock() -> Any:
+    """Two passes over one bucket do not conflict."""
+    get = Reads.get
+
+    def weak(self: Reads, key: bytes) -> Any:
+        is_state = isinstance(self, FaultyTransaction) and key[:5] == b"cq/q/" and b"/b\0" in key
+        return get(self.snapshot if is_state else self, key)
+
+    return patch.object(Reads, "get", weak)
+
+
+def clears_notifications_blindly() -> Any:
+    """A pass takes a notification away that has come since it has read."""
+
+    def clear(self: Any, found: Any) -> None:
+        self.tr.clear(self.keys.notification(self.config.generation, self.bucket))
+
+    return patch.object(combining.Pass, "_clear_notification", clear)
+
+
+def keeps_notifications() -> Any:
+    """A pass never takes a notification away."""
+    return patch.object(combining.Pass, "_clear_notification", lambda self, found: None)
+
+
+def counts_operations_twice() -> Any:
+    """A pass takes all tries of an operation."""
+    return patch.object(batch, "first_tries", lambda snapshot, keys, rows: rows)
+
+
+def believes_its_memory() -> Any:
+    """A worker uses the values that it remembers though somebody else has passed."""
+
+    def forget(self: Memory) -> None:
+        self.token = b""
+
+    class Believing(PassResult):
+        was_ours = property(lambda self: True, lambda self, value: None)
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with patch.object(Memory, "forget", forget), patch.object(combining, "PassResult", Believing):
+            yield
+
+    return both()
+
+
+def forgets_what_is_staged() -> Any:
+    """A pass says that nothing is staged."""
+    return patch.object(combining.Pass, "_is_staged", lambda self, found: False)
+
+
+def reports_unfinished_buckets() -> Any:
+    """A pass reports though it has not read to the end."""
+    return patch.object(batch.Batch, "at_end", True)
+
+
+def does_not_wait_for_the_former_shape() -> Any:
+    """A pass takes updates though older ones wait under the shape before."""
+    return patch.object(combining, "is_blocked", lambda snapshot, config, bucket: False)
+
+
+def adds_under_old_shapes() -> Any:
+    """An add does not conflict with a change of shape."""
+
+    def read(tr: Any, name: str) -> Any:
+        return config.read_config(tr.snapshot if isinstance(tr, FaultyTransaction) else tr, name)
+
+    return patch.object(queue, "read_config", read)
+
+
+def runs_other_code() -> Any:
+    """A pass does not look whether its configuration is the one stored."""
+
+    class Anything:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = object.__hash__
+
+        def under_former_shape(self) -> None:
+            return None
+
+    return patch.object(batch, "read_config", lambda tr, name: Anything())
+
+
+def forgets_to_tell_new_observers() -> Any:
+    """An observer that is new is told of changes only."""
+
+    def told(tr: Any, code: Any, bucket: int, state: Any) -> Any:
+        return {each.generation: None for each in code.config.observers}
+
+    return patch.object(combining, "told_so_far", told)
+
+
+def tells_beyond_the_cursor() -> Any:
+    """An observer that is new is told of changes to values that it will be told of."""
+    tell = reporting.tell
+
+    def everywhere(tr: Any, code: Any, told: Any, changes: Any, refill: Any) -> int:
+        return tell(tr, code, dict.fromkeys(told), changes, refill)
+
+    return patch.object(combining, "tell", everywhere)
+
+
+def purges_what_came_later() -> Any:
+    """A purge drops all that waits."""
+
+    def drop(tr: Any, given: Any, bucket: int) -> None:
+        tr.clear_range(*QueueKeys(given.name).rows(given.generation, bucket))
+
+    return patch.object(purging, "_drop_waiting", drop)
+
+
+def purges_no_staged_updates() -> Any:
+    """A purge leaves what waits."""
+    return patch.object(purging, "_drop_waiting", lambda tr, given, bucket: None)
+
+
+def sets_aside_and_forgets() -> Any:
+    """The updates of a bad key are dropped."""
+    return patch.object(combining, "set_aside", lambda tr, keys, encoded, error, updates, piece=0: piece)
+
+
+def exports_without_a_fence() -> Any:
+    """An exporter applies whatever batch it gets, again and again."""
+
+    def locked(self: Any, conn: Any, feeder: Any, epoch: int, bucket: int) -> bytes | None:
+        found = progress(self, conn, feeder, epoch, bucket)
+        return b"" if found else found
+
+    progress = ProgressTables.locked
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with (
+            patch.object(ProgressTables, "locked", locked),
+            patch.object(sql.SqlExporter, "_may_apply", lambda self, found, at: True),
+        ):
+            yield
+
+    return both()
+
+
+def clears_exports_first() -> Any:
+    """Entries are cleared from the store before they are exported."""
+
+    def step(self: exporting.ExportTask) -> float:
+        read = transact(self.db, self._read)
+        self._epoch = read.export.control.epoch
+        if read.waiting.last_key is None:
+            self._note.clear()
+            return DONE
+        transact(self.db, lambda tr: self._clear(tr, read))
+        self._export(read)
+        return 0.0
+
+    return patch.object(exporting.ExportTask, "_step", step)
+
+
+def leaves_old_scores() -> Any:
+    """The top keeps the entry of the value before."""
+    move = top._Index._move
+
+    def without_old(self: Any, change: Any) -> Any:
+        found = move(self, change)
+        return found and (found[0], None, found[2])
+
+    return patch.object(top._Index, "_move", without_old)
+
+
+@contextmanager
+def never_misses_the_dead() -> Iterator[None]:
+    """A worker that is gone keeps its tasks."""
+    look = Membership._is_gone
+    with (
+        patch.object(Membership, "_is_gone", lambda self, member: look(self, member) and False),
+        patch.object(Overdue, "look", lambda self, db, jobs: {}),
+    ):
+        yield
+
+
+@contextmanager
+def sleeps_for_ever() -> Iterator[None]:
+    """A worker waits for no watch, and never looks by itself."""
+
+    def look(db: Any, jobs: Any, watches: int) -> Any:
+        notified, found = arming.look(db, jobs, watches)
+        for _, watch in found:
+            watch.cancel()
+        return notified, []
+
+    with patch.object(worker, "look", look), patch.object(worker, "SAFETY_SECONDS", 1e9):
+        yield
+
+
+CANARIES: Final[dict[Canary, int]] = {
+    forgets_to_clear_rows: 5,
+    clears_too_many_rows: 20,
+    overwrites_rows: 20,
+    does_not_read_the_lock: 60,
+    clears_notifications_blindly: 30,
+    keeps_notifications: 5,
+    counts_operations_twice: 20,
+    believes_its_memory: 60,
+    forgets_what_is_staged: 20,
+    reports_unfinished_buckets: 20,
+    does_not_wait_for_the_former_shape: 150,
+    adds_under_old_shapes: 100,
+    runs_other_code: 60,
+    forgets_to_tell_new_observers: 60,
+    tells_beyond_the_cursor: 60,
+    purges_what_came_later: 60,
+    purges_no_staged_updates: 60,
+    sets_aside_and_forgets: 20,
+    exports_without_a_fence: 100,
+    clears_exports_first: 60,
+    leaves_old_scores: 10,
+    never_misses_the_dead: 60,
+    sleeps_for_ever: 20,
+}
+"""{canary: within how many seeds, from 0 on, it is caught}."""
+
+
+def caught_by(name: str) -> tuple[str, int, int | None]:
+    """A canary's name, how many seeds it is given, and the first of them that catches it."""
+    canary, seeds = next((each, seeds) for each, seeds in CANARIES.items() if each.__name__ == name)
+    for seed in range(seeds):
+        with canary():
+            if run(Plan.of(seed)).violation:
+                return name, seeds, seed
+    return name, seeds, None

@@ -1,0 +1,189 @@
+"""What must be true when nothing goes wrong any more: everything gets done, and is as the model says."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from typing import Any, Final
+
+import cq
+from cq import codec
+from cq.backfill import is_settled
+from cq.errors import NotReady
+from cq.exportkeys import ExportKeys
+from cq.keys import QueueKeys
+from cq.observers.cloud import CloudReader
+from cq.observers.ranking import Ranking
+from cq.purging import is_purging
+from cq.setaside import read_aside
+from cq.store.transact import transact
+from tests.simulation.application import FEED, SUMS, TEXTS
+from tests.simulation.model import Violation
+from tests.simulation.plan import MAY_SET_ASIDE
+from tests.simulation.world import TABLE, TOP, World
+
+END_SECONDS: Final = 300.0
+"""How long after the last fault everything must be done."""
+CONVERGE_SECONDS: Final = 60.0
+BEGINNERS: Final = ("add", "change", "restart")
+"""The tasks of those who begin something new."""
+_LOOK_SECONDS: Final = 1.0
+
+
+def end(world: World) -> None:
+    """Let everything be done, and check it. Raises `Violation`."""
+    world.calm()
+    _wait(world, END_SECONDS, lambda: _begun(world))
+    process = world.process("ending")
+    for name in (TEXTS, SUMS):
+        cq.resume(world.db(process), name)
+        cq.limit(world.db(process), name)
+    world.workers.replace()
+    while len(world.workers.running) < 2:
+        world.workers.start()
+    world.hub.start(process, "finish", lambda: _finish(world, process))
+    _wait(world, END_SECONDS, lambda: _left(world))
+    _wait(world, CONVERGE_SECONDS, lambda: _not_shared(world))
+    if world.hub.failures:
+        where, error = world.hub.failures[0]
+        raise Violation(f"{where} has raised {error!r}") from error
+    if world.violations:
+        raise Violation(world.violations[0])
+    check(world)
+
+
+def _finish(world: World, process: Any) -> None:
+    """Try again all that was begun with an operation id."""
+    while world.adders.operations:
+        world.adders.add(process, next(iter(world.adders.operations.values())))
+
+
+def _wait(world: World, seconds: float, left: Any) -> None:
+    """Give turns until nothing is left; raises `Violation` after so many seconds."""
+    deadline = world.hub.clock + seconds
+    while what := left():
+        if world.violations or world.hub.failures:
+            return
+        if world.hub.clock > deadline:
+            raise Violation(f"not done after {seconds:.0f} s without faults: {what}")
+        look = world.hub.clock + _LOOK_SECONDS
+        world.hub.start(world.sky, "look", lambda: None, _LOOK_SECONDS)
+        world.hub.run(lambda: world.hub.clock >= look)  # noqa: B023
+
+
+def _begun(world: World) -> str:
+    """What others than workers have begun."""
+    tasks = [task for task in world.hub.tasks if task.process.is_alive and task.name in BEGINNERS]
+    return ", ".join(f"{task.process}/{task.name}" for task in tasks)
+
+
+def _left(world: World) -> str:
+    """What is not done yet."""
+    if world.adders.operations:
+        return f"operations {sorted(world.adders.operations)}"
+    tr = world.inner.create_transaction().snapshot
+    for name in world.models:
+        queue = QueueKeys(name)
+        ranges = {
+            "rows": queue.all_rows(),
+            "notifications": queue.notifications(),
+            "staged": (queue.staged_at(b""), queue.staged_at(b"\xff" * 5)),
+        }
+        for what, bounds in ranges.items():
+            if found := tr.get_range(*bounds, limit=1).to_list():
+                return f"{what} of {name}: {found}"
+        if not is_settled(tr, name):
+            return f"{name} is not settled"
+    for name in (SUMS, FEED):
+        export = ExportKeys(name)
+        for what, bounds in {"entries": export.all_rows(), "failures": export.failures()}.items():
+            if found := tr.get_range(*bounds, limit=1).to_list():
+                return f"{what} of the export {name}: {found}"
+    if any(is_purging(world.inner, name) for name in world.models):
+        return "a purge"
+    return _behind(world)
+
+
+def _behind(world: World) -> str:
+    """Whether the cloud or the table is behind: those are told of changes later."""
+    stored = _told(world, dict(cq.CombineQueue(SUMS).scan(world.inner)))
+    if "top" in world.plan and not world.models[SUMS].touched:
+        try:
+            cloud = transact(world.inner, lambda tr: CloudReader(SUMS).read(tr))
+        except NotReady as error:
+            return str(error) if stored else ""
+        shown = [(entry.key, entry.score) for entry in cloud.entries]
+        if shown != _ordered(stored)[:TOP]:
+            return f"the cloud shows {shown} of {stored}"
+    if "table" in world.plan:
+        with closing(sqlite3.connect(world.report_path)) as connection:
+            found = connection.execute(f'SELECT "key", "value" FROM "{TABLE}"').fetchall()  # noqa: S608
+        if (table := _told(world, dict(found))) != stored:
+            return f"the table has {table}, not {stored}"
+    return ""
+
+
+def _told(world: World, values: dict[str, Any]) -> dict[str, Any]:
+    """Without the keys of which observers could not be told: that is noted as set aside."""
+    return {key: value for key, value in values.items() if key not in world.models[SUMS].touched}
+
+
+def _ordered(values: dict[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(values.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _not_shared(world: World) -> str:
+    """Whether each task is one worker's, and all workers know of each other."""
+    owners: dict[Any, list[str]] = defaultdict(list)
+    ids = {worker._membership.id for worker in world.workers.running.values()}
+    for process, worker in world.workers.running.items():
+        known = {worker._membership.id, *(member.id for member in worker._membership.others)}
+        if known != ids:
+            return f"{process} knows {len(known)} workers of {len(ids)}"
+        for job in worker._work.jobs:
+            owners[job.share] += [str(process)] if job.owned else []
+    wrong = {str(share): processes for share, processes in owners.items() if len(processes) != 1}
+    return f"tasks are of other than one worker: {wrong}" if wrong else ""
+
+
+def check(world: World) -> None:
+    """Compare what is stored with the model. Raises `Violation`."""
+    may_set_aside = bool(MAY_SET_ASIDE & world.plan.on)
+    for name, model in world.models.items():
+        stored = dict(cq.CombineQueue(name).scan(world.inner))
+        aside: dict[str, list[Any]] = defaultdict(list)
+        for each in transact(world.inner, lambda tr: read_aside(tr, name)):  # noqa: B023
+            aside[str(codec.decode(each.encoded_key))] += each.updates
+        model.check_values(stored, aside, may_set_aside)
+        model.check_observers(stored, model.observers[-1][1])
+    if "feed" in world.plan:
+        world.feed.check(world.feed.added)
+    if "top" in world.plan:
+        _check_top(world)
+    _check_memory(world)
+
+
+def _check_top(world: World) -> None:
+    stored = dict(cq.CombineQueue(SUMS).scan(world.inner))
+    ranking = Ranking(SUMS)
+    tr = world.inner.create_transaction().snapshot
+    found = _told(world, {entry.key: entry.score for entry in ranking.page(tr, 1000).entries})
+    if list(found.items()) != _ordered(_told(world, stored)):
+        raise Violation(f"the top is {found}, expected {_ordered(stored)}")
+    if world.models[SUMS].touched:
+        return
+    if (count := ranking.count(tr)) != len(stored):
+        raise Violation(f"the top counts {count} keys of {len(stored)}")
+    for key, value in stored.items():
+        rank = 1 + sum(other > value for other in stored.values())
+        if ranking.rank(tr, key) != rank:
+            raise Violation(f"the rank of {key!r} is {ranking.rank(tr, key)}, expected {rank}")
+
+
+def _check_memory(world: World) -> None:
+    for worker in world.workers.running.values():
+        for job in worker._work.jobs:
+            memory = getattr(getattr(job.task, "bucket", None), "memory", None)
+            if memory is not None and sum(len(v or b"") for v in memory.values.values()) > memory.max_bytes:
+                raise Violation(f"{job} remembers more than {memory.max_bytes:,} bytes")

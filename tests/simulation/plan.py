@@ -1,0 +1,88 @@
+"""What a seed stands for: which kinds of operations and faults there are, and how much of each.
+
+Not everything happens in every run: kinds are left out at random, so that what one of them hides another run shows
+(swarm testing, Groce et al. 2012).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+OPERATIONS: Final = (
+    "once",  # adds with operation ids, tried again until they are known to be committed
+    "opposite",  # updates that cancel out
+    "bad keys",  # a key that the combiner refuses
+    "rebucket",
+    "purge",
+    "pause",
+    "observers",  # enabled, removed, and given other versions
+    "retry aside",
+    "limit",
+    "top",
+    "table",  # an export into a SQL database
+    "feed",  # an export by the application's own exporter
+    "come and go",  # workers stop in good order, others start
+)
+FAULTS: Final = (
+    "reads fail",
+    "calls are late",
+    "conflicts",
+    "unknown commits",
+    "too large",
+    "watches are late",
+    "watches fire early",
+    "watches fail",
+    "deaths",
+    "freezes",
+    "clock jumps",
+    "clocks differ",
+    "observers raise",
+    "observers hang",
+    "exporters fail",
+    "the table's database fails",
+)
+MAY_SET_ASIDE: Final = frozenset({"bad keys", "too large", "deaths", "observers raise", "observers hang"})
+"""What may set keys aside."""
+STEPS: Final = 1_500
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run.
+
+    Attributes:
+        seed: of everything that is drawn.
+        on: the kinds of operations and faults that there are.
+        steps: after how many turns no more faults happen, and nothing new is begun.
+    """
+
+    seed: int
+    on: frozenset[str]
+    steps: int = STEPS
+
+    @classmethod
+    def of(cls, seed: int, steps: int = STEPS) -> Plan:
+        """The plan that a seed stands for."""
+        rng = Random(f"plan {seed}")
+        share = rng.choice((0.2, 0.5, 0.8))
+        return cls(seed, frozenset(what for what in (*OPERATIONS, *FAULTS) if rng.random() < share), steps)
+
+    def __contains__(self, what: str) -> bool:
+        return what in self.on
+
+    def without(self, what: str) -> Plan:
+        """The plan without a kind."""
+        return replace(self, on=self.on - {what})
+
+    def rng(self, what: str) -> Random:
+        """Numbers for one purpose, whatever is drawn for others."""
+        return Random(f"{what} {self.seed}")
+
+    def chance(self, what: str, most: float) -> float:
+        """How often a fault happens, as a probability; 0 when it is not on."""
+        return self.rng(what).random() * most if what in self.on else 0.0
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, {self.steps} steps, with {', '.join(sorted(self.on)) or 'nothing'}"

@@ -1,0 +1,111 @@
+"""Running a plan, and making a failing one small."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import shutil
+import tempfile
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from cq import machine, queue
+from cq.observers import exportrows
+from tests.simulation.ending import end
+from tests.simulation.plan import Plan
+from tests.simulation.world import World
+
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
+_MOST_SECONDS: Final = 120.0
+_TRACE_LINES: Final = 300
+
+
+@dataclass
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        plan: what was run.
+        violation: the promise that is broken; empty when none is.
+        turns: how many there were.
+        seconds: simulated.
+        digest: of all that happened: the same plan gives the same one.
+        lines: the last things that happened.
+    """
+
+    plan: Plan
+    violation: str
+    turns: int
+    seconds: float
+    digest: str
+    lines: list[str]
+
+
+def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcome:
+    """Run a plan from its beginning to its end."""
+    lines: deque[str] = deque(maxlen=_TRACE_LINES)
+    digest = blake2b(digest_size=8)
+
+    def trace(line: str) -> None:
+        lines.append(line)
+        digest.update(line.encode())
+        told(line)
+
+    folder = Path(tempfile.mkdtemp(prefix="cq-simulation-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    logging.disable(logging.CRITICAL)  # what goes wrong here is meant to
+    gc.disable()  # it must not run what it finds at moments of its own
+    violation = ""
+    # What is counted in a process begins anew with each run.
+    queue._counter = count()  # type: ignore[misc]
+    exportrows._counters._next = 0
+    world = World(plan, folder, trace)
+    try:
+        with machine.used(world.machine), world.connections.simulated():
+            world.begin()
+            hub = world.hub
+            hub.run(lambda: hub.turns >= plan.steps or hub.clock >= _MOST_SECONDS or bool(world.violations))
+            end(world)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what came of it
+        violation = (
+            str(error) if isinstance(error, AssertionError) else "".join(traceback.format_exception(error))
+        )
+        if error.__cause__ is not None:
+            violation += "\n" + "".join(traceback.format_exception(error.__cause__))
+    finally:
+        turns, seconds = world.hub.turns, world.hub.clock
+        with machine.used(world.machine), suppress(Exception):
+            world.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        gc.enable()
+        gc.collect()
+        logging.disable(logging.NOTSET)
+    return Outcome(plan, violation, turns, seconds, digest.hexdigest(), list(lines))
+
+
+def smaller(outcome: Outcome, tries: int = 60) -> Outcome:
+    """A run of the same seed with fewer kinds of operations and faults and fewer steps that fails, too."""
+    best = outcome
+    for what in sorted(outcome.plan.on):
+        if tries <= 0:
+            break
+        tries -= 1
+        tried = run(best.plan.without(what))
+        if tried.violation:
+            best = tried
+    steps = best.plan.steps // 2
+    while steps >= 20 and tries > 0:
+        tries -= 1
+        tried = run(Plan(best.plan.seed, best.plan.on, steps))
+        if tried.violation:
+            best = tried
+            steps //= 2
+        else:
+            steps = (steps + best.plan.steps) // 2 if best.plan.steps - steps > 20 else 0
+    return best

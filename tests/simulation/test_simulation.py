@@ -1,0 +1,54 @@
+"""The simulation as a part of the tests: enough seeds, every canary, and that a seed is one run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.simulation.canaries import forgets_to_clear_rows
+from tests.simulation.plan import Plan
+from tests.simulation.run import run, smaller
+
+if TYPE_CHECKING:
+    from tests.simulation.conftest import Background
+
+
+def command(*options: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *options],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_seed_is_one_run() -> None:
+    first, second = (command("--seed", "4", "-v", hash_seed=each) for each in ("1", "2"))
+    assert first.returncode == 0, first.stdout[-5_000:] + first.stderr
+    held = [line for line in first.stdout.splitlines() if not line.startswith("held after")]
+    assert len(held) > 100
+    assert held == [line for line in second.stdout.splitlines() if not line.startswith("held after")]
+
+
+def test_a_violation_is_told_with_a_smaller_run_of_it() -> None:
+    with forgets_to_clear_rows():
+        outcome = run(Plan.of(0))
+        best = smaller(outcome)
+    assert outcome.violation
+    assert best.violation
+    assert best.plan.seed == 0
+    assert best.plan.on < outcome.plan.on
+    assert best.plan.steps < outcome.plan.steps
+    assert len(best.lines) > 5
+
+
+def test_every_seed_holds_and_every_canary_is_caught(background: Background) -> None:
+    status, output = background.wait()
+    assert status == 0, output
+    assert "no violation" in output
+    assert "NOT CAUGHT" not in output
