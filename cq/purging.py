@@ -1,10 +1,10 @@
 """Deleting all that a queue holds, through its passes: `purge`; and the queue itself: `delete`.
 
-A purge is a mark in the configuration and the versionstamp of its commit. The first pass over a bucket that finds the
-mark drops what was queued up to that versionstamp, what is staged and what was set aside: nothing of a later
-transaction can be among it, as a pass that could have folded such updates would have found the mark, too. Then passes
-delete the values in hash order, a piece at a time, and tell the observers of each deletion; only then are updates of
-later transactions combined.
+A purge is a mark in the configuration and the versionstamp of its commit, which also drops what was set aside. The
+first pass over a bucket that finds the mark drops what was queued up to that versionstamp, and what is staged: nothing
+of a later transaction can be among it, as a pass that could have folded such updates would have found the mark, too.
+Then passes delete the values in hash order, a piece at a time, and tell the observers of each deletion; only then are
+updates of later transactions combined.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def purge(db: Database, name: str) -> QueueConfig:
         tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
         for bounds in queue.sources():  # whose counts are gone: what is stored again is to count again
             tr.clear_range(*bounds)
+        tr.clear_range(*queue.aside())  # at once: added again, it would count as later than the purge
         notify_all(tr, current)
         write_config(tr, changed)
         return changed
@@ -110,13 +111,12 @@ def _purged_until(config: QueueConfig, state: BucketState, reached: bytes | None
 
 
 def _drop_waiting(tr: Transaction, config: QueueConfig, bucket: int) -> None:
-    """Clear what was queued before the purge, what is staged, and what was set aside, of a bucket."""
+    """Clear what was queued before the purge and what is staged, of a bucket."""
     queue = QueueKeys(config.name)
     versionstamp = tr.snapshot.get(queue.purge).value
     if versionstamp is not None:
         tr.clear_range(*queue.rows_until(config.generation, bucket, versionstamp))
     tr.clear_range(*queue.staged_of_bucket(config.buckets, bucket))
-    tr.clear_range(*queue.aside_of_bucket(config.buckets, bucket))
 
 
 def is_purging(db: Database, name: str) -> bool:

@@ -60,15 +60,12 @@ def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0
 def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
     """Add again what was set aside of a queue, or of one key; returns how many updates these were.
 
-    What was set aside before a purge that is still under way is not among them: it goes. A transaction for each piece. Raises `InvalidData` at the first piece that the queue does not take (a row that cq
+    A transaction for each piece. Raises `InvalidData` at the first piece that the queue does not take (a row that cq
     has not written, say): it stays where it is, and what was before it is added.
     """
     queue = CombineQueue(name)
 
     def add(tr: Transaction, piece: bytes, value: bytes) -> int:
-        purged = tr.get(queue.keys.purge).value
-        if purged is not None and queue.keys.parse_aside(piece)[1] < purged:
-            return 0  # it goes with the purge, which has not come to its bucket yet
         found = _parse(queue.keys, piece, value)
         if found.encoded_key == b"":
             raise InvalidData("a row that cannot be read cannot be added again: drop it")
