@@ -90,6 +90,13 @@ class Batch:
         """Whether a row read is taken whole."""
         return self.rest is None or key < self.rest[0].key
 
+    def repeated(self) -> list[Row]:
+        """The rows that go without being combined, as an earlier transaction had added their operation."""
+        if len(self.rows) == len(self.backlog.rows):
+            return []
+        counting = {row.key for row in self.rows}
+        return [row for row in self.backlog.rows if row.key not in counting and self.is_taken(row.key)]
+
 
 def read_batch(
     tr: Transaction,

@@ -161,7 +161,6 @@ class Pass:
         )
         self.result.foreign = batch.backlog.foreign
         self.result.was_ours = bool(batch.state.token) and batch.state.token == self.memory.token
-        self.result.repeated = len(batch.backlog.rows) - len(batch.rows)
         return batch
 
     # Combining and writing
@@ -319,6 +318,8 @@ class Pass:
     def _finish(self, batch: Batch) -> None:
         begin = self.keys.rows(self.config.generation, self.bucket)[0]
         self.result.rows = clear_rows(self.tr, self.keys, begin, batch)
+        repeated = batch.repeated()
+        self.result.repeated = len(repeated)
         self.result.updates = sum(map(len, batch.updates.values()))
         staged = self._is_staged(batch)
         observers = dict(self.told)

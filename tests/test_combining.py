@@ -102,6 +102,17 @@ def test_remembered_values_are_not_read_again(db: Any, name: str) -> None:
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2, "b": 1, "c": 1}
 
 
+def test_a_repeated_row_is_counted_by_the_pass_that_takes_it_away(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {"a": 1}, once="id")
+    add(db, name, {"b": 1})
+    add(db, name, {"a": 1}, once="id")
+
+    results = [one_pass(db, name, max_take=1) for _ in range(2)]
+
+    assert [(result.rows, result.repeated) for result in results] == [(1, 0), (2, 1)]
+
+
 def test_values_remembered_before_somebody_else_passed_are_not_used(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1})
