@@ -57,7 +57,8 @@ def placed(argument: Any) -> str:
 
 def named(option: Any) -> str:
     """An option with what it takes."""
-    return f"{option.opts[0]} {option.metavar}" if option.metavar else str(option.opts[0])
+    forms = "/".join([option.opts[0], *option.secondary_opts])
+    return f"{forms} {option.metavar}" if option.metavar else forms
 
 
 def default(option: Any) -> str:
