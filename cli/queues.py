@@ -76,6 +76,13 @@ def configure(
         typer.Option(metavar="N", help="Share of the workers' time beside other queues: 1 to 100 (10)."),
     ] = None,
     no_export: Annotated[bool, typer.Option("--no-export", help="Export no more; the table stays.")] = False,
+    audit: Annotated[
+        bool | None,
+        typer.Option(
+            "--audit/--no-audit",
+            help="Keep sums by which it can be checked that no update is lost or repeated; int sums only.",
+        ),
+    ] = None,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
@@ -83,12 +90,12 @@ def configure(
     """Store a queue's configuration. What is left out stays as it is.
 
     Types, combiner and buckets of a queue cannot be changed. A top and an export can be added to a queue that holds
-    values: workers tell them of all values first.
+    values: workers tell them of all values first. An audit can, too: this command then reads all that the queue holds.
     """
     if (top is not None and no_top) or (export is not None and no_export):
         raise typer.BadParameter("--no-top goes without --top, and --no-export without --export")
     app = load_app(app_path) or App()
-    asked = {"key": key, "value": value, "combiner": combiner, "buckets": buckets}
+    asked = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
     db = open_store(store)
     config = app.configure(db, queue, **{what: given for what, given in asked.items() if given is not None})
     if top is not None:
@@ -149,7 +156,9 @@ def _tell(queue: str, json: bool, *, paused: bool) -> None:
 
 
 def _described(settings: dict[str, object]) -> str:
-    shown = {what: value for what, value in settings.items() if value != []}
+    shown = {**settings, "audit": "on" if settings["audit"] else []}
     return ", ".join(
-        f"{what} {', '.join(value) if isinstance(value, list) else value}" for what, value in shown.items()
+        f"{what} {', '.join(value) if isinstance(value, list) else value}"
+        for what, value in shown.items()
+        if value != []
     )

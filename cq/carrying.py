@@ -13,7 +13,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from cq.app import App, Factory
 from cq.codec import KeyType, ValueType
-from cq.config import Flags, Named, ObserverConfig, QueueConfig, queue_names, read_config, read_flags
+from cq.config import Audit, Flags, Named, ObserverConfig, QueueConfig, queue_names, read_config, read_flags
 from cq.configuring import create
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys, check_name
@@ -24,7 +24,15 @@ FORMAT: Final = 1
 """The version of the document; a higher one is refused."""
 
 _DOCUMENT: Final = {"format": int, "queues": dict}
-_QUEUE: Final = {"buckets": int, "combiner": dict, "flags": dict, "key": str, "observers": list, "value": str}
+_QUEUE: Final = {
+    "audit": bool,
+    "buckets": int,
+    "combiner": dict,
+    "flags": dict,
+    "key": str,
+    "observers": list,
+    "value": str,
+}
 _COMBINER: Final = {"name": str, "version": int}
 _OBSERVER: Final = {"built_in": bool, "name": str, "settings": dict, "version": int}
 _FLAGS: Final = {what: get_args(kind) or (kind,) for what, kind in get_type_hints(Flags).items()}
@@ -56,6 +64,7 @@ class _Queue:
     def document(self) -> dict[str, Any]:
         """As carried."""
         return {
+            "audit": self.config.audit is not None,
             "buckets": self.config.buckets,
             "combiner": {"name": self.config.combiner.name, "version": self.config.combiner.version},
             "flags": asdict(self.flags),
@@ -195,7 +204,7 @@ def _parse(document: object) -> list[_Queue]:
 
 def _queue(name: str, found: object) -> _Queue:
     where = f"queue {name!r}"
-    fields = _object(found, _QUEUE, where)
+    fields = _object({"audit": False, **found} if isinstance(found, dict) else found, _QUEUE, where)
     combiner = _object(fields["combiner"], _COMBINER, f"the combiner of {where}")
     observers = [_object(each, _OBSERVER, f"each observer of {where}") for each in fields["observers"]]
     names = [each["name"] for each in observers]
@@ -217,6 +226,7 @@ def _queue(name: str, found: object) -> _Queue:
             for generation, each in enumerate(observers, 1)
         ),
         fields["buckets"],
+        audit=Audit(1, fields["buckets"], True) if fields["audit"] else None,
     )
     return _Queue(config, _flags(fields["flags"], f"flags of {where}"))
 

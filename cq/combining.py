@@ -31,6 +31,7 @@ from cq.changes import Change
 from cq.choosing import choose
 from cq.errors import CqError, InvalidData
 from cq.keys import QueueKeys, place, version_of
+from cq.ledger import count_dropped
 from cq.purging import is_to_be_purged, purge_some
 from cq.reading import read_bounded
 from cq.reporting import Refill, describe, read_refill, tell, told_so_far
@@ -320,6 +321,7 @@ class Pass:
         self.result.rows = clear_rows(self.tr, self.keys, begin, batch)
         repeated = batch.repeated()
         self.result.repeated = len(repeated)
+        count_dropped(self.tr, self.config, (pair for row in repeated for pair in row.updates))
         self.result.updates = sum(map(len, batch.updates.values()))
         staged = self._is_staged(batch)
         observers = dict(self.told)

@@ -73,6 +73,18 @@ class Shape(NamedTuple):
     buckets: int
 
 
+class Audit(NamedTuple):
+    """An audit of a queue, see `cq.ledger`.
+
+    `generation` counts how often it has begun anew, `buckets` is into how many the range of hashes is cut for it, and
+    `whole` says that all that the queue holds was added under it.
+    """
+
+    generation: int
+    buckets: int
+    whole: bool
+
+
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
     """The shape of a queue, as stored.
@@ -89,6 +101,8 @@ class QueueConfig:
         former: the shape before, while what was added under it is being drained; else None.
         told_before: observers of generations up to this one had been told of all values when the shape began.
         limited: whether there are limits of what may wait, so that adds are to look whether it is full.
+        audit: None when the queue has none.
+        audits: how many generations of the audit there have been.
         purges: how often the queue has been purged, the latest time in the shape of `purge_generation`.
     """
 
@@ -104,6 +118,8 @@ class QueueConfig:
     former: Shape | None = None
     told_before: int = 0
     limited: bool = False
+    audit: Audit | None = None
+    audits: int = 0
     purges: int = 0
     purge_generation: int = 0
 
@@ -133,6 +149,8 @@ class QueueConfig:
                 "told_before": self.told_before,
                 "purges": [self.purges, self.purge_generation],
                 "limited": self.limited,
+                "audit": self.audit,
+                "audits": self.audits,
             }
         )
 
@@ -146,7 +164,7 @@ class QueueConfig:
                 f"this version knows {FORMAT}): upgrade cq"
             )
         try:
-            former = stored["former"]
+            former, audit = stored["former"], stored["audit"]
             return cls(
                 name,
                 KeyType.parse(stored["key"]),
@@ -160,6 +178,8 @@ class QueueConfig:
                 None if former is None else Shape(*former),
                 stored["told_before"],
                 stored["limited"],
+                None if audit is None else Audit(*audit),
+                stored["audits"],
                 *stored["purges"],
             )
         except (KeyError, TypeError, InvalidConfiguration) as error:
@@ -175,6 +195,7 @@ class QueueConfig:
             "combiner": str(self.combiner),
             "buckets": self.buckets,
             "observers": [str(observer) for observer in self.observers],
+            "audit": self.audit is not None,
         }
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cq import codec, keys, machine
+from cq.audit import include_all
 from cq.backfill import clear_abandoned
 from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.codec import KeyType, ValueType
@@ -29,9 +30,11 @@ from cq.config import (
     refuse_while_rebucketing,
     write_config,
 )
-from cq.errors import ConfigurationConflict, InvalidConfiguration
+from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
+from cq.ledger import with_audit, without_audit
 from cq.pressure import check_limits
+from cq.purging import read_purging
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
@@ -47,6 +50,7 @@ def configure(
     combiner: str | Combiner | None = None,
     buckets: int | None = None,
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
+    audit: bool | None = None,
 ) -> QueueConfig:
     """Store a queue's configuration; the same settings again change nothing.
 
@@ -66,10 +70,16 @@ def configure(
             writes one row and one notification for each bucket that its keys touch.
         observers: told of every change, in this order, in the transaction that makes it. They replace those of the
             application; built-in ones that were put there by their settings stay.
+        audit: whether to keep sums of what is added and dropped, by which `cq.audit.check_audit` finds what is lost or
+            repeated (not for a new queue). For values of int with the combiner sum; costs an add one atomic addition
+            for each bucket that its keys touch. It can be turned on and off at any time; turned on at a queue that
+            holds something, this reads all of it.
 
     Raises:
         InvalidConfiguration: a setting is not one that cq knows.
         ConfigurationConflict: the queue has other settings; nothing is changed.
+        NotNow: an audit cannot begin while the queue is being purged; or it is on, but a bucket could not be read at
+            one version, and this is to be called again.
     """
     asked = _Asked(
         None if key is None else KeyType.parse(key),
@@ -77,9 +87,13 @@ def configure(
         None if combiner is None else resolve(combiner),
         buckets,
         None if observers is None else _specs(observers),
+        audit,
     )
     keys.check_name(name)
-    return transact(db, lambda tr: _configure(tr, name, asked))
+    configured = transact(db, lambda tr: _configure(tr, name, asked))
+    if audit:
+        include_all(db, configured)
+    return configured
 
 
 def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig:
@@ -142,6 +156,7 @@ class _Asked:
     combiner: Combiner | None
     buckets: int | None
     observers: list[ObserverSpec] | None
+    audit: bool | None = None
 
     def shape(self, name: str, stored: QueueConfig) -> QueueConfig:
         """The shape asked for; raises `InvalidConfiguration` when its parts do not fit together."""
@@ -206,11 +221,22 @@ def _configure(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
     differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
     if differences:
         raise ConfigurationConflict(name, differences)
-    if asked.observers is None:
+    if asked.observers is not None:
+        names = {spec.name for spec in asked.observers}
+        kept = [_spec(each) for each in current.observers if each.is_built_in and each.name not in names]
+        current = _change_observers(tr, current, asked.observers + kept)
+    return current if asked.audit is None else _change_audit(tr, current, asked.audit)
+
+
+def _change_audit(tr: Transaction, current: QueueConfig, wanted: bool) -> QueueConfig:
+    """Turn the audit on or off; what the queue holds is yet to be included then."""
+    if wanted == (current.audit is not None):
         return current
-    names = {spec.name for spec in asked.observers}
-    kept = [_spec(each) for each in current.observers if each.is_built_in and each.name not in names]
-    return _change_observers(tr, current, asked.observers + kept)
+    if wanted and read_purging(tr.snapshot, current):
+        raise NotNow(f"queue {current.name!r} is still being purged: run workers, and this again later")
+    changed = with_audit(current, whole=False) if wanted else without_audit(tr, current)
+    write_config(tr, changed)
+    return changed
 
 
 def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flags) -> None:
@@ -219,7 +245,8 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
     Raises `InvalidConfiguration`.
     """
     observers = [_spec(each) for each in wanted.observers]
-    created = _create(tr, wanted.name, _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers))
+    asked = _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers, wanted.audit is not None)
+    created = _create(tr, wanted.name, asked)
     if flags != Flags():
         check_priority(flags.priority)
         check_limits(flags.max_seconds, flags.max_bytes, flags.when_full)
@@ -229,6 +256,8 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
 
 def _create(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
     created = _with_observers(asked.shape(name, _NEW), asked.observers or [])
+    if asked.audit:
+        created = with_audit(created, whole=True)
     # What workers of a deleted queue may have left; not all below its prefix, as an export queue may have its name.
     tr.clear_range(*QueueKeys(name).of_generation(created.generation).attempts)
     tr.set(keys.queue_entry(name), b"")

@@ -18,6 +18,7 @@
     ├── QueueFull                   so much waits in the queue that adds are refused
     ├── PendingUnreadable           pending updates asked for after an add in the same transaction
     ├── BacklogTooDeep              more waits in the bucket than one read may combine
+    ├── NotChecked                  a bucket of an audit that cannot be checked now
     └── CorruptData                 stored bytes that cq has not written
 
 Errors of the store itself (conflicts, timeouts ...) are not wrapped: they arrive as the `FDBError` of the
@@ -117,6 +118,10 @@ class PendingUnreadable(CqError):
 
 class BacklogTooDeep(CqError):
     """More updates wait in the key's bucket than one read may combine."""
+
+
+class NotChecked(CqError):
+    """A bucket of a queue's audit cannot be checked now; the message says why, and what to do."""
 
 
 class CorruptData(CqError):

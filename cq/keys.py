@@ -24,13 +24,13 @@ big-endian, so that keys sort as the numbers do.
     P "y" observer                            generation that readers use      configure, workers
     P "z" observer 0 ...                      what an observer publishes       workers
     P "e" ...                                 what waits to be exported        see cq.exportkeys
+    P "j" ...                                 sums of the audit                see cq.auditkeys
     P "config"                                shape of the queue               configure, rebucket, purge
     P "full"                                  why it is full, and what adds do workers
     P "purge"                                 versionstamp of the latest purge purge
     P "flags"                                 paused or not, and why           operators and workers
 
-A bucket is a contiguous range of hashes, so current values never move when the number of buckets changes, and
-a bucket's values lie side by side.
+A bucket is a range of hashes: its values lie side by side, and do not move when the number of buckets changes.
 """
 
 from __future__ import annotations

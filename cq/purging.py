@@ -17,6 +17,7 @@ from cq.backfill import read_states
 from cq.changes import Change
 from cq.config import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys, place
+from cq.ledger import with_audit, without_audit
 from cq.reading import read_values
 from cq.setaside import set_aside
 from cq.state import BucketState
@@ -35,6 +36,8 @@ def purge(db: Database, name: str) -> QueueConfig:
         current = read_config(tr, name)
         refuse_while_rebucketing(current)
         changed = replace(current, purges=current.purges + 1, purge_generation=current.generation)
+        if current.audit is not None:  # what is left of it once the purge is done was added later
+            changed = with_audit(without_audit(tr, changed), whole=True)
         queue = QueueKeys(name)
         tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
         for bounds in queue.sources():  # whose counts are gone: what is stored again is to count again

@@ -14,6 +14,7 @@ from cq.combiners import BUILT_IN, Combiner
 from cq.config import QueueConfig, read_config
 from cq.errors import BacklogTooDeep, CodeMismatch, InvalidData, PendingUnreadable
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
+from cq.ledger import count_added
 from cq.pressure import refuse_if_full
 from cq.rows import first_tries, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, Database, Transaction, TransactionRead, error_code
@@ -69,7 +70,8 @@ class CombineQueue:
 
         Blind: it reads nothing but the metadata version that came with the read version, and conflicts neither with
         other adds nor with workers. Everything is validated before the first write.
-        Cost: one notification for each bucket that the keys touch, and one row there for every 8 kB.
+        Cost: one notification for each bucket that the keys touch, and one row there for every 8 kB; one atomic
+        addition more for each if the queue has an audit.
 
         Args:
             tr: a transaction of either store.
@@ -90,8 +92,9 @@ class CombineQueue:
         config = read_config(tr, self.name)
         refuse_if_full(tr, config)
         operation = None if once is None else codec.encode_operation(once)
-        rows = _pack(config, updates, operation)
-        for bucket, values in rows.items():
+        rows = _group(config, updates, operation)
+        packed = {bucket: [cbor2.dumps(row) for row in content] for bucket, content in rows.items()}
+        for bucket, values in packed.items():
             for value in values:
                 tr.set_versionstamped_key(self.keys.new_row(config.generation, bucket, next(_counter)), value)
             tr.set_versionstamped_value(
@@ -99,6 +102,8 @@ class CombineQueue:
             )
         if operation is not None:
             tr.set_versionstamped_key(self.keys.new_marker(operation), b"")
+        if config.audit is not None:
+            count_added(tr, config, _pairs(rows))
 
     def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:
         """The value of a key, None when it has none.
@@ -217,13 +222,13 @@ def _snapshot(tr: TransactionRead) -> TransactionRead:
     return getattr(tr, "snapshot", tr)
 
 
-def _pack(config: QueueConfig, updates: Any, operation: bytes | None) -> dict[int, list[bytes]]:
+def _group(config: QueueConfig, updates: Any, operation: bytes | None) -> dict[int, list[list[Any]]]:
     """The rows to write for each bucket: lists of [operation id, encoded key, update, ...], split at ROW_BYTES."""
     encode_key, buckets = config.key.encoder(), config.buckets
     plain_ints = not config.value.types or int in config.value.types
     open_rows: dict[int, list[Any]] = {}
     sizes: dict[int, int] = {}
-    packed: dict[int, list[bytes]] = {}
+    rows: dict[int, list[list[Any]]] = {}
     for key, update in updates.items() if isinstance(updates, Mapping) else updates:
         encoded = encode_key(key)
         if plain_ints and type(update) is int and -_INT64 <= update < _INT64:
@@ -233,16 +238,20 @@ def _pack(config: QueueConfig, updates: Any, operation: bytes | None) -> dict[in
         bucket = keys.bucket_of(encoded, buckets)
         row = open_rows.get(bucket)
         if row is None or sizes[bucket] + size > ROW_BYTES:
-            if row is not None:
-                packed.setdefault(bucket, []).append(cbor2.dumps(row))
             row = open_rows[bucket] = [operation]
+            rows.setdefault(bucket, []).append(row)
             sizes[bucket] = 0
         row.append(encoded)
         row.append(update)
         sizes[bucket] += size
-    for bucket, row in open_rows.items():
-        packed.setdefault(bucket, []).append(cbor2.dumps(row))
-    return packed
+    return rows
+
+
+def _pairs(rows: dict[int, list[list[Any]]]) -> Iterator[tuple[bytes, Any]]:
+    """The encoded keys and updates in rows to write."""
+    for content in rows.values():
+        for row in content:
+            yield from zip(row[1::2], row[2::2], strict=True)
 
 
 def check_update(config: QueueConfig, key: Any, update: Any) -> int:

@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from cq import codec
 from cq.config import read_config
-from cq.errors import InvalidData
+from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after
+from cq.ledger import count_added, count_dropped
 from cq.queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -73,7 +74,9 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
             raise InvalidData(
                 "nothing to add: an observer could not be told of the value; rebuild it, and drop this"
             )
-        decoded = read_config(tr, name).key.decode(found.encoded_key)
+        config = read_config(tr, name)
+        decoded = config.key.decode(found.encoded_key)
+        count_added(tr, config, updates_aside(queue.keys, piece, value), again=True)
         queue.add(tr, [(decoded, update) for update in found.updates])
         return len(found.updates)
 
@@ -82,7 +85,26 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
 
 def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
     """Forget what was set aside of a queue, or of one key; returns how many pieces went."""
-    return sum(_each_piece(db, name, key, lambda tr, piece, value: 1))
+
+    keys = QueueKeys(name)
+
+    def drop(tr: Transaction, piece: bytes, value: bytes) -> int:
+        config = read_config(tr, name)
+        if config.audit is not None:
+            count_dropped(tr, config, updates_aside(keys, piece, value))
+        return 1
+
+    return sum(_each_piece(db, name, key, drop))
+
+
+def updates_aside(keys: QueueKeys, piece: bytes, value: bytes) -> list[tuple[bytes, Any]]:
+    """The encoded key with each of its updates in a piece, none where cq has not written it: for `cq.ledger`."""
+    encoded = keys.parse_aside(piece)[0]
+    try:
+        content = codec.decode(value)
+    except CorruptData:
+        return []
+    return [(encoded, update) for update in content[1:]] if encoded and isinstance(content, list) else []
 
 
 def _each_piece(db: Database, name: str, key: Any, use: Any) -> Iterator[int]:

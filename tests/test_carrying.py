@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq.carrying import Imported, export_config, from_text, import_config, to_text
-from cq.config import Flags, queue_names, read_config, read_flags
+from cq.config import Audit, Flags, queue_names, read_config, read_flags
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, QueueNotConfigured
 from cq.observers.builtin import CHECKED, FACTORIES
 from cq.observers.exportspec import export_spec
@@ -78,6 +78,7 @@ queues = st.fixed_dictionaries(
             [("int", "sum"), ("decimal", "maximum"), ("any", own), ("float", own), ("any", "last")]
         ),
         "buckets": st.integers(1, 4096),
+        "audit": st.booleans(),
         "observers": observers,
         "paused": st.none() | st.text(st.characters(codec="utf-8"), max_size=10),
         "seconds": st.none() | st.floats(0.1, 1e9),
@@ -95,7 +96,8 @@ def test_any_settings_come_back_as_they_were(wanted: dict[str, dict[str, Any]]) 
         for name, each in wanted.items():
             value, combiner = each["value, combiner"]
             app.queue(name, combiner=combiner, observers=each["observers"])
-            app.configure(here, name, key=each["key"], value=value, buckets=each["buckets"])
+            audit = each["audit"] and combiner == "sum"
+            app.configure(here, name, key=each["key"], value=value, buckets=each["buckets"], audit=audit)
             if each["paused"] is not None:
                 cq.pause(here, name, each["paused"], seconds=each["seconds"])
             cq.prioritize(here, name, each["priority"])
@@ -142,6 +144,7 @@ def test_text_is_stable_and_of_one_moment_s_queues_by_name(cq_db: Any) -> None:
     assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
     assert list(json.loads(text)["queues"]) == ["a", "b"]
     assert json.loads(text)["queues"]["a"] == {
+        "audit": False,
         "buckets": 16,
         "combiner": {"name": "sum", "version": 1},
         "flags": {**asdict(Flags()), "paused": True, "reason": "für diesen Test"},
@@ -177,6 +180,7 @@ def test_settings_that_json_lacks_are_refused(cq_db: Any, carried: Any) -> None:
             ["observers", []],
             "observers ['top@1(every=1000, group=False, n=5, ranks=False, score=False)'] -> []",
         ),
+        (["audit", True], "audit False -> True"),
         (["flags", "paused", True], "flags none -> paused=True, reason='for no reason'"),
     ],
     ids=lambda value: str(value)[:30],
@@ -211,6 +215,7 @@ DOCUMENT: dict[str, Any] = {
     "format": 1,
     "queues": {
         "first": {
+            "audit": False,
             "buckets": 16,
             "combiner": {"name": "sum", "version": 1},
             "flags": asdict(Flags()),
@@ -219,6 +224,7 @@ DOCUMENT: dict[str, Any] = {
             "value": "int",
         },
         "second": {
+            "audit": False,
             "buckets": 16,
             "combiner": {"name": "sum", "version": 1},
             "flags": asdict(Flags()),
@@ -257,6 +263,7 @@ URL = "postgresql://me:secret@host/db"
         ([*SECOND, "buckets", 5000], "queue 'second': expected buckets to be 1 to 4,096"),
         ([*SECOND, "key", "float"], "queue 'second': expected a key type"),
         ([*SECOND, "value", "complex"], "queue 'second': expected a value type"),
+        ([*SECOND, "audit", 1], "expected 'audit' of queue 'second' to be true or false"),
         ([*SECOND, "combiner", "sum"], "expected 'combiner' of queue 'second' to be an object"),
         ([*SECOND, "combiner", "version", 2], "combiner sum@2, this process has sum@1"),
         ([*SECOND, "combiner", "name", "mean"], "combiner mean@1, this process has none of that name: start it with"),
@@ -305,6 +312,27 @@ def test_flags_that_an_older_cq_did_not_know_are_as_usual(cq_db: Any) -> None:
     import_config(cq_db, document, built_in=CHECKED)
 
     assert cq.transact(cq_db, lambda tr: read_flags(tr, "first")) == Flags(paused=True, until=5.0)
+
+
+def test_an_older_document_says_nothing_of_an_audit(cq_db: Any) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    del document["queues"]["first"]["audit"]
+    document["queues"]["second"]["audit"] = True
+
+    import_config(cq_db, document, built_in=CHECKED)
+
+    found = [cq.transact(cq_db, lambda tr: read_config(tr, each)).audit for each in ("first", "second")]  # noqa: B023
+    assert found == [None, Audit(1, 16, True)]
+
+
+def test_an_audit_is_imported_only_where_there_can_be_one(cq_db: Any) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["queues"]["first"] |= {"audit": True, "value": "decimal"}
+
+    with pytest.raises(
+        InvalidConfiguration, match="queue 'first': expected values of int and the combiner sum"
+    ):
+        import_config(cq_db, document, built_in=CHECKED)
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 1])

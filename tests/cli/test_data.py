@@ -29,8 +29,28 @@ def test_configure_shows_what_is_stored_and_does_nothing_twice(here: Here) -> No
     again = here("configure", "words", "--buckets", "4", "--json")
 
     assert first.out == "queue 'words': key str, value int, combiner sum@1, buckets 4\n"
-    stored = {"key": "str", "value": "int", "combiner": "sum@1", "buckets": 4, "observers": []}
+    stored = {
+        "key": "str",
+        "value": "int",
+        "combiner": "sum@1",
+        "buckets": 4,
+        "observers": [],
+        "audit": False,
+    }
     assert again.rows() == [{"queue": "words", **stored}]
+
+
+def test_an_audit_is_turned_on_and_off(here: Here) -> None:
+    assert here("configure", "words", "--audit").out.endswith(", buckets 16, audit on\n")
+    assert here("configure", "words", "--json").rows()[0]["audit"] is True
+    assert here("configure", "words", "--no-audit", "--json").rows()[0]["audit"] is False
+
+    status, out, error = here("configure", "names", "--value", "str", "--combiner", "last", "--audit")
+    assert (status, out) == (1, "")
+    assert error == (
+        "cq: expected values of int and the combiner sum for an audit, queue 'names' has values of str and the "
+        "combiner last\n"
+    )
 
 
 def test_what_is_added_is_read_once_it_is_combined(here: Here) -> None:

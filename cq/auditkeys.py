@@ -1,0 +1,46 @@
+"""The keys of a queue's audit, all below `P "j"`; P is the prefix of the queue.
+
+Numbers are big-endian, so that keys sort as the numbers do.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from cq.keys import QueueKeys, prefix_end
+
+_GENERATION: Final = Struct(">I")
+_BUCKET: Final = Struct(">II")
+
+
+class AuditKeys:
+    r"""The keys of a queue's audit; its generation counts how often it has begun anew.
+
+        g4 bucket4 "a"   sum of what was added               add (blind)
+        g4 bucket4 "d"   sum of what was dropped             passes, `cq dead drop` (blind)
+        g4 bucket4 "i"   present once what was there is in   whoever turns the audit on
+
+    >>> AuditKeys("words").added(1, 2)
+    b'cq/q/words/j\x00\x00\x00\x01\x00\x00\x00\x02a'
+    """
+
+    def __init__(self, name: str) -> None:
+        self._prefix = QueueKeys(name).prefix + b"j"
+
+    def added(self, generation: int, bucket: int) -> bytes:
+        """The key of the sum of what was added to a bucket."""
+        return self._prefix + _BUCKET.pack(generation, bucket) + b"a"
+
+    def dropped(self, generation: int, bucket: int) -> bytes:
+        """The key of the sum of what was dropped of a bucket."""
+        return self._prefix + _BUCKET.pack(generation, bucket) + b"d"
+
+    def included(self, generation: int, bucket: int) -> bytes:
+        """The key that says that what the bucket held when the audit was turned on is in the sum of what was added."""
+        return self._prefix + _BUCKET.pack(generation, bucket) + b"i"
+
+    def of_generation(self, generation: int) -> tuple[bytes, bytes]:
+        """The range of all keys of a generation of the audit."""
+        prefix = self._prefix + _GENERATION.pack(generation)
+        return prefix, prefix_end(prefix)

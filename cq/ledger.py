@@ -1,0 +1,114 @@
+"""What adds and passes write for a queue's audit: sums of what was added and of what was dropped.
+
+An audit cuts the range of hashes into buckets as the queue's shape does when the audit begins, and keeps them when the
+number of the queue's buckets changes: values never move, and so no sum has to. For each of these buckets
+
+    added = stored + staged + waiting + set aside + dropped
+
+holds in every commit. Adds and passes change the two sums by atomic additions, which conflict with nothing; what lies
+in the store is summed when the audit is checked, by `cq.audit`.
+
+Each update counts by a weight that depends on its key, so that a sum that is at the wrong key is found, too. The low
+half of a sum is the plain one: all of it is modulo 2**128, and what is shown modulo 2**64.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from cq import combiners
+from cq.auditkeys import AuditKeys
+from cq.config import Audit, Named, QueueConfig
+from cq.errors import InvalidConfiguration
+from cq.keys import key_hash
+from cq.store.api import Transaction
+
+MODULUS: Final = 1 << 128
+_PLAIN_BITS: Final = 64
+_BYTES: Final = 16
+_COMBINER: Final = Named(combiners.sum_.name, combiners.sum_.version)
+
+
+def weigh(encoded_key: bytes, amount: object) -> int:
+    """What an update or a value counts in a sum; 0 if it is no int, as then cq has not written it.
+
+    >>> plain(weigh(b"a", 3) + weigh(b"b", -5))
+    -2
+    """
+    return _weigh(key_hash(encoded_key), amount)
+
+
+def _weigh(hashed: int, amount: object) -> int:
+    return amount * (1 + (hashed << _PLAIN_BITS)) if type(amount) is int else 0
+
+
+def plain(total: int) -> int:
+    """The plain sum in a sum of weights, from -2**63 up to 2**63; of larger ones what they are modulo 2**64."""
+    half = 1 << _PLAIN_BITS - 1
+    return (total + half) % (2 * half) - half
+
+
+def to_bytes(total: int) -> bytes:
+    """A sum as it is stored, and as what `Transaction.add` adds."""
+    return (total % MODULUS).to_bytes(_BYTES, "little")
+
+
+def from_bytes(stored: bytes | None) -> int:
+    """The inverse; None is a sum to which nothing has been added."""
+    return int.from_bytes(stored or b"", "little") % MODULUS
+
+
+def count_added(
+    tr: Transaction, config: QueueConfig, pairs: Iterable[tuple[bytes, Any]], *, again: bool = False
+) -> None:
+    """Count updates as added, if the queue has an audit: one atomic addition for each bucket that they touch.
+
+    `pairs` are encoded keys and updates. With `again` they count no more, since they are about to be added again.
+    """
+    if config.audit is not None:
+        keys = AuditKeys(config.name)
+        for bucket, total in _sums(config.audit, pairs).items():
+            tr.add(keys.added(config.audit.generation, bucket), to_bytes(-total if again else total))
+
+
+def count_dropped(tr: Transaction, config: QueueConfig, pairs: Iterable[tuple[bytes, Any]]) -> None:
+    """Count updates as dropped, if the queue has an audit, as `count_added` does."""
+    if config.audit is not None:
+        keys = AuditKeys(config.name)
+        for bucket, total in _sums(config.audit, pairs).items():
+            tr.add(keys.dropped(config.audit.generation, bucket), to_bytes(total))
+
+
+def _sums(audit: Audit, pairs: Iterable[tuple[bytes, Any]]) -> dict[int, int]:
+    """The sums that are not 0, by the audit's bucket."""
+    sums: defaultdict[int, int] = defaultdict(int)
+    for encoded, amount in pairs:
+        hashed = key_hash(encoded)
+        sums[hashed * audit.buckets >> 32] += _weigh(hashed, amount)
+    return {bucket: total for bucket, total in sums.items() if total}
+
+
+# Turning it on and off
+
+
+def with_audit(config: QueueConfig, *, whole: bool) -> QueueConfig:
+    """The configuration with an audit that begins now; raises `InvalidConfiguration` if the queue can have none.
+
+    `whole` says that nothing is in the queue that was not added under it.
+    """
+    if str(config.value) != "int" or config.combiner != _COMBINER:
+        raise InvalidConfiguration(
+            f"expected values of int and the combiner sum for an audit, queue {config.name!r} has values of "
+            f"{config.value} and the combiner {config.combiner.name}"
+        )
+    return replace(config, audit=Audit(config.audits + 1, config.buckets, whole), audits=config.audits + 1)
+
+
+def without_audit(tr: Transaction, config: QueueConfig) -> QueueConfig:
+    """The configuration without an audit, whose sums are cleared."""
+    if config.audit is not None:
+        tr.clear_range(*AuditKeys(config.name).of_generation(config.audit.generation))
+    return replace(config, audit=None)
