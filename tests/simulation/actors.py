@@ -169,6 +169,7 @@ class Administrator:
             "retry aside": lambda name: retry_aside(self.db, name),
             "limit": self._limit,
             "top": lambda name: cq.rebuild_observer(self.db, SUMS, "top"),
+            "audit": self._audit,
             "come and go": self._come_and_go,
         }
         self.kinds = [what for what in self.doing if what in world.plan]
@@ -231,6 +232,9 @@ class Administrator:
             size=rng.choice((None, 100, 10_000)),
             mode=rng.choice(("raise", "admit")),
         )
+
+    def _audit(self, name: str) -> None:
+        cq.configure(self.db, SUMS, audit=self.world.hub.rng.random() < 0.7)
 
     def _come_and_go(self, name: str) -> None:
         workers, rng = self.world.workers, self.world.hub.rng

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import cq
 from cq import codec
+from cq.audit import audit_findings
 from cq.backfill import is_settled
+from cq.config import read_config
 from cq.errors import NotReady
 from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys
@@ -159,6 +161,10 @@ def check(world: World) -> None:
         model.check_observers(stored, model.observers[-1][1])
     if "feed" in world.plan:
         world.feed.check(world.feed.added)
+    if transact(world.inner, lambda tr: read_config(tr.snapshot, SUMS)).audit is not None:
+        cq.configure(world.inner, SUMS, audit=True)  # whoever began may have died before all was included
+        if lines := list(audit_findings(world.inner, SUMS)):
+            raise Violation(f"the audit of {SUMS}: {lines}")
     if "top" in world.plan:
         _check_top(world)
     _check_memory(world)

@@ -23,6 +23,7 @@ OPERATIONS: Final = (
     "top",
     "table",  # an export into a SQL database
     "feed",  # an export by the application's own exporter
+    "audit",  # on from the beginning, and turned off and on
     "come and go",  # workers stop in good order, others start
 )
 FAULTS: Final = (

@@ -84,7 +84,7 @@ class World:
         os.environ[URL_ENV] = f"sqlite:///{self.report_path}"
         first = app(self, 0)
         first.configure(self.inner, TEXTS, value=str, buckets=self.rng.randint(1, 5))
-        first.configure(self.inner, SUMS, buckets=self.rng.randint(1, 5))
+        first.configure(self.inner, SUMS, buckets=self.rng.randint(1, 5), audit="audit" in self.plan)
         self.models[TEXTS].observers.append((0, {"anchor": 1}))
         self.models[SUMS].observers.append((0, {"anchor": 1}))
         if "top" in self.plan:
