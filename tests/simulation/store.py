@@ -101,13 +101,15 @@ class FaultyDatabase:
         inner: the real one.
         faults: shared by all processes, and changed while they run.
         around: see there.
-        board: the watches on the store.
+        board: the watches on the store, in a simulation; None to use the store's own.
 
     Attributes:
         shape_note: what its owner notes of the changes of shapes that are committed from now on.
     """
 
-    def __init__(self, inner: Any, faults: Faults, around: Surroundings, board: WatchBoard) -> None:
+    def __init__(
+        self, inner: Any, faults: Faults, around: Surroundings, board: WatchBoard | None = None
+    ) -> None:
         self.inner, self.faults, self.around, self.board = inner, faults, around, board
         self.shape_note: Any = None
         self._open: WeakSet[FaultyTransaction] = WeakSet()
@@ -225,9 +227,11 @@ class FaultyTransaction(Reads):
         self.stamped.append(key)
         self.inner.set_versionstamped_key(key, param)
 
-    def watch(self, key: bytes) -> SimWatch:
+    def watch(self, key: bytes) -> Any:
         self.begin()
-        watch = SimWatch(self.database, key, self.inner.get(key).value)
+        if self.database.board is None:
+            return self.inner.watch(key)
+        watch = SimWatch(self.database, self.database.board, key, self.inner.get(key).value)
         self._watches.append(watch)
         return watch
 
@@ -273,7 +277,8 @@ class FaultyTransaction(Reads):
             watch.begin()
         if version > 0:
             around.committed(self, version)
-            database.board.look(database.inner)
+            if database.board is not None:
+                database.board.look(database.inner)
         database.call()
         if code:
             around.trace("commit unknown", version)
@@ -337,8 +342,8 @@ class Rows:
 class SimWatch:
     """A watch: it fires some time after its key has changed, if it still has another value then; or fails."""
 
-    def __init__(self, database: FaultyDatabase, key: bytes, seen: bytes | None) -> None:
-        self.database, self.key, self.seen = database, key, seen
+    def __init__(self, database: FaultyDatabase, board: WatchBoard, key: bytes, seen: bytes | None) -> None:
+        self.database, self.board, self.key, self.seen = database, board, key, seen
         self.is_waiting = False
         self._is_ready = False
         self._is_told = False
@@ -351,7 +356,7 @@ class SimWatch:
             return
         faults, rng = self.database.faults, self.database.around.rng
         self.is_waiting = True
-        self.database.board.by_key.setdefault(self.key, []).append(self)
+        self.board.by_key.setdefault(self.key, []).append(self)
         if self.database.inner.get(self.key) != self.seen:
             self.change()
         drawn = rng.random()
