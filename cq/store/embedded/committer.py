@@ -60,12 +60,12 @@ class Request(FutureVoid):
     )
 
     def __init__(
-        self, changes: Changes, reads: ReadSet, size: int, done: Callable[[Request, int], None]
+        self, changes: Changes, reads: ReadSet, size: int, done: Callable[[Request, FDBError | None], None]
     ) -> None:
         super().__init__()
         self.changes = changes
         self.size = size
-        self.done = done  # called with the error, or 0, before the future is ready
+        self.done = done  # called with the error, or None, before the future is ready
         self.reads = reads
         self.read_version: int | None = None  # None: it has read nothing
         self.version = -1
@@ -111,15 +111,15 @@ class Request(FutureVoid):
             self._gate.acquire(blocking=False)
         return was_leader
 
-    def finish(self, code: int) -> None:
+    def finish(self, code: int, detail: str = "") -> None:
         """It is committed (0), or failed."""
-        done = self.done
+        done, error = self.done, FDBError(code, detail) if code else None
         # Whoever keeps the future must not keep the transaction and all that it wrote.
         self.changes, self.reads, self.done = _NO_CHANGES, _NO_READS, _nothing
         try:
-            done(self, code)
+            done(self, error)
         finally:
-            self.settle(error=FDBError(code) if code else None)
+            self.settle(error=error)
 
 
 class Committer:
@@ -214,19 +214,21 @@ class Committer:
 
     def _commit(self, group: list[Request]) -> None:
         codes: list[int] = [COMMIT_UNKNOWN_RESULT] * len(group)
+        detail = ""
         try:
             with self._lock.held():
                 codes = self._commit_group(group)
                 self._lock.notify()
         except sqlite3.Error as error:
-            codes = [storage_error(error).code] * len(group)
+            failure = storage_error(error, self._lock.store)
+            codes, detail = [failure.code] * len(group), failure.detail
             self._roll_back()
         except BaseException:
             self._roll_back()
             raise
         finally:
             for request, code in zip(group, codes, strict=True):
-                request.finish(code)
+                request.finish(code, detail if code else "")
         self._wal.tend()
 
     def _commit_group(self, group: list[Request]) -> list[int]:
@@ -263,7 +265,7 @@ class Committer:
             self._connection.execute("ROLLBACK")
 
 
-def _nothing(_: Request, __: int) -> None:
+def _nothing(_: Request, __: FDBError | None) -> None:
     """What is left to do when a commit has its result."""
 
 

@@ -74,7 +74,7 @@ class Core(Reading, Writing):
             return failed(FutureVoid, error)
         if changes.empty:
             self._release()
-            self._finish(None, 0)
+            self._finish(None, None)
             return ready(FutureVoid, None)
         request = self._request = self._make_request(changes)
         self._release()
@@ -83,8 +83,8 @@ class Core(Reading, Writing):
         return request
 
     def _check_commit(self, changes: Changes) -> None:
-        if self._read_error is not None:
-            raise FDBError(self._read_error)
+        if self._failure is not None:
+            raise FDBError(self._failure.code, self._failure.detail)
         if changes.empty:
             return
         limit = self.settings.size_limit
@@ -99,13 +99,14 @@ class Core(Reading, Writing):
         request.read_version = self._version if self._snapshot is None else self._snapshot.version
         return request
 
-    def _finish(self, request: Request | None, code: int) -> None:
+    def _finish(self, request: Request | None, error: FDBError | None) -> None:
         """The commit has its result. Runs in the thread that made it."""
         watches, stamp = self._watches, self._stamp
         if request is not self._request:
             return  # the owner has reset the transaction meanwhile, and so given up all that hangs on it
-        if code:
-            self._drop_futures(TRANSACTION_INVALID_VERSION, code)
+        if error is not None:
+            self._failure = error
+            self._drop_futures(TRANSACTION_INVALID_VERSION, error.code)
             return
         self._watches, self._stamp = [], None
         self._backoffs = Backoffs()
@@ -167,6 +168,8 @@ class Core(Reading, Writing):
         self._retries += 1
         if exhausted or code not in RETRYABLE:
             self._end(TRANSACTION_CANCELLED)
+            if self._failure is not None and self._failure.code == code:
+                return failed(FutureVoid, FDBError(code, self._failure.detail))
             return failed(FutureVoid, FDBError(code or CLIENT_INVALID_OPERATION))
         delay = self._backoffs.next(code, self.settings.max_retry_delay / 1000)
         deadline = self._deadline

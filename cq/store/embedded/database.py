@@ -63,7 +63,8 @@ class Database(AtomicOperations):
         except BaseException:
             self._lock.close()
             raise
-        self._pool = Pool(connect, functools.partial(pressing, self.path.with_name(f"{self.path.name}-wal")))
+        log = self.path.with_name(f"{self.path.name}-wal")
+        self._pool = Pool(connect, functools.partial(pressing, log), self.path)
         self.committer = Committer(self._connection, self._lock)
         self.watches = Watches(connect, self._lock.path)
         handles.acquire(self._file_id, self)

@@ -7,6 +7,7 @@ application may meet or pass to `on_error`.
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 TRANSACTION_TOO_OLD = 1007
 FUTURE_VERSION = 1009
@@ -93,11 +94,15 @@ DESCRIPTIONS = {
 
 
 class FDBError(Exception):
-    """An error with FoundationDB's number in `.code` and its text in `.description`."""
+    """An error with FoundationDB's number in `.code` and its text in `.description`.
 
-    def __init__(self, code: int) -> None:
+    `.detail` says which file it is about and what to do, where that is known; else it is empty.
+    """
+
+    def __init__(self, code: int, detail: str = "") -> None:
         super().__init__(code)
         self.code = code
+        self.detail = detail
 
     @property
     def description(self) -> str:
@@ -105,13 +110,47 @@ class FDBError(Exception):
         return DESCRIPTIONS.get(self.code, "UNKNOWN_ERROR")
 
     def __str__(self) -> str:
-        return f"{self.description} ({self.code})"
+        return f"{self.description} ({self.code})" + (f": {self.detail}" if self.detail else "")
 
     def __repr__(self) -> str:
         return f"FDBError({self.code})"
 
 
-def storage_error(error: sqlite3.Error) -> FDBError:
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def storage_error(error: sqlite3.Error, path: Path) -> FDBError:
     """SQLite's error as one of FoundationDB's: a busy file is worth a retry, a failing disk is not."""
-    busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-    return FDBError(DATABASE_LOCKED if busy else IO_ERROR)
+    return FDBError(DATABASE_LOCKED if is_busy(error) else IO_ERROR, explain(error, path))
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether others use the file, in a way that will end."""
+    return _kind(error) in _BUSY
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    """Whether there is no room for what was to be written; nothing of it counts then."""
+    return _kind(error) == sqlite3.SQLITE_FULL
+
+
+def is_damaged(error: sqlite3.Error) -> bool:
+    """Whether the file is not what SQLite has written; True for errors that are not SQLite's own, too."""
+    return _kind(error) in _DAMAGED or not _kind(error)
+
+
+def explain(error: sqlite3.Error, path: Path) -> str:
+    """What is the matter with the file at `path`, and what to do."""
+    if is_busy(error):
+        return f"{path} is kept by a process that does not go on ({error}): look for one that is stopped"
+    if is_full(error):
+        return f"there is no room for {path} ({error}): make room on its disk"
+    if is_damaged(error):
+        return f"{path} is damaged ({error}): restore it from a backup"
+    return f"{path} cannot be read or written ({error}): look whether its disk is full, or fails"
+
+
+def _kind(error: sqlite3.Error) -> int:
+    """SQLite's code without what says more of it, such as SQLITE_BUSY for SQLITE_BUSY_RECOVERY; 0 for none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

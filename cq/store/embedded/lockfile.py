@@ -26,6 +26,7 @@ class LockFile:
     """One process's handle of the lock file."""
 
     def __init__(self, path: Path) -> None:
+        self.store = path
         self.path = path.with_name(f"{path.name}-lock")
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -52,8 +53,9 @@ class LockFile:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def notify(self) -> None:
-        """Wake whoever listens."""
-        os.pwrite(self._descriptor, b"\0", 0)
+        """Wake whoever listens; if the disk is full, they look by themselves before long."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, b"\0", 0)
 
     def close(self) -> None:
         """Give up the descriptors."""

@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from cq import machine
@@ -75,7 +76,7 @@ class Snapshot:
                         break
                 cursor.close()
             except sqlite3.Error as error:
-                raise storage_error(error) from error
+                raise storage_error(error, self._pool.path) from error
         return rows, not more and len(rows) < limit
 
     def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
@@ -90,7 +91,7 @@ class Snapshot:
             try:
                 return connection.execute(statement, parameters).fetchall()
             except sqlite3.Error as error:
-                raise storage_error(error) from error
+                raise storage_error(error, self._pool.path) from error
 
     def close(self) -> None:
         """Give the connection back; safe to call twice, and from any thread."""
@@ -118,7 +119,10 @@ class Snapshot:
 class Pool:
     """The snapshots of one database, and the connections for them."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], pressed: Callable[[], bool]) -> None:
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], pressed: Callable[[], bool], path: Path
+    ) -> None:
+        self.path = path
         self.abandoned: deque[Snapshot] = deque()
         self._connect = connect
         self._pressed = pressed
@@ -138,7 +142,7 @@ class Pool:
             version = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
         except sqlite3.Error as error:
             self._discard(connection)
-            raise storage_error(error) from error
+            raise storage_error(error, self.path) from error
         snapshot = Snapshot(self, connection, version)
         self._open[id(snapshot)] = snapshot
         if self._keeper is None:
@@ -196,7 +200,7 @@ class Pool:
         except sqlite3.Error as error:
             with self._changed:
                 self._count -= 1
-            raise storage_error(error) from error
+            raise storage_error(error, self.path) from error
 
     def _reclaim(self) -> None:
         while self.abandoned:

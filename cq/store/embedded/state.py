@@ -53,7 +53,7 @@ class State:
         "_deadline",
         "_deferred",
         "_ended",
-        "_read_error",
+        "_failure",
         "_reads",
         "_request",
         "_retries",
@@ -89,7 +89,7 @@ class State:
         self._version: int | None = None  # as set, or as shown to the owner
         self._deferred: int | None = None
         self._ended: int | None = None
-        self._read_error: int | None = None
+        self._failure: FDBError | None = None  # of a read, or of the commit
         self._committing = False
         self._request: Request | None = None
         self._committed = -1
@@ -144,8 +144,8 @@ class State:
 
     def _poison(self, error: FDBError) -> FDBError:
         """A read has failed: the commit will, too."""
-        if self._read_error is None:
-            self._read_error = error.code
+        if self._failure is None:
+            self._failure = error
         return error
 
     # Options

@@ -72,7 +72,8 @@ class WalKeeper:
         """How many pages the log still has."""
         try:
             length: int = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()[1]
-        except sqlite3.OperationalError:
-            # Another process makes one at this moment, or the disk is full: the next commits try again.
+        except sqlite3.Error:
+            # Another process makes one at this moment, or the disk is full: the next commits try again. The commit
+            # before it stands, so whatever else it is, it is for those to say who meet it.
             return 0
         return length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import signal
 import sqlite3
@@ -17,6 +18,7 @@ import pytest
 from cq.errors import StoreError
 from cq.store.embedded import Database, FDBError, Transaction, committer
 from cq.store.embedded.committer import Request
+from cq.store.embedded.error import storage_error
 from cq.store.embedded.future import FutureVoid
 
 ONE = (1).to_bytes(8, "little")
@@ -186,6 +188,40 @@ def test_a_failing_disk_fails_the_commit_and_nothing_else(
     assert db[b"a"] is None
     db[b"a"] = b"2"
     assert db[b"a"] == b"2"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (sqlite3.SQLITE_BUSY, 1038),
+        (sqlite3.SQLITE_BUSY_RECOVERY, 1038),
+        (sqlite3.SQLITE_PROTOCOL, 1038),
+        (sqlite3.SQLITE_FULL, 1510),
+        (sqlite3.SQLITE_IOERR_READ, 1510),
+        (sqlite3.SQLITE_CORRUPT_VTAB, 1510),
+    ],
+)
+def test_a_busy_file_is_worth_a_retry_in_all_its_kinds(code: int, expected: int) -> None:
+    error = sqlite3.OperationalError("as SQLite says")
+    error.sqlite_errorcode = code
+
+    found = storage_error(error, Path("store.db"))
+
+    assert found.code == expected
+    assert "store.db" in str(found)
+
+
+def test_a_commit_stands_when_others_cannot_be_told_of_it(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may have no room for the byte in the lock file."""
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", fail)
+    db[b"a"] = b"1"
+    assert db[b"a"] == b"1"
 
 
 def test_commits_under_way_finish_before_the_store_closes(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sqlite3
 import subprocess
@@ -258,8 +259,18 @@ def test_a_file_damaged_later_raises_the_stores_error(path: Path) -> None:
     patch(path, 60 * 4096, b"\xa5" * 40 * 4096)
     with Database(path) as db:
         tr = db.create_transaction()
-        with pytest.raises(FDBError, match="1510"):
+        damaged = rf"\(1510\): {path} is damaged \(.*\): restore it from a backup"
+        with pytest.raises(FDBError, match=damaged) as read:
             tr.get_range(b"", b"\xff").to_list()
+        with pytest.raises(FDBError, match=damaged):
+            tr.on_error(read.value).wait()
+        writer = db.create_transaction()
+        writer.clear_range(b"", b"\xff")
+        with pytest.raises(FDBError, match=damaged) as written:
+            writer.commit().wait()
+        with pytest.raises(FDBError, match=damaged):
+            writer.on_error(written.value.code).wait()
+        assert str(copy.copy(written.value)) == str(written.value)
 
 
 def check_protocol(db: Database, transaction: Transaction) -> tuple[api.Database, api.Transaction]:
