@@ -19,6 +19,7 @@ from pathlib import Path
 from cq.errors import NotAStore, StoreError
 
 from . import handles
+from .error import explain, is_damaged
 
 APPLICATION_ID = 0x6371_6B76  # "cqkv"
 FORMAT = 1
@@ -29,6 +30,7 @@ WRITER_CACHE_KIB = 8192
 BUSY_SECONDS = 10.0
 
 _MAGIC = b"SQLite format 3\x00"
+_LOG_MAGICS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _HEADER_BYTES = 100
 
 _SETTINGS = f"""
@@ -48,13 +50,7 @@ PRAGMA journal_mode = WAL;
 
 def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
     """A connection for any thread. Checkpoints are the committer's business, never a reader's."""
-    connection = sqlite3.connect(
-        path.as_uri() + "?mode=rw",
-        uri=True,
-        timeout=BUSY_SECONDS,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+    connection = _connect(path, "rw")
     connection.execute(f"PRAGMA cache_size = -{cache_kib}")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA synchronous = {'FULL' if power_safe else 'NORMAL'}")
@@ -98,6 +94,12 @@ def check(path: Path) -> bool:
 
 def create(path: Path) -> None:
     """Make an empty store. The caller holds the lock, so nobody else does so at the same time."""
+    log = _log(path)
+    if log.exists() and log.stat().st_size:
+        # SQLite would take it for the new store's.
+        raise NotAStore(
+            f"{log} is there and its store is not: put {path.name} back beside it, or remove it to begin anew"
+        )
     draft = path.with_name(f"{path.name}-new")
     draft.unlink(missing_ok=True)
     try:
@@ -115,18 +117,57 @@ def create(path: Path) -> None:
 
 
 def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sqlite3.Connection:
-    """The connection for commits. Reads a little of both tables: a damaged file is refused now and not later."""
+    """The connection for commits. Reads a little of both tables: a damaged file is refused now and not later.
+
+    The first look only reads: a connection that may write would bring what a crash has left in the log into the file
+    when it is closed, and what is refused is to stay as it is.
+    """
     connection = None
     try:
-        connection = connect(cache_kib=WRITER_CACHE_KIB)
-        if connection.execute("SELECT max(version) FROM commits").fetchone()[0] is None:
-            raise sqlite3.DatabaseError("it has lost its versions")
-        connection.execute("SELECT k FROM kv LIMIT 1").fetchone()
+        with contextlib.closing(_connect(path, "ro")) as look:
+            _check_content(path, look)
+            connection = connect(cache_kib=WRITER_CACHE_KIB)
+            connection.execute("PRAGMA journal_mode = WAL")  # which copies may have lost
     except sqlite3.Error as error:
         if connection is not None:
             connection.close()
-        raise NotAStore(f"{path} is damaged ({error}): restore it from a backup") from error
+        kind = NotAStore if is_damaged(error) else StoreError
+        raise kind(explain(error, path)) from error
     return connection
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _check_content(path: Path, connection: sqlite3.Connection) -> None:
+    """Look at the file together with its log, which may be newer than it, or another's."""
+    _check_marks(
+        path,
+        connection.execute("PRAGMA application_id").fetchone()[0],
+        connection.execute("PRAGMA user_version").fetchone()[0],
+    )
+    if connection.execute("SELECT max(version) FROM commits").fetchone()[0] is None:
+        raise sqlite3.DatabaseError("it has lost its versions")
+    connection.execute("SELECT k FROM kv LIMIT 1").fetchone()
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _log_of_sqlite(path: Path) -> bool:
+    try:
+        with _log(path).open("rb") as log:
+            return log.read(len(_LOG_MAGICS[0])) in _LOG_MAGICS
+    except OSError:
+        return False
 
 
 def _known(file: handles.FileId) -> bool:
@@ -144,18 +185,25 @@ def _check_directory(path: Path) -> None:
 
 
 def _check_header(path: Path, header: bytes, size: int) -> None:
+    if not header.startswith(_MAGIC) and _log_of_sqlite(path):
+        return  # cut off while the log was brought into the file: whether it mends it is seen when it is opened
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
         raise NotAStore(f"{path} is not a cq store: name another file, it was left as it is")
-    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise NotAStore(f"{path} is the database of another program: name another file, it was left as it is")
-    version = int.from_bytes(header[60:64], "big")
-    if version > FORMAT:
-        raise NotAStore(f"{path} has format {version}, written by a newer version of cq: upgrade cq")
+    _check_marks(path, int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"))
     pages, page_bytes = int.from_bytes(header[28:32], "big"), int.from_bytes(header[16:18], "big")
-    log = path.with_name(f"{path.name}-wal")
+    if page_bytes != PAGE_BYTES:
+        raise NotAStore(f"{path} is damaged (its pages have another size): restore it from a backup")
+    log = _log(path)
     # With a log beside it the file itself may lag behind; without one it is all there is.
     if size < pages * page_bytes and not (log.exists() and log.stat().st_size):
         raise NotAStore(f"{path} is damaged (it has been cut short): restore it from a backup")
+
+
+def _check_marks(path: Path, application: int, version: int) -> None:
+    if application != APPLICATION_ID:
+        raise NotAStore(f"{path} is the database of another program: name another file, it was left as it is")
+    if version > FORMAT:
+        raise NotAStore(f"{path} has format {version}, written by a newer version of cq: upgrade cq")
 
 
 def _sync_directory(directory: Path) -> None:

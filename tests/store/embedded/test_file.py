@@ -117,6 +117,120 @@ def test_a_file_of_garbage_with_our_header_is_refused(path: Path) -> None:
     assert_refused(path, "damaged")
 
 
+def test_pages_of_another_size_are_refused(path: Path) -> None:
+    make_store(path)
+    patch(path, 16, (8192).to_bytes(2, "big"))
+    assert_refused(path, "damaged")
+
+
+KILLED = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA journal_mode = WAL")
+connection.execute(sys.argv[2])
+os._exit(0)
+"""
+
+
+def leave_log(path: Path, statement: str) -> None:
+    """Change the database at a path as somebody does who is killed then: it is in the log only."""
+    subprocess.run([sys.executable, "-c", KILLED, str(path), statement], check=True, timeout=30)
+    assert log_of(path).stat().st_size
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def test_a_newer_format_that_only_the_log_tells_of_is_refused(path: Path) -> None:
+    make_store(path)
+    leave_log(path, f"PRAGMA user_version = {file.FORMAT + 1}")
+    log = log_of(path).read_bytes()
+    assert_refused(path, "newer version of cq: upgrade")
+    assert log_of(path).read_bytes() == log
+
+
+def test_a_log_of_another_program_is_refused(path: Path) -> None:
+    make_store(path)
+    other = path.with_name("other.db")
+    leave_log(other, "CREATE TABLE t (x)")
+    log_of(other).replace(log_of(path))
+    log = log_of(path).read_bytes()
+    assert_refused(path, "another program")
+    assert log_of(path).read_bytes() == log
+
+
+def test_a_damaged_file_with_a_log_is_left_as_it_is(path: Path) -> None:
+    """Else closing it would bring the log into the file."""
+    make_store(path)
+    leave_log(path, "PRAGMA user_version = 0")
+    patch(path, 4096, b"\xa5" * 20_000)
+    log = log_of(path).read_bytes()
+    assert_refused(path, "is damaged .*: restore it from a backup")
+    assert log_of(path).read_bytes() == log
+
+
+@pytest.mark.parametrize("left", [None, b""])
+def test_no_store_is_made_beside_the_log_of_one_that_is_gone(path: Path, left: bytes | None) -> None:
+    """SQLite would bring it into the new store."""
+    make_store(path)
+    leave_log(path, "DELETE FROM kv")
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
+    log = log_of(path).read_bytes()
+
+    with pytest.raises(NotAStore, match=r"store\.db-wal is there and its store is not: put store\.db back"):
+        Database(path)
+
+    assert log_of(path).read_bytes() == log
+    assert path.exists() == (left is not None)
+
+
+def test_a_copy_that_has_lost_its_mode_is_a_store(path: Path) -> None:
+    make_store(path)
+    vacuumed = path.with_name("copy.db")
+    connection = sqlite3.connect(path)
+    connection.execute("VACUUM INTO ?", (str(vacuumed),))
+    connection.close()
+
+    with Database(vacuumed) as db:
+        reader = db.create_transaction()
+        assert reader.get(b"key00000").value == bytes(100)
+        db[b"a"] = b"1"  # which a reader holds up unless there is a log
+        assert log_of(vacuumed).stat().st_size
+
+
+BUSY = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+connection.execute("DELETE FROM kv")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_file_that_somebody_keeps_is_not_called_damaged(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(path)
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", BUSY, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert keeper.stdout is not None
+    assert keeper.stdout.readline() == b"ready\n"
+
+    with pytest.raises(StoreError, match="is kept by a process that does not go on") as caught:
+        Database(path)
+
+    keeper.communicate(timeout=30)
+    assert not isinstance(caught.value, NotAStore)
+    with Database(path) as db:
+        assert db[b"key00000"] is None
+
+
 def test_a_directory_is_refused(path: Path) -> None:
     path.mkdir()
     assert_refused(path, "is a directory")
