@@ -25,7 +25,7 @@ from cq.errors import StoreError
 
 from .apply import Applier
 from .conflicts import ConflictLog, Group, encode, overlaps
-from .error import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, storage_error
+from .error import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, is_unwritten, storage_error
 from .future import FutureVoid
 from .keys import Range
 from .lockfile import LockFile
@@ -135,6 +135,7 @@ class Committer:
         self._leading = False
         self._closed = False
         self._next_trim = 0.0
+        self._in_doubt = False  # whether the log may end with a commit that was said to have failed
 
     def submit(self, request: Request) -> None:
         """Commit it now with all that waits, or leave it to the leader there is."""
@@ -214,14 +215,18 @@ class Committer:
 
     def _commit(self, group: list[Request]) -> None:
         codes: list[int] = [COMMIT_UNKNOWN_RESULT] * len(group)
-        detail = ""
+        detail, begun = "", False
         try:
             with self._lock.held():
+                self._settle_doubt()
+                begun = True
                 codes = self._commit_group(group)
                 self._lock.notify()
         except sqlite3.Error as error:
             failure = storage_error(error, self._lock.store)
-            codes, detail = [failure.code] * len(group), failure.detail
+            detail = failure.detail
+            if not (begun and self._in_doubt):
+                codes = [failure.code] * len(group)
             self._roll_back()
         except BaseException:
             self._roll_back()
@@ -230,6 +235,17 @@ class Committer:
             for request, code in zip(group, codes, strict=True):
                 request.finish(code, detail if code else "")
         self._wal.tend()
+
+    def _settle_doubt(self) -> None:
+        """Write something else in the place of a commit that failed when all of it may have been on the disk.
+
+        SQLite takes it back, but would find it there after a crash. So it is unknown how it will end, until this has.
+        """
+        if self._in_doubt:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("INSERT INTO commits SELECT max(version) + 1, x'' FROM commits")
+            self._connection.execute("COMMIT")
+            self._in_doubt = False
 
     def _commit_group(self, group: list[Request]) -> list[int]:
         connection, log = self._connection, self._log
@@ -246,7 +262,11 @@ class Committer:
         written = work.finish()
         connection.execute("INSERT INTO commits VALUES (?, ?)", (work.version, written))
         self._trim(now)
-        connection.execute("COMMIT")
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._in_doubt = not is_unwritten(error)
+            raise
         log.append(Group(work.version, list(work.keys), work.ranges, len(written)))
         self._wal.wrote(len(work.keys), len(written) + sum(request.size for request in group))
         return codes

@@ -135,6 +135,11 @@ def is_full(error: sqlite3.Error) -> bool:
     return _kind(error) == sqlite3.SQLITE_FULL
 
 
+def is_unwritten(error: sqlite3.Error) -> bool:
+    """Whether a failed COMMIT has surely left nothing behind: its last record was not written whole."""
+    return is_busy(error) or is_full(error) or error.sqlite_errorcode == sqlite3.SQLITE_IOERR_WRITE
+
+
 def is_damaged(error: sqlite3.Error) -> bool:
     """Whether the file is not what SQLite has written; True for errors that are not SQLite's own, too."""
     return _kind(error) in _DAMAGED or not _kind(error)

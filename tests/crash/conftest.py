@@ -1,0 +1,78 @@
+"""What crash tests share: their seed, and processes that run one of the scripts beside this file."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.cli.conftest import cli as cli
+from tests.cli.conftest import db as db
+from tests.crash import vfs
+from tests.observers.conftest import postgres as postgres
+
+ROOT: Final = Path(__file__).parents[2]
+ROUNDS: Final = int(os.environ.get("CQ_TEST_CRASH_ROUNDS", "3"))
+"""How much is tried; $CQ_TEST_CRASH_ROUNDS sets more."""
+SECONDS: Final = 60.0
+"""After which a process hangs: far more than any of these takes."""
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What everything random of the test is drawn from: $CQ_TEST_CRASH_SEED, else any; a failure shows it."""
+    found = int(os.environ.get("CQ_TEST_CRASH_SEED") or random.SystemRandom().randrange(1_000_000))
+    request.node.add_report_section("setup", "seed", f"CQ_TEST_CRASH_SEED={found}")
+    return found
+
+
+@pytest.fixture
+def watched_disk() -> None:
+    """Skips the test where nothing can be put between Python's SQLite and the disk."""
+    if not vfs.is_available():
+        pytest.skip("the functions of this Python's SQLite cannot be reached")
+
+
+class Scripts:
+    """Processes that run scripts of this folder; those that are left are killed when the test ends."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, script: str, *args: object, **settings: str) -> subprocess.Popen[bytes]:
+        """A process, with these settings in its environment."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"tests.crash.{script}", *map(str, args)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, script: str, *args: object) -> tuple[int, bytes]:
+        """A process to its end: its status, and what it has printed."""
+        process = self.start(script, *args)
+        out, _ = process.communicate(timeout=SECONDS)
+        return process.returncode, out
+
+    def kill_all(self) -> None:
+        """End what is left."""
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def scripts() -> Iterator[Scripts]:
+    """Starts scripts of this folder."""
+    found = Scripts()
+    yield found
+    found.kill_all()

@@ -1,0 +1,160 @@
+"""The disk is full, or fails: a commit that says it failed has not happened, and what was there stays and goes on."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+from cq.store.embedded import Database
+from cq.store.embedded.error import COMMIT_UNKNOWN_RESULT, IO_ERROR
+from tests.cli.conftest import Cli
+from tests.cli.test_worker import add, running, wait_for, wait_until
+from tests.crash.conftest import Scripts
+from tests.crash.failing import COMMITS
+from tests.crash.load import Name, assert_whole
+
+
+class Told:
+    """What a process has said of its commits."""
+
+    def __init__(self, out: bytes) -> None:
+        lines: list[list[Any]] = [json.loads(line) for line in out.splitlines()]
+        self.returned: dict[Name, bytes] = {
+            (line[1], line[2]): bytes.fromhex(line[3]) for line in lines if line[0] == "returned"
+        }
+        self.failed = [(line[3], line[4]) for line in lines if line[0] == "failed"]
+        self.could_read = ["read", True] in lines
+
+    def count(self, writer: int) -> int:
+        """How many commits of a writer have returned."""
+        return Counter(each for each, _ in self.returned)[writer]
+
+
+def run(scripts: Scripts, path: Path, seed: int, what: str, status: int = 0) -> Told:
+    ended, out = scripts.run("failing", path, seed, what)
+    assert ended == status
+    return Told(out)
+
+
+@pytest.mark.usefixtures("watched_disk")
+class TestFromBelow:
+    """Errors that the layer between SQLite and the disk makes."""
+
+    def test_a_full_disk_fails_commits_clearly_and_they_go_on_when_there_is_room(
+        self, tmp_path: Path, scripts: Scripts, seed: int
+    ) -> None:
+        path = tmp_path / "store.db"
+        told = run(scripts, path, seed, "full")
+
+        assert told.failed
+        for code, message in told.failed:
+            assert code == IO_ERROR
+            assert f"there is no room for {path} (database or disk is full): make room" in message
+        assert told.could_read
+        assert told.count(0) == told.count(2) == COMMITS
+        with Database(path) as db:
+            assert assert_whole(db, seed, told.returned) == told.returned
+
+    def test_a_log_that_does_not_fit_into_the_file_is_kept(
+        self, tmp_path: Path, scripts: Scripts, seed: int
+    ) -> None:
+        """Commits need the log only; also when the store is closed, what it holds is not thrown away."""
+        path = tmp_path / "store.db"
+        told = run(scripts, path, seed, "full-file")
+
+        assert told.failed == []
+        assert path.with_name("store.db-wal").stat().st_size
+        with Database(path) as db:
+            assert assert_whole(db, seed, told.returned) == told.returned
+
+    def test_a_commit_whose_sync_fails_is_unknown_until_another_has_taken_its_place(
+        self, tmp_path: Path, scripts: Scripts, seed: int
+    ) -> None:
+        path = tmp_path / "store.db"
+        told = run(scripts, path, seed, "sync-once")
+
+        ((code, message),) = told.failed
+        assert code == COMMIT_UNKNOWN_RESULT
+        assert f"{path} cannot be read or written (disk I/O error): look whether its disk is full" in message
+        assert told.count(1) == 1
+        with Database(path) as db:
+            assert assert_whole(db, seed, told.returned) == told.returned
+
+    def test_a_commit_that_is_said_to_have_failed_does_not_come_back(
+        self, tmp_path: Path, scripts: Scripts, seed: int
+    ) -> None:
+        """SQLite finds what it could not sync in the log again, when the process is killed then."""
+        path = tmp_path / "store.db"
+        told = run(scripts, path, seed, "sync", -signal.SIGKILL)
+
+        assert [code for code, _ in told.failed] == [COMMIT_UNKNOWN_RESULT, IO_ERROR, IO_ERROR]
+        with Database(path) as db:
+            found = assert_whole(db, seed, told.returned)
+        assert found.keys() - told.returned.keys() <= {(3, 0)}  # of which it was said to be unknown
+
+
+def limited(size: int) -> Callable[[], None]:
+    """For a process about to start: no file of it may be longer."""
+    return partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def assert_one_line(process: subprocess.Popen[bytes], *words: str) -> None:
+    """The command has failed, and said why in one line that has these words."""
+    out, err = process.communicate(timeout=50)
+    (line,) = err.decode().splitlines()
+    assert (process.returncode, out) == (1, b"")
+    assert line.startswith("cq: ")
+    for word in words:
+        assert word in line
+
+
+def test_a_command_says_in_one_line_that_there_is_no_room(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words", value=str, combiner="last")
+    big = cli.start("add", "words", f"a={'x' * 80_000}", preexec_fn=limited(40_000))
+    assert_one_line(
+        big, "the store failed: Disk i/o operation failed (1510): ", "cli.db cannot be", "is full"
+    )
+    assert cli.run("add", "words", "a=y").status == 0
+    assert cli.run("worker", "words", "--drain").status == 0
+    assert cli.run("get", "words", "a").out == "a\ty\n"
+
+
+def test_a_store_that_is_opened_without_room_is_not_called_damaged(cli: Cli) -> None:
+    assert cli.run("configure", "words").status == 0
+    assert cli.run("add", "words", "a=1").status == 0
+
+    assert_one_line(cli.start("status", preexec_fn=limited(1_000)), "cli.db cannot be", "is full")
+    assert_one_line(
+        cli.start("status", "--store", "embedded:new.db", preexec_fn=limited(1_000)),
+        "no store can be made at",
+        "check the directory and the disk",
+    )
+    assert not (cli.folder / "new.db").exists()
+    assert cli.run("worker", "words", "--drain").status == 0
+    assert cli.run("get", "words", "a").out == "a\t1\n"
+
+
+def test_a_worker_goes_on_by_itself_when_there_is_room_again(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words", buckets=1)
+    worker = running(cli, "words")
+    add(db, "words", {"a": 1})
+    wait_for(db, "words", "a", 1)
+    unlimited = resource.RLIM_INFINITY
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (1_000, unlimited))
+    add(db, "words", {"a": 1})
+    wait_until(worker, b"cannot be read or written (disk I/O error): look whether its disk is full")
+
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+
+    wait_for(db, "words", "a", 2)
+    assert cli.run("status", "words", "--json").rows()[0]["aside"] == 0
