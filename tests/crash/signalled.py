@@ -1,0 +1,51 @@
+"""A process that commits, and at one of SQLite's steps to the disk sends itself a signal: `STORE SEED SIGNAL STEP`.
+
+It prints `WRITER NUMBER VERSIONSTAMP` for each commit that has returned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from typing import Any
+
+from cq.store.embedded import Database, wal
+from tests.crash import load, vfs
+
+WRITERS, COMMITS = 2, 30
+
+
+def main(store: str, seed: str, signal: str, step: str) -> None:
+    """Commit in threads until done, or dead."""
+    wal.CHECKPOINT_PAGES, wal.LIMIT_PAGES = 40, 50
+    steps = itertools.count(1)
+
+    def count(*_: Any) -> int:
+        if next(steps) == int(step):
+            os.kill(os.getpid(), int(signal))
+        return 0
+
+    vfs.install(count)
+    with Database(store) as db:
+        threads = [
+            threading.Thread(target=_commit, args=(db, int(seed), writer)) for writer in range(WRITERS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _commit(db: Database, seed: int, writer: int) -> None:
+    for number in range(COMMITS):
+        tr = db.create_transaction()
+        load.write(tr, seed, (writer, number))
+        stamp = tr.get_versionstamp()
+        tr.commit().wait()
+        os.write(1, b"%d %d %s\n" % (writer, number, stamp.value.hex().encode()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
