@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
+from tests.cli.conftest import here as here
 from tests.crash import vfs
 from tests.observers.conftest import postgres as postgres
 

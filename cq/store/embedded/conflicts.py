@@ -42,14 +42,17 @@ def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
 
 
 def decode(row: bytes) -> tuple[list[bytes], list[Range]]:
-    """The keys and ranges of a row of the log."""
-    if not row:
+    """The keys and ranges of a row of the log; raises `sqlite3.DatabaseError` when it is not one."""
+    if row == b"":
         return [], []
-    points, bounds = _COUNTS.unpack_from(row)
-    start = _COUNTS.size + 4 * (points + bounds)
-    ends = accumulate(array("I", row[_COUNTS.size : start]), initial=start)
-    parts = [row[begin:end] for begin, end in pairwise(ends)]
-    return parts[:points], list(zip(parts[points::2], parts[points + 1 :: 2], strict=True))
+    try:
+        points, bounds = _COUNTS.unpack_from(row)
+        start = _COUNTS.size + 4 * (points + bounds)
+        ends = accumulate(array("I", row[_COUNTS.size : start]), initial=start)
+        parts = [row[begin:end] for begin, end in pairwise(ends)]
+        return parts[:points], list(zip(parts[points::2], parts[points + 1 :: 2], strict=True))
+    except (struct.error, TypeError, ValueError) as error:
+        raise sqlite3.DatabaseError("its log of commits is malformed") from error
 
 
 def overlaps(reads: ReadSet, keys: list[bytes], ranges: list[Range]) -> bool:

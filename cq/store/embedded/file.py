@@ -32,6 +32,7 @@ BUSY_SECONDS = 10.0
 _MAGIC = b"SQLite format 3\x00"
 _LOG_MAGICS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _HEADER_BYTES = 100
+_VERSIONS = {1, 2}  # of SQLite's format: without a log, and with one
 
 _SETTINGS = f"""
 PRAGMA page_size = {PAGE_BYTES};
@@ -51,6 +52,7 @@ PRAGMA journal_mode = WAL;
 def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
     """A connection for any thread. Checkpoints are the committer's business, never a reader's."""
     connection = _connect(path, "rw")
+    connection.text_factory = bytes  # there is no text in it but where it is damaged
     connection.execute(f"PRAGMA cache_size = -{cache_kib}")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA synchronous = {'FULL' if power_safe else 'NORMAL'}")
@@ -128,6 +130,8 @@ def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sql
             _check_content(path, look)
             connection = connect(cache_kib=WRITER_CACHE_KIB)
             connection.execute("PRAGMA journal_mode = WAL")  # which copies may have lost
+    except UnicodeDecodeError as error:  # Python's, of an error of SQLite's that quotes what is damaged
+        raise NotAStore(explain(sqlite3.DatabaseError("its schema is malformed"), path)) from error
     except sqlite3.Error as error:
         if connection is not None:
             connection.close()
@@ -153,9 +157,15 @@ def _check_content(path: Path, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA application_id").fetchone()[0],
         connection.execute("PRAGMA user_version").fetchone()[0],
     )
-    if connection.execute("SELECT max(version) FROM commits").fetchone()[0] is None:
-        raise sqlite3.DatabaseError("it has lost its versions")
-    connection.execute("SELECT k FROM kv LIMIT 1").fetchone()
+    try:
+        if connection.execute("SELECT max(version), length(writes) FROM commits").fetchone()[0] is None:
+            raise sqlite3.DatabaseError("it has lost its versions")
+        connection.execute("SELECT k, v FROM kv LIMIT 1").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise
+        # A table or a column has another name, or the schema a format that is not known.
+        raise sqlite3.DatabaseError(str(error)) from error
 
 
 def _log(path: Path) -> Path:
@@ -191,8 +201,8 @@ def _check_header(path: Path, header: bytes, size: int) -> None:
         raise NotAStore(f"{path} is not a cq store: name another file, it was left as it is")
     _check_marks(path, int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"))
     pages, page_bytes = int.from_bytes(header[28:32], "big"), int.from_bytes(header[16:18], "big")
-    if page_bytes != PAGE_BYTES:
-        raise NotAStore(f"{path} is damaged (its pages have another size): restore it from a backup")
+    if page_bytes != PAGE_BYTES or not {*header[18:20]} <= _VERSIONS:
+        raise NotAStore(f"{path} is damaged (its header has changed): restore it from a backup")
     log = _log(path)
     # With a log beside it the file itself may lag behind; without one it is all there is.
     if size < pages * page_bytes and not (log.exists() and log.stat().st_size):

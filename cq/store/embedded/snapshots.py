@@ -57,7 +57,12 @@ class Snapshot:
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
         rows = self.query(_GET, (key,))
-        return rows[0][0] if rows else None
+        if not rows:
+            return None
+        value: bytes = rows[0][0]
+        if not isinstance(value, bytes):
+            raise self._damaged()
+        return value
 
     def rows(
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
@@ -77,6 +82,8 @@ class Snapshot:
                 cursor.close()
             except sqlite3.Error as error:
                 raise storage_error(error, self._pool.path) from error
+            except TypeError:
+                raise self._damaged() from None
         return rows, not more and len(rows) < limit
 
     def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
@@ -109,6 +116,9 @@ class Snapshot:
         connection, self._connection = self._connection, None
         if connection is not None:
             leak(connection)
+
+    def _damaged(self) -> FDBError:
+        return storage_error(sqlite3.DatabaseError("a row of it is not made of bytes"), self._pool.path)
 
     def _use(self) -> sqlite3.Connection:
         if self._connection is None or self.expired:

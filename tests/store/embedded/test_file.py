@@ -117,10 +117,55 @@ def test_a_file_of_garbage_with_our_header_is_refused(path: Path) -> None:
     assert_refused(path, "damaged")
 
 
-def test_pages_of_another_size_are_refused(path: Path) -> None:
+@pytest.mark.parametrize(("offset", "data"), [(16, b"\x20\x00"), (18, b"\x03"), (19, b"\x03"), (47, b"\x05")])
+def test_a_header_that_has_changed_is_refused(path: Path, offset: int, data: bytes) -> None:
+    """The size of pages, what it takes to write and to read it, and the format of the schema."""
     make_store(path)
-    patch(path, 16, (8192).to_bytes(2, "big"))
+    patch(path, offset, data)
     assert_refused(path, "damaged")
+
+
+def test_a_damaged_schema_is_refused(path: Path) -> None:
+    make_store(path)
+    content = path.read_bytes()
+    patch(path, content.index(b"kvkv"), b"\xa8")  # its name, which the error quotes
+    patch(path, content.index(b"CREATE TABLE kv"), b"X")
+    assert_refused(path, r"damaged \(its schema is malformed\)")
+
+
+@pytest.mark.parametrize(
+    "name", [b"k BLOB", b"v BLOB", b"writes BLOB", b"version INTEGER", b"kv (", b"commits ("]
+)
+def test_a_schema_with_another_name_in_it_is_refused(path: Path, name: bytes) -> None:
+    make_store(path)
+    patch(path, path.read_bytes().index(name), b"q")
+    assert_refused(path, r"damaged \(.*\): restore")
+
+
+def test_rows_of_a_wrong_type_are_damage(path: Path) -> None:
+    make_store(path)
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE kv SET v = 5 WHERE k = ?", (b"key00007",))
+    connection.commit()
+    connection.close()
+    with Database(path) as db:
+        assert db[b"key00006"] == bytes(100)
+        with pytest.raises(FDBError, match=r"damaged \(a row of it is not made of bytes\): restore"):
+            db.get(b"key00007")
+        with pytest.raises(FDBError, match=r"damaged \(a row of it is not made of bytes\): restore"):
+            db.get_range(b"", b"\xff")
+
+
+def test_a_log_of_commits_that_is_damaged_fails_commits_clearly(path: Path) -> None:
+    make_store(path)
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE commits SET writes = 'abc'")
+    connection.commit()
+    connection.close()
+    with Database(path) as db:
+        assert db[b"key00006"] == bytes(100)
+        with pytest.raises(FDBError, match=r"damaged \(its log of commits is malformed\): restore"):
+            db[b"a"] = b"1"
 
 
 KILLED = """
