@@ -55,7 +55,7 @@ def reporting_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: p
 @pytest.fixture
 def postgres_url(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of an empty schema of the PostgreSQL server, also in $CQ_REPORTING_URL."""
-    url = _schema(postgres.url)
+    url = new_schema(postgres.url)
     monkeypatch.setenv("CQ_REPORTING_URL", url)
     return url
 
@@ -73,15 +73,15 @@ def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'report.db'}"
     if kind == "postgresql":
-        return _schema(request.getfixturevalue("postgres").url)
+        return new_schema(request.getfixturevalue("postgres").url)
     variable = {"postgresql-url": "CQ_TEST_POSTGRES_URL", "mysql-url": "CQ_TEST_MYSQL_URL"}[kind]
     given = os.environ.get(variable)
     if not given:
         pytest.skip(f"${variable} is not set")
-    return _schema(given) if kind == "postgresql-url" else _database(given)
+    return new_schema(given) if kind == "postgresql-url" else _database(given)
 
 
-def _schema(given: str) -> str:
+def new_schema(given: str) -> str:
     """The URL of a new schema of a PostgreSQL database."""
     name = f"cq_test_{secrets.token_hex(6)}"
     url = sa.make_url(given).set(drivername="postgresql+psycopg")

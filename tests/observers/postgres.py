@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
+
+import psutil  # type: ignore[import-untyped]
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its imports, about where it keeps its lock
@@ -31,10 +34,34 @@ class PostgresServer:
 
     def restart(self) -> None:
         """Break off everything, as a crash does, and recover."""
-        data = str(self._server.pgdata)
+        self._control("-m", "immediate", "-D", str(self._server.pgdata), "stop")
+        self.start()
+
+    def kill(self) -> None:
+        """End all its processes at once, as a machine that fails does."""
+        processes = self._processes()
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, timeout=30)
+        # As after a restart of the machine, nobody has the number of the process that is named there.
+        (self._server.pgdata / "postmaster.pid").unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Start it again, and wait until it has recovered."""
         options = f'-h "" -k {self._server.get_postmaster_info().socket_dir}'
-        self._control("-m", "immediate", "-D", data, "stop")
-        self._control("-w", "-o", options, "-l", str(self._server.log), "-D", data, "start")
+        self._control(
+            "-w", "-o", options, "-l", str(self._server.log), "-D", str(self._server.pgdata), "start"
+        )
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to all its processes."""
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _processes(self) -> list[psutil.Process]:
+        first = psutil.Process(int((self._server.pgdata / "postmaster.pid").read_text().split()[0]))
+        return [first, *first.children(recursive=True)]
 
     def close(self) -> None:
         """Stop it, and delete its data."""
