@@ -39,6 +39,7 @@ class Database(AtomicOperations):
 
     Raises:
         NotAStore: the file is something else, damaged, or of a newer format; it is left as it is.
+        StoreError: it cannot be read or written: its disk is full or fails, or another process keeps it.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, power_safe: bool = True) -> None:
