@@ -6,11 +6,12 @@ Nothing read from a store is ever executed or unpickled. Python keys are told ap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, NoReturn
 
 import cbor2
 
@@ -29,8 +30,13 @@ MAX_UPDATE_BYTES: Final = 90_000
 DELETE: Final = cbor2.undefined
 """As an update of a queue with the combiner `last`: the key is to be deleted."""
 
-_DEEP: Final = 2  # lists around an update or a value wherever it is stored
-_PLAIN: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime))
+MAX_DEPTH: Final = 100
+"""How deep lists, dicts, sets and tags may be nested in each other."""
+
+_AROUND: Final = 2  # lists around an update or a value wherever it is stored
+_MOST_PARTS: Final = 1_000_000  # of a value; each takes a byte at least
+_PLAIN: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime, type(None)))
+_SURE: Final = frozenset((int, float, bool, str, bytes))  # CBOR gives back what it takes of these
 _KEY_TYPES: Final[dict[str, type]] = {"str": str, "int": int, "bytes": bytes}
 _VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "int": (int,),
@@ -83,7 +89,7 @@ class KeyType:
 
         def encode(key: Any) -> bytes:
             if type(key) is not expected:
-                raise InvalidData(f"expected a key of type {self}, got: {_shown(key)}")
+                raise InvalidData(f"expected a key of type {self}, got: {shown(key)}")
             return _encoded_key(key)
 
         return encode
@@ -93,13 +99,20 @@ class KeyType:
         if not fits or any(
             type(part) is not _KEY_TYPES[name] for part, name in zip(key, self.parts, strict=True)
         ):
-            raise InvalidData(f"expected a key of type {self}, got: {_shown(key)}")
+            raise InvalidData(f"expected a key of type {self}, got: {shown(key)}")
         return _encoded_key(key)
 
     def decode(self, encoded: bytes) -> Any:
         """The key of these bytes; raises `CorruptData` when they hold none."""
         key = decode(encoded)
-        return tuple(key) if self.is_tuple and isinstance(key, list) else key
+        key = tuple(key) if self.is_tuple and isinstance(key, list) else key
+        try:
+            is_own = self.encoder()(key) == encoded
+        except InvalidData:
+            is_own = False
+        if not is_own:  # of another type, or spelt otherwise: two entries would be one key
+            raise CorruptData(f"stored bytes are no key of type {self}: {encoded[:40]!r}")
+        return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +146,36 @@ class ValueType:
     def check(self, value: object) -> None:
         """Raises `InvalidData` unless the value is of this type."""
         if value is None or value is DELETE or (self.types and type(value) not in self.types):
-            raise InvalidData(f"expected a value of type {self}, got: {_shown(value)}")
+            raise InvalidData(f"expected a value of type {self}, got: {shown(value)}")
 
 
 def encode(value: object) -> bytes:
     """The value in CBOR; raises `InvalidData` when CBOR cannot carry it."""
     try:
+        if type(value) not in _PLAIN:
+            _check_nesting(value)
         return cbor2.dumps(value)
+    except InvalidData:
+        raise
     except (
         Exception
     ) as error:  # the encoder raises many kinds, RecursionError and UnicodeEncodeError among them
-        raise InvalidData(f"expected a value that CBOR can carry, got: {_shown(value)} ({error})") from error
+        raise InvalidData(f"expected a value that CBOR can carry, got: {shown(value)} ({error})") from error
+
+
+def _refuse(content: Any, immutable: bool) -> NoReturn:
+    raise ValueError("cq writes no such tag")
+
+
+# References to what came before make much of little, or a value that contains itself; patterns and messages are parsed
+# by code that was not made for what strangers write.
+_REFUSED: Final = dict.fromkeys((25, 29, 35, 36), _refuse)
 
 
 def decode(data: bytes) -> Any:
-    """The value of these bytes; raises `CorruptData` when they are not CBOR."""
+    """The value of these bytes; raises `CorruptData` when they are not CBOR, or none that `encode` writes."""
     try:
-        return cbor2.loads(data)
+        return cbor2.loads(data, semantic_decoders=_REFUSED, max_depth=MAX_DEPTH + _AROUND)
     except Exception as error:  # a decoder fed with foreign bytes raises many kinds
         raise CorruptData(f"stored bytes are not CBOR: {data[:40]!r} ({error})") from error
 
@@ -159,7 +185,7 @@ def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
     data = encode(value)
     if len(data) > limit:
         raise TooLarge(f"a value of {len(data):,} bytes exceeds the limit of {limit:,}")
-    if type(value) not in _PLAIN:
+    if type(value) not in _SURE:
         _check_decodes(value)
     return data
 
@@ -174,29 +200,60 @@ def is_same(left: object, right: object) -> bool:
         return False
 
 
+def _check_nesting(value: object) -> None:
+    """The encoder knows no bounds: what is nested too deep ends the process, and small parts can repeat for ever."""
+    level = [value]
+    parts = 0
+    for _ in range(MAX_DEPTH + _AROUND + 1):
+        parts += sum(len(each) for each in level if isinstance(each, Collection))
+        if parts > _MOST_PARTS:
+            raise TooLarge(f"a value of more than {_MOST_PARTS:,} parts is too large")
+        level = [part for each in level for part in _parts(each) if type(part) not in _PLAIN]
+        if not level:
+            return
+    raise InvalidData(
+        f"expected a value of at most {MAX_DEPTH} levels that CBOR can carry, got a {type(value).__name__} of more"
+    )
+
+
+def _parts(value: object) -> Iterable[Any]:
+    """What a value is made of."""
+    if isinstance(value, Mapping):
+        return chain(value.keys(), value.values())
+    if isinstance(value, cbor2.CBORTag):
+        return (value.value,)
+    if isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return value
+    return ()
+
+
 def _check_decodes(value: object) -> None:
-    """CBOR encodes more than it decodes: what is nested too deep, and tags that hold something else."""
+    """CBOR encodes more than it decodes, and some as something else: odd time zones, decimals that are no numbers."""
     wrapped = value
-    for _ in range(_DEEP):
+    for _ in range(_AROUND):
         wrapped = [wrapped]
     try:
-        decode(encode(wrapped))
+        found = decode(encode(wrapped))
     except CorruptData as error:
-        raise InvalidData(f"expected a value that CBOR gives back, got: {_shown(value)} ({error})") from None
+        raise InvalidData(f"expected a value that CBOR gives back, got: {shown(value)} ({error})") from None
+    for _ in range(_AROUND):
+        (found,) = found
+    if type(value) in _PLAIN and type(found) is not type(value):
+        raise InvalidData(f"expected a value that CBOR gives back, got: {shown(value)}")
 
 
 def encode_operation(once: object) -> bytes:
     """An operation id as bytes; raises `InvalidData` unless it is a str or bytes of 1 to 1,000 bytes."""
     operation = once.encode("utf-8", "surrogatepass") if isinstance(once, str) else once
     if not isinstance(operation, bytes) or not 0 < len(operation) <= 1_000:
-        raise InvalidData(f"expected an operation id of 1 to 1,000 bytes (str or bytes), got: {_shown(once)}")
+        raise InvalidData(f"expected an operation id of 1 to 1,000 bytes (str or bytes), got: {shown(once)}")
     return operation
 
 
 def _encoded_key(key: object) -> bytes:
     data = encode(key)
     if len(data) > MAX_KEY_BYTES:
-        raise TooLarge(f"a key of {len(data):,} bytes exceeds the limit of {MAX_KEY_BYTES:,}: {_shown(key)}")
+        raise TooLarge(f"a key of {len(data):,} bytes exceeds the limit of {MAX_KEY_BYTES:,}: {shown(key)}")
     return data
 
 
@@ -206,11 +263,13 @@ def _type_name(spec: object) -> str:
     return spec.strip() if isinstance(spec, str) else repr(spec)
 
 
-def _shown(value: object) -> str:
-    """The value as an error message shows it: short."""
+def shown(value: object) -> str:
+    """The value as an error message shows it, whatever it is: short."""
     if value is DELETE:
         return "a deletion (DELETE, or null in JSON), which only the combiner 'last' takes"
     try:
+        if type(value) not in _PLAIN:
+            _check_nesting(value)
         text = repr(value)
     except Exception:  # noqa: BLE001 - ints of over 4,300 digits, and foreign __repr__s
         text = "something that cannot be shown"

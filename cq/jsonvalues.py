@@ -15,7 +15,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from cq.codec import DELETE, KeyType, ValueType
+from cq.codec import DELETE, KeyType, ValueType, shown
 from cq.errors import InvalidData
 
 _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
@@ -25,6 +25,7 @@ _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "set": lambda items: {tuple(item) if isinstance(item, list) else item for item in items},
     "float": lambda number: number if isinstance(number, bool) else float(number),
 }
+_LONGEST_INT: Final = 14_000  # bits: below 4,300 digits, where `str` and `int` give up
 _WORDS: Final = ("str", "bytes", "decimal", "datetime")
 
 
@@ -74,8 +75,8 @@ def split_word(value_type: ValueType, word: str) -> tuple[str, str]:
 def to_json(value: Any) -> Any:
     """What `json.dumps` takes for a key or a value; the inverse of the functions above.
 
-    Keys of dicts become strings, and so do values that JSON has nothing for: whatever else CBOR carries,
-    and floats that are no numbers.
+    Keys of dicts become strings, and so do values that JSON has nothing for: whatever else CBOR carries, floats that
+    are no numbers, and ints of more digits than Python reads.
     """
     match value:
         case bytes():
@@ -95,10 +96,19 @@ def to_json(value: Any) -> Any:
             }
         case float():
             return value if isfinite(value) else str(value)
+        case int() if value.bit_length() > _LONGEST_INT:
+            return str(Decimal(value))
         case None | int() | str():
             return value
         case _:
-            return str(value)
+            return _text(value)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:  # a fraction of ints that are too long, say
+        return shown(value)
 
 
 def _from_json(name: str, given: Any) -> Any:
@@ -108,7 +118,7 @@ def _from_json(name: str, given: Any) -> Any:
     try:
         return convert(given)
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise InvalidData(f"expected JSON of a {name}, got: {given!r} ({error})") from None
+        raise InvalidData(f"expected JSON of a {name}, got: {shown(given)} ({error})") from None
 
 
 def _parsed(word: str, wanted: str) -> Any:
