@@ -9,11 +9,13 @@ give wrong answers (+1 and -1 folded ahead of a 5). The idea is that of Apache F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, localcontext
 from typing import Any, Final
 
-from cq.codec import DELETE
+from cq.codec import DELETE, shown
 from cq.errors import InvalidConfiguration, InvalidData
 
 
@@ -44,8 +46,27 @@ class Combiner:
     takes_delete: bool = field(default=False, kw_only=True)
 
 
+MAX_DIGITS: Final = 10_000
+"""Of a sum of decimals."""
+
+# Decimals are added exactly, since rounded sums do not associate; so a sum that has no room is an error.
+_EXACT: Final = Context(MAX_DIGITS, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation])
+
+
 def _sum(key: Any, values: Sequence[Any]) -> Any:
-    return sum(values)
+    if Decimal not in map(type, values):
+        return sum(values)
+    with _exactly():
+        return sum(values)
+
+
+@contextmanager
+def _exactly() -> Iterator[None]:
+    try:
+        with localcontext(_EXACT):
+            yield
+    except Inexact:
+        raise InvalidData(f"a sum of these decimals takes more than {MAX_DIGITS:,} digits") from None
 
 
 def _is_zero(value: Any) -> bool:
@@ -78,9 +99,10 @@ def _union(key: Any, values: Iterable[Any]) -> Any:
 
 def _counter(key: Any, values: Sequence[Mapping[Any, Any]]) -> Any:
     total: dict[Any, Any] = {}
-    for counts in values:
-        for item, count in counts.items():
-            total[item] = total.get(item, 0) + count
+    with _exactly():
+        for counts in values:
+            for item, count in counts.items():
+                total[item] = total.get(item, 0) + count
     return {item: count for item, count in total.items() if count != 0}
 
 
@@ -104,7 +126,7 @@ BUILT_IN: Final[dict[str, Combiner]] = {
 }
 """The combiners that every worker has:
 
-- `sum`: of int or Decimal (floats do not associate: their sums are approximate); a sum of 0 deletes the key.
+- `sum`: of int or Decimal, exact (floats do not associate: their sums are approximate); a sum of 0 deletes the key.
 - `minimum`, `maximum`: of numbers, str, bytes or datetimes.
 - `last`, `first`: the update committed last or first; `DELETE` as an update of `last` deletes the key.
 - `union`: of sets; an empty set deletes the key.
@@ -116,9 +138,9 @@ def resolve(combiner: str | Combiner) -> Combiner:
     """A combiner by its name, or itself; raises `InvalidConfiguration` for a name that is not built in."""
     if isinstance(combiner, Combiner):
         return combiner
-    if combiner not in BUILT_IN:
+    if not isinstance(combiner, str) or combiner not in BUILT_IN:
         raise InvalidConfiguration(
-            f"expected a combiner of {', '.join(BUILT_IN)} (or a cq.Combiner of your own), got: {combiner!r}"
+            f"expected a combiner of {', '.join(BUILT_IN)} (or a cq.Combiner of your own), got: {shown(combiner)}"
         )
     return BUILT_IN[combiner]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 import cq
 from cq import combiners
 from cq.codec import DELETE
-from cq.combiners import BUILT_IN
+from cq.combiners import BUILT_IN, counter, sum_
 from cq.errors import InvalidConfiguration, InvalidData
 
+DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "sum": st.integers(),
     "minimum": st.integers(),
@@ -77,3 +80,19 @@ def test_changes_refuse_what_is_no_count() -> None:
 def test_an_unknown_combiner_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidConfiguration, match="sum, minimum"):
         combiners.resolve("mean")
+
+
+@given(st.lists(DECIMALS, min_size=2), st.data())
+def test_decimals_add_up_exactly_in_whatever_groups(numbers: list[Decimal], data: st.DataObject) -> None:
+    middle = data.draw(st.integers(1, len(numbers) - 1))
+    first, rest = sum_.combine("key", numbers[:middle]), sum_.combine("key", numbers[middle:])
+
+    assert sum_.combine("key", [first, rest]) == sum_.combine("key", numbers)
+    assert Fraction(sum_.combine("key", numbers)) == sum(map(Fraction, numbers))
+
+
+@pytest.mark.parametrize("number", ["1E+1000000000", "1E-1000000000", "1E+999999999999999999"])
+def test_a_sum_that_takes_too_many_digits_is_an_error(number: str) -> None:
+    for combiner, values in ((sum_, [Decimal(number), 1]), (counter, [{"a": Decimal(number)}, {"a": 1}])):
+        with pytest.raises(InvalidData, match="more than 10,000 digits"):
+            combiner.combine("key", values)
