@@ -110,7 +110,10 @@ class Attempts:
 
 
 def _parse(value: bytes) -> tuple[int, list[bytes]]:
-    noted: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
-    if not isinstance(noted, list):
-        raise CorruptData(f"a note of an attempt is not one that cq wrote: {value!r}")
-    return version_of(value), noted
+    """Version and keys of a note; one that cq has not written says no more than that there is one."""
+    try:
+        noted: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
+    except CorruptData:
+        noted = None
+    is_own = isinstance(noted, list) and all(type(encoded) is bytes for encoded in noted)
+    return version_of(value), noted if is_own else []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cq import codec, keys
-from cq.config import ObserverConfig, QueueConfig, read_config
+from cq.config import MOST_GENERATIONS, ObserverConfig, QueueConfig, read_config
+from cq.errors import CorruptData
 from cq.keys import QueueKeys
 from cq.state import BucketState
 from cq.store.api import Database, Transaction, TransactionRead
@@ -13,7 +14,15 @@ from cq.store.transact import transact
 def current_generation(tr: TransactionRead, queue: str, observer: str) -> int | None:
     """The generation of an observer's data that is to be read; None when there is none yet."""
     stored = tr.get(QueueKeys(queue).observer_current(observer)).value
-    return None if stored is None else int(codec.decode(stored))
+    return None if stored is None else parse_generation(stored)
+
+
+def parse_generation(stored: bytes) -> int:
+    """The generation that is to be read, from what is stored; raises `CorruptData`."""
+    generation = codec.decode(stored)
+    if type(generation) is not int or not 0 <= generation <= MOST_GENERATIONS:
+        raise CorruptData(f"the generation of an observer is not one that cq wrote: {stored[:40]!r}")
+    return generation
 
 
 def progress(tr: TransactionRead, config: QueueConfig) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cq.codec import brief
 from cq.errors import InvalidConfiguration
 
 ObserverFunction = Callable[[Any, list["Change"]], object]
@@ -54,7 +55,7 @@ class Observer:
         name = getattr(observer, "__name__", None)
         if not callable(observer) or name is None or name == "<lambda>":
             raise InvalidConfiguration(
-                f"expected an observer to be a named function or a cq.Observer, got: {observer!r}"
+                f"expected an observer to be a named function or a cq.Observer, got: {brief(observer)}"
             )
         return cls(name, 1, observer)
 

@@ -6,12 +6,13 @@ Nothing read from a store is ever executed or unpickled. Python keys are told ap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from itertools import chain
-from typing import Any, Final, NoReturn
+from types import UnionType
+from typing import Any, Final, NoReturn, get_args
 
 import cbor2
 
@@ -32,6 +33,9 @@ DELETE: Final = cbor2.undefined
 
 MAX_DEPTH: Final = 100
 """How deep lists, dicts, sets and tags may be nested in each other."""
+
+MAX_OPERATION_BYTES: Final = 1_000
+"""An operation id."""
 
 _AROUND: Final = 2  # lists around an update or a value wherever it is stored
 _MOST_PARTS: Final = 1_000_000  # of a value; each takes a byte at least
@@ -74,7 +78,7 @@ class KeyType:
         names = tuple(_type_name(part) for part in (spec if isinstance(spec, tuple) else (spec,)))
         if not names or any(name not in _KEY_TYPES for name in names):
             raise InvalidConfiguration(
-                f"expected a key type of str, int, bytes or a tuple of them such as (str, int), got: {spec!r}"
+                f"expected a key type of str, int, bytes or a tuple of them such as (str, int), got: {brief(spec)}"
             )
         return cls(names, isinstance(spec, tuple))
 
@@ -132,7 +136,9 @@ class ValueType:
             return spec
         name = {"object": "any", "frozenset": "set"}.get(_type_name(spec).lower(), _type_name(spec).lower())
         if name not in _VALUE_TYPES:
-            raise InvalidConfiguration(f"expected a value type of {', '.join(_VALUE_TYPES)}, got: {spec!r}")
+            raise InvalidConfiguration(
+                f"expected a value type of {', '.join(_VALUE_TYPES)}, got: {brief(spec)}"
+            )
         return cls(name)
 
     def __str__(self) -> str:
@@ -178,6 +184,20 @@ def decode(data: bytes) -> Any:
         return cbor2.loads(data, semantic_decoders=_REFUSED, max_depth=MAX_DEPTH + _AROUND)
     except Exception as error:  # a decoder fed with foreign bytes raises many kinds
         raise CorruptData(f"stored bytes are not CBOR: {data[:40]!r} ({error})") from error
+
+
+def decode_list(data: bytes, types: Sequence[type | UnionType], what: str) -> list[Any]:
+    """The list of parts of just these types in these bytes; raises `CorruptData` when they are something else.
+
+    >>> decode_list(encode([1, None]), [int, bytes | None], "a pair")
+    [1, None]
+    """
+    content = decode(data)
+    if isinstance(content, list) and len(content) == len(types):
+        kinds = [get_args(each) or (each,) for each in types]
+        if all(type(part) in kind for part, kind in zip(content, kinds, strict=True)):
+            return content
+    raise CorruptData(f"{what} is not one that cq wrote: {data[:40]!r}")
 
 
 def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
@@ -245,7 +265,7 @@ def _check_decodes(value: object) -> None:
 def encode_operation(once: object) -> bytes:
     """An operation id as bytes; raises `InvalidData` unless it is a str or bytes of 1 to 1,000 bytes."""
     operation = once.encode("utf-8", "surrogatepass") if isinstance(once, str) else once
-    if not isinstance(operation, bytes) or not 0 < len(operation) <= 1_000:
+    if not isinstance(operation, bytes) or not 0 < len(operation) <= MAX_OPERATION_BYTES:
         raise InvalidData(f"expected an operation id of 1 to 1,000 bytes (str or bytes), got: {shown(once)}")
     return operation
 
@@ -260,17 +280,22 @@ def _encoded_key(key: object) -> bytes:
 def _type_name(spec: object) -> str:
     if isinstance(spec, type):
         return spec.__name__
-    return spec.strip() if isinstance(spec, str) else repr(spec)
+    return spec.strip() if isinstance(spec, str) else brief(spec)
 
 
 def shown(value: object) -> str:
-    """The value as an error message shows it, whatever it is: short."""
+    """The value as an error message shows it, whatever it is, with its type: short."""
     if value is DELETE:
         return "a deletion (DELETE, or null in JSON), which only the combiner 'last' takes"
+    return f"{brief(value)} ({type(value).__name__})"
+
+
+def brief(value: object) -> str:
+    """The value as an error message shows it, whatever it is: short."""
     try:
         if type(value) not in _PLAIN:
             _check_nesting(value)
         text = repr(value)
-    except Exception:  # noqa: BLE001 - ints of over 4,300 digits, and foreign __repr__s
+    except Exception:  # noqa: BLE001 - ints of over 4,300 digits, foreign __repr__s, and what is nested too deep
         text = "something that cannot be shown"
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+    return text if len(text) <= 80 else text[:77] + "..."

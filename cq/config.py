@@ -11,7 +11,7 @@ Pauses lie in a key of their own, the flags, which only workers read: a change o
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
 from weakref import WeakKeyDictionary
 
 from cq import codec, keys
@@ -19,7 +19,6 @@ from cq.codec import KeyType, ValueType
 from cq.errors import (
     CodeMismatch,
     CorruptData,
-    InvalidConfiguration,
     NotNow,
     QueueNotConfigured,
 )
@@ -32,6 +31,8 @@ DEFAULT_PRIORITY: Final = 10
 MAX_PRIORITY: Final = 100
 MAX_BUCKETS: Final = 4096
 DEFAULT_BUCKETS: Final = 16
+MOST_GENERATIONS: Final = (1 << 32) - 2
+"""What a key has room for, with the next one behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class ObserverConfig:
     is_built_in: bool = False
 
     def __str__(self) -> str:
-        settings = ", ".join(f"{what}={value!r}" for what, value in sorted(self.settings.items()))
+        settings = ", ".join(f"{what}={codec.brief(value)}" for what, value in sorted(self.settings.items()))
         return f"{self.name}@{self.version}" + (f"({settings})" if settings else "")
 
 
@@ -129,6 +130,11 @@ class QueueConfig:
             return None
         return replace(self, generation=self.former.generation, buckets=self.former.buckets, former=None)
 
+    def has_bucket(self, generation: int, number: int) -> bool:
+        """Whether there is such a bucket, now or in the shape before while that is being drained."""
+        shapes = (Shape(self.generation, self.buckets), self.former)
+        return any(shape and shape.generation == generation and number < shape.buckets for shape in shapes)
+
     def to_bytes(self) -> bytes:
         """As stored under the queue's `config` key."""
         return codec.encode(
@@ -160,29 +166,12 @@ class QueueConfig:
         stored = codec.decode(data)
         if isinstance(stored, dict) and isinstance(stored.get("format"), int) and stored["format"] > FORMAT:
             raise CodeMismatch(
-                f"queue {name!r} was configured by a newer version of cq (format {stored['format']}, "
+                f"queue {name!r} was configured by a newer version of cq (format {codec.brief(stored['format'])}, "
                 f"this version knows {FORMAT}): upgrade cq"
             )
         try:
-            former, audit = stored["former"], stored["audit"]
-            return cls(
-                name,
-                KeyType.parse(stored["key"]),
-                ValueType.parse(stored["value"]),
-                Named(*stored["combiner"]),
-                tuple(ObserverConfig(*observer) for observer in stored["observers"]),
-                stored["buckets"],
-                stored["generation"],
-                stored["observer_generations"],
-                stored["takes_delete"],
-                None if former is None else Shape(*former),
-                stored["told_before"],
-                stored["limited"],
-                None if audit is None else Audit(*audit),
-                stored["audits"],
-                *stored["purges"],
-            )
-        except (KeyError, TypeError, InvalidConfiguration) as error:
+            return _from_stored(name, stored)
+        except (KeyError, TypeError, ValueError) as error:
             raise CorruptData(
                 f"the configuration of queue {name!r} is not one that cq wrote: {error!r}"
             ) from error
@@ -197,6 +186,50 @@ class QueueConfig:
             "observers": [str(observer) for observer in self.observers],
             "audit": self.audit is not None,
         }
+
+
+def _from_stored(name: str, stored: Any) -> QueueConfig:
+    """The configuration that was stored; raises `KeyError`, `TypeError` or `ValueError` when it was not by cq."""
+    former, audit = stored["former"], stored["audit"]
+    config = QueueConfig(
+        name,
+        KeyType.parse(stored["key"]),
+        ValueType.parse(stored["value"]),
+        Named(*stored["combiner"]),
+        tuple(ObserverConfig(*observer) for observer in stored["observers"]),
+        stored["buckets"],
+        stored["generation"],
+        stored["observer_generations"],
+        stored["takes_delete"],
+        None if former is None else Shape(*former),
+        stored["told_before"],
+        stored["limited"],
+        None if audit is None else Audit(*audit),
+        stored["audits"],
+        *stored["purges"],
+    )
+    shapes = [(config.generation, config.buckets), *([config.former] if config.former else [])]
+    shapes += [(config.audit.generation, config.audit.buckets)] if config.audit else []
+    numbers = [config.observer_generations, config.told_before, config.purges, config.purge_generation]
+    numbers.append(config.audits)
+    numbers += [observer.generation for observer in config.observers] + [
+        generation for generation, _ in shapes
+    ]
+    named: list[Named | ObserverConfig] = [config.combiner, *config.observers]
+    if not (
+        all(type(number) is int and 0 <= number <= MOST_GENERATIONS for number in numbers)
+        and all(type(buckets) is int and 0 < buckets <= MAX_BUCKETS for _, buckets in shapes)
+        and all(
+            type(each.name) is str and type(each.version) is int and abs(each.version) < 1 << 63
+            for each in named
+        )
+        and all(type(each.settings) is dict and type(each.is_built_in) is bool for each in config.observers)
+        and all(type(what) is str for each in config.observers for what in each.settings)
+        and type(config.takes_delete) is type(config.limited) is bool
+        and (config.audit is None or type(config.audit.whole) is bool)
+    ):
+        raise ValueError("a part of it is of another type or size")
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +267,25 @@ class Flags:
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Flags:
         """The inverse; None is a queue of which nobody has said anything."""
-        return cls() if data is None else cls(**codec.decode(data))
+        if data is None:
+            return cls()
+        stored = codec.decode(data)
+        if (
+            type(stored) is not dict
+            or stored.keys() != _FLAGS.keys()
+            or not all(_is_flag(what, value) for what, value in stored.items())
+            or not 1 <= stored["priority"] <= MAX_PRIORITY
+        ):
+            raise CorruptData(f"the flags of a queue are not such as cq writes: {data[:40]!r}")
+        return cls(**stored)
+
+
+def _is_flag(what: str, value: object) -> bool:
+    kinds = _FLAGS[what]
+    return type(value) in kinds or (type(value) is int and float in kinds and abs(value) < 1 << 63)
+
+
+_FLAGS: Final = {what: get_args(kind) or (kind,) for what, kind in get_type_hints(Flags).items()}
 
 
 class _Cache:
@@ -278,8 +329,9 @@ def write_config(tr: Transaction, config: QueueConfig) -> None:
 
 
 def queue_names(tr: TransactionRead) -> list[str]:
-    """The names of all configured queues, sorted."""
-    return [keys.queue_of_entry(row.key) for row in tr.get_range(keys.QUEUES, keys.prefix_end(keys.QUEUES))]
+    """The names of all configured queues, sorted; entries that no queue can have are left out."""
+    entries = tr.get_range(keys.QUEUES, keys.prefix_end(keys.QUEUES))
+    return [name for row in entries if (name := keys.queue_of_entry(row.key)) is not None]
 
 
 def read_flags(tr: TransactionRead, name: str) -> Flags:

@@ -139,7 +139,7 @@ def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
     def rebuild(tr: Transaction) -> QueueConfig:
         current = read_config(tr, name)
         if observer not in (each.name for each in current.observers):
-            raise InvalidConfiguration(f"queue {name!r} has no observer {observer!r}")
+            raise InvalidConfiguration(f"queue {name!r} has no observer {codec.brief(observer)}")
         specs = [_spec(each) for each in current.observers]
         kept = tuple(each for each in current.observers if each.name != observer)
         return _change_observers(tr, replace(current, observers=kept), specs)
@@ -171,7 +171,9 @@ class _Asked:
             takes_delete=code.takes_delete if code else stored.takes_delete,
         )
         if type(shape.buckets) is not int or not 1 <= shape.buckets <= MAX_BUCKETS:
-            raise InvalidConfiguration(f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {shape.buckets!r}")
+            raise InvalidConfiguration(
+                f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {codec.brief(shape.buckets)}"
+            )
         code = code or BUILT_IN.get(shape.combiner.name)
         if code and code.value_types and shape.value.name not in code.value_types:
             raise InvalidConfiguration(
@@ -310,7 +312,9 @@ def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | 
     Raises `QueueNotConfigured`, and `InvalidConfiguration` for a time that is not positive.
     """
     if seconds is not None and not seconds > 0:
-        raise InvalidConfiguration(f"expected a positive number of seconds to pause for, got: {seconds!r}")
+        raise InvalidConfiguration(
+            f"expected a positive number of seconds to pause for, got: {codec.brief(seconds)}"
+        )
     until = None if seconds is None else machine.time() + seconds
     _change_flags(db, name, paused=True, reason=reason, until=until)
 
@@ -331,7 +335,9 @@ def prioritize(db: Database, name: str, priority: int) -> None:
 def check_priority(priority: object) -> int:
     """The priority itself; raises `InvalidConfiguration`."""
     if type(priority) is not int or not 1 <= priority <= MAX_PRIORITY:
-        raise InvalidConfiguration(f"expected a priority of 1 to {MAX_PRIORITY}, got: {priority!r}")
+        raise InvalidConfiguration(
+            f"expected a priority of 1 to {MAX_PRIORITY}, got: {codec.brief(priority)}"
+        )
     return priority
 
 

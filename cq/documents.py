@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cq import codec, keys
 from cq.combiners import changes
-from cq.errors import InvalidData
+from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys
 from cq.queue import CombineQueue
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
@@ -25,6 +25,7 @@ _PART_BYTES: Final = 1_000_000
 _PIECE_ITEMS: Final = 2_000
 _PIECE_BYTES: Final = 80_000
 _PAGE: Final = 1_000
+_MOST_PARTS: Final = 1_000_000  # of 20,000 items each
 
 
 class Documents:
@@ -97,11 +98,18 @@ class Documents:
 
     def _check(self, document: object) -> None:
         if not isinstance(document, bytes) or not 0 < len(document) <= codec.MAX_KEY_BYTES:
-            raise InvalidData(f"expected a document id of 1 to 8,000 bytes, got: {document!r}")
+            raise InvalidData(f"expected a document id of 1 to 8,000 bytes, got: {codec.brief(document)}")
 
     def _parts(self, tr: TransactionRead, document: bytes) -> int | None:
         header = tr.get(self._keys.document(document)).value
-        return None if header is None else int(codec.decode(header))
+        if header is None:
+            return None
+        parts = codec.decode(header)
+        if type(parts) is not int or not 0 < parts <= _MOST_PARTS:
+            raise CorruptData(
+                f"the parts of document {document!r} are not such as cq writes: {header[:40]!r}"
+            )
+        return parts
 
     def _put_part(
         self, db: Database, document: bytes, parts: int, number: int, counts: dict[Any, int]
@@ -130,8 +138,7 @@ class Documents:
     def _read_part(self, tr: TransactionRead, document: bytes, number: int) -> dict[Any, int]:
         found: dict[Any, int] = {}
         for row in tr.get_range(*self._keys.document_part(document, number), streaming_mode=WANT_ALL):
-            content = codec.decode(row.value)
-            found.update(zip(map(_hashable, content[::2]), content[1::2], strict=True))
+            found.update(_piece(row.value))
         return found
 
     def _write_part(self, tr: Transaction, document: bytes, number: int, counts: dict[Any, int]) -> None:
@@ -166,6 +173,18 @@ def _halved(content: list[Any]) -> Iterator[bytes]:
         middle = len(content) // 4 * 2
         yield from _halved(content[:middle])
         yield from _halved(content[middle:])
+
+
+def _piece(data: bytes) -> dict[Any, int]:
+    """The inverse of `_halved`; raises `CorruptData`."""
+    content = codec.decode(data)
+    try:
+        counts = dict(zip(map(_hashable, content[::2]), content[1::2], strict=True))
+    except (TypeError, ValueError, RuntimeError):
+        counts = {None: None}
+    if not all(type(count) is int for count in counts.values()):
+        raise CorruptData(f"the counts of a document are not such as cq writes: {data[:40]!r}")
+    return counts
 
 
 def _hashable(item: Any) -> Any:

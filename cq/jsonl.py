@@ -126,7 +126,7 @@ def _pair(config: QueueConfig, line: bytes) -> tuple[Any, Any]:
     try:
         # A float in between would round a decimal.
         content = json.loads(line, parse_float=Decimal if config.value.name == "decimal" else None)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidData(f"expected JSON, got: {line[:60]!r} ({error})") from None
     if not isinstance(content, dict) or content.keys() != {"key", "update"}:
         raise InvalidData(f'expected {{"key": ..., "update": ...}}, got: {line[:60]!r}')
@@ -166,4 +166,8 @@ def _add(
 
 def _read_position(tr: TransactionRead, key: bytes) -> Position:
     stored = tr.get(key).value
-    return _START if stored is None else Position(*codec.decode(stored))
+    return (
+        _START
+        if stored is None
+        else Position(*codec.decode_list(stored, (int, int, bytes), "the position in a file"))
+    )

@@ -40,6 +40,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from cq.codec import brief
 from cq.errors import CorruptData, InvalidConfiguration
 
 ROOT: Final = b"cq/"
@@ -104,7 +105,7 @@ def check_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidConfiguration(
             f"expected a queue name of 1 to 100 letters, digits, '_', '.' or '-', "
-            f"beginning with a letter or digit, got: {name!r}"
+            f"beginning with a letter or digit, got: {brief(name)}"
         )
     return name
 
@@ -114,9 +115,10 @@ def queue_entry(name: str) -> bytes:
     return QUEUES + name.encode()
 
 
-def queue_of_entry(key: bytes) -> str:
-    """The inverse of `queue_entry`."""
-    return key[len(QUEUES) :].decode()
+def queue_of_entry(key: bytes) -> str | None:
+    """The inverse of `queue_entry`; None when no queue can be called so."""
+    name = key[len(QUEUES) :].decode("ascii", "replace")
+    return name if _NAME.fullmatch(name) else None
 
 
 def worker(worker_id: bytes) -> bytes:
@@ -204,11 +206,6 @@ class QueueKeys:
     def notifications(self) -> tuple[bytes, bytes]:
         """The range of all notifications of the queue."""
         return self._notifications, prefix_end(self._notifications)
-
-    def bucket_of_notification(self, key: bytes) -> tuple[int, int]:
-        """Generation and bucket of a notification's key."""
-        generation, bucket = _BUCKET.unpack(key[len(self._notifications) :])
-        return generation, bucket
 
     # Operation ids
 

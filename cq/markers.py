@@ -11,6 +11,7 @@ from typing import Any, Final
 from cq import keys
 from cq.config import read_config
 from cq.keys import QueueKeys, version_of
+from cq.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 
@@ -51,27 +52,27 @@ class Trim:
         Rows that are added later are stamped later, so it stays true.
         """
         read_config(tr.snapshot, self._name)
-        waiting = [
-            self._keys.bucket_of_notification(row.key)
-            for row in tr.snapshot.get_range(*self._keys.notifications())
-        ]
-        firsts = [tr.snapshot.get_range(*self._keys.rows(*bucket), limit=1) for bucket in waiting]
-        oldest = [version_of(self._keys.versionstamp_of_row(row.key)) for found in firsts for row in found]
+        oldest = oldest_by_bucket(tr.snapshot, self._keys).values()
         remembered = tr.get_read_version().wait() - int(self._remember_seconds * VERSIONS_PER_SECOND)
-        return min([remembered, *oldest])
+        return min([remembered, *(version for version in oldest if version is not None)])
 
     def _trim_page(self, tr: Transaction) -> tuple[int, bytes | None]:
         """Trim one page of markers; returns how many went, and where the next page begins."""
         rows = tr.snapshot.get_range(self._begin, self._end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
         operations: dict[bytes, list[Any]] = {}
         for row in rows:
-            operations.setdefault(self._keys.parse_marker(row.key)[0], []).append(row)
+            operation, versionstamp = self._keys.parse_marker(row.key)
+            if row.key == self._keys.markers(operation)[0] + versionstamp:  # else cq has not written it
+                operations.setdefault(operation, []).append(row)
         following = None
         if len(rows) == _PAGE:
-            last = next(reversed(operations))
-            # The last one may have more markers: leave it to the next page. A page of one alone is not worth trimming.
-            following = self._keys.markers(last)[0] if len(operations) > 1 else keys.after(rows[-1].key)
-            del operations[last]
+            following = keys.after(rows[-1].key)
+            last = next(reversed(operations), None)
+            if last is not None and operations[last][-1] is rows[-1]:
+                # It may have more markers: leave it to the next page. A page of one alone is not worth trimming.
+                if len(operations) > 1:
+                    following = self._keys.markers(last)[0]
+                del operations[last]
         return sum(
             self._forget(tr, operation, markers) for operation, markers in operations.items()
         ), following

@@ -65,10 +65,14 @@ def limit(
 def check_limits(seconds: float | None, size: int | None, mode: str) -> None:
     """Raises `InvalidConfiguration` unless these are limits."""
     if mode not in MODES:
-        raise InvalidConfiguration(f"expected the mode of a limit to be {' or '.join(MODES)}, got: {mode!r}")
+        raise InvalidConfiguration(
+            f"expected the mode of a limit to be {' or '.join(MODES)}, got: {codec.brief(mode)}"
+        )
     for what, given in (("seconds", seconds), ("bytes", size)):
         if given is not None and not given > 0:
-            raise InvalidConfiguration(f"expected a positive number of {what} as a limit, got: {given!r}")
+            raise InvalidConfiguration(
+                f"expected a positive number of {what} as a limit, got: {codec.brief(given)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,9 @@ class Full:
 def read_full(tr: TransactionRead, name: str) -> Full | None:
     """The mark of a queue that is full, None when it is not."""
     stored = tr.get(QueueKeys(name).full).value
-    return None if stored is None else Full(*codec.decode(stored))
+    return (
+        None if stored is None else Full(*codec.decode_list(stored, (str, str), "the mark of a full queue"))
+    )
 
 
 _admitting: ContextVar[bool] = ContextVar("_admitting", default=False)

@@ -16,6 +16,7 @@ from cq import keys
 from cq.backfill import read_states
 from cq.changes import Change
 from cq.config import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
+from cq.errors import CorruptData
 from cq.keys import QueueKeys, place
 from cq.ledger import with_audit, without_audit
 from cq.reading import read_values
@@ -117,6 +118,8 @@ def _drop_waiting(tr: Transaction, config: QueueConfig, bucket: int) -> None:
     """Clear what was queued before the purge and what is staged, of a bucket."""
     queue = QueueKeys(config.name)
     versionstamp = tr.snapshot.get(queue.purge).value
+    if versionstamp is not None and len(versionstamp) != keys.VERSIONSTAMP_BYTES:
+        raise CorruptData(f"the mark of a purge is not one that cq wrote: {versionstamp[:40]!r}")
     if versionstamp is not None:
         tr.clear_range(*queue.rows_until(config.generation, bucket, versionstamp))
     tr.clear_range(*queue.staged_of_bucket(config.buckets, bucket))

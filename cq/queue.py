@@ -103,7 +103,7 @@ class CombineQueue:
         if operation is not None:
             tr.set_versionstamped_key(self.keys.new_marker(operation), b"")
         if config.audit is not None:
-            count_added(tr, config, _pairs(rows))
+            count_added(tr, config, _written(rows))
 
     def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:
         """The value of a key, None when it has none.
@@ -119,6 +119,7 @@ class CombineQueue:
             QueueNotConfigured, InvalidData: as for `add`.
             PendingUnreadable: with `pending`, after an add to the key's bucket in the same transaction.
             BacklogTooDeep: with `pending`, when more than 1 MB waits in the bucket.
+            InvalidData: with `pending`, when the combiner fails, as it then will in a worker.
             CodeMismatch: with `pending`, when the queue has a combiner that this `CombineQueue` was not given.
         """
         config = read_config(_snapshot(tr), self.name)
@@ -146,7 +147,8 @@ class CombineQueue:
         """
         config = read_config(_snapshot(tr), self.name)
         begin, end = self.keys.values()
-        begin = begin if after is None else keys.after(begin + after)
+        if after is not None:
+            begin = keys.after(begin + _checked_place(after))
         found: list[tuple[Any, Any]] = []
         size = 0
         for row in tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
@@ -179,8 +181,14 @@ class CombineQueue:
         values = [codec.decode(future.value) for future in (current, staged) if future.value is not None]
         if not values and not updates:
             return None
-        value = combiner.combine(key, values + updates)
-        return None if combiner.is_empty(value) else value
+        try:
+            value = combiner.combine(key, values + updates)
+            return None if combiner.is_empty(value) else value
+        except Exception as error:
+            raise InvalidData(
+                f"key {codec.brief(key)}: what waits cannot be combined, and workers will set it aside: "
+                f"{codec.shown(error)}"
+            ) from error
 
     def _queued_updates(self, snapshot: TransactionRead, config: QueueConfig, encoded: bytes) -> list[Any]:
         """The updates of a key that wait, those added under a shape before it first."""
@@ -217,6 +225,12 @@ class CombineQueue:
         return combiner
 
 
+def _checked_place(after: object) -> bytes:
+    if not isinstance(after, bytes) or len(after) > codec.MAX_KEY_BYTES + 4:
+        raise InvalidData(f"expected a continuation of a page, got: {codec.shown(after)}")
+    return after
+
+
 def _snapshot(tr: TransactionRead) -> TransactionRead:
     """The transaction's snapshot reads, or `tr` itself if it is those already."""
     return getattr(tr, "snapshot", tr)
@@ -229,7 +243,7 @@ def _group(config: QueueConfig, updates: Any, operation: bytes | None) -> dict[i
     open_rows: dict[int, list[Any]] = {}
     sizes: dict[int, int] = {}
     rows: dict[int, list[list[Any]]] = {}
-    for key, update in updates.items() if isinstance(updates, Mapping) else updates:
+    for key, update in updates.items() if isinstance(updates, Mapping) else _pairs(updates):
         encoded = encode_key(key)
         if plain_ints and type(update) is int and -_INT64 <= update < _INT64:
             size = len(encoded) + 9
@@ -247,11 +261,22 @@ def _group(config: QueueConfig, updates: Any, operation: bytes | None) -> dict[i
     return rows
 
 
-def _pairs(rows: dict[int, list[list[Any]]]) -> Iterator[tuple[bytes, Any]]:
+def _written(rows: dict[int, list[list[Any]]]) -> Iterator[tuple[bytes, Any]]:
     """The encoded keys and updates in rows to write."""
     for content in rows.values():
         for row in content:
             yield from zip(row[1::2], row[2::2], strict=True)
+
+
+def _pairs(updates: Any) -> Iterable[tuple[Any, Any]]:
+    if not isinstance(updates, Iterable):
+        raise InvalidData(
+            f"expected a dict of updates, or pairs of key and update, got: {codec.shown(updates)}"
+        )
+    for pair in updates:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidData(f"expected a pair of key and update, got: {codec.shown(pair)}")
+        yield pair[0], pair[1]
 
 
 def check_update(config: QueueConfig, key: Any, update: Any) -> int:
@@ -260,8 +285,8 @@ def check_update(config: QueueConfig, key: Any, update: Any) -> int:
         try:
             config.value.check(update)
         except InvalidData as error:
-            raise InvalidData(f"key {key!r}: {error}") from None
+            raise InvalidData(f"key {codec.brief(key)}: {error}") from None
     try:
         return len(codec.encode_value(update, MAX_UPDATE_BYTES))
     except InvalidData as error:
-        raise type(error)(f"key {key!r}: {error}") from None
+        raise type(error)(f"key {codec.brief(key)}: {error}") from None

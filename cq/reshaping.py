@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from cq import keys
 from cq.backfill import progress
+from cq.codec import brief
 from cq.config import (
     MAX_BUCKETS,
     QueueConfig,
@@ -46,7 +47,7 @@ def rebucket(db: Database, name: str, buckets: int) -> QueueConfig:
         NotNow: the queue is still being rebucketed or purged, or observers are being told of its values.
     """
     if type(buckets) is not int or not 1 <= buckets <= MAX_BUCKETS:
-        raise InvalidConfiguration(f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {buckets!r}")
+        raise InvalidConfiguration(f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {brief(buckets)}")
     return transact(db, lambda tr: _rebucket(tr, name, buckets))
 
 

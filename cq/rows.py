@@ -6,14 +6,16 @@ A row holds the updates that one transaction has for one bucket (or a part of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cq import codec
+from cq.codec import MAX_KEY_BYTES, MAX_OPERATION_BYTES
 from cq.errors import CorruptData
+from cq.foundkeys import bucket_behind, is_row, versionstamp_behind
 from cq.keys import QueueKeys, version_of
-from cq.store.api import WANT_ALL, TransactionRead
+from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,12 @@ def decode_row(key: bytes, value: bytes) -> Row:
     if not isinstance(content, list) or len(content) % 2 == 0:
         raise CorruptData(f"the queued row {key!r} holds no list of updates")
     operation, encoded_keys = content[0], content[1::2]
-    if not all(type(encoded) is bytes for encoded in encoded_keys):
+    if not all(type(encoded) is bytes and 0 < len(encoded) <= MAX_KEY_BYTES for encoded in encoded_keys):
         raise CorruptData(f"the queued row {key!r} holds keys that are not encoded")
-    if operation is not None and not isinstance(operation, bytes):
-        raise CorruptData(f"the queued row {key!r} holds an operation id that is not bytes")
+    if operation is not None and (
+        type(operation) is not bytes or not 0 < len(operation) <= MAX_OPERATION_BYTES
+    ):
+        raise CorruptData(f"the queued row {key!r} holds an operation id that is none")
     updates = list(zip(encoded_keys, content[2::2], strict=True))
     return Row(key, QueueKeys.versionstamp_of_row(key), operation, updates, len(key) + len(value))
 
@@ -86,18 +90,20 @@ def read_rows(
     elsewhere, and clearing a range behind it could take a concurrent add's row along.
     """
     backlog = Backlog([], [], at_end=True, last_key=None)
-    size = 0
+    prefix, size = bounds[0], 0
     for found in snapshot.get_range(*bounds, streaming_mode=WANT_ALL):
         if size > limit_bytes:
             backlog.at_end = False
             break
         key = found.key
-        if read_version is not None and version_of(QueueKeys.versionstamp_of_row(key)) > read_version:
+        if read_version is not None and version_of(versionstamp_behind(prefix, key)) > read_version:
             backlog.foreign = True
             break
         size += len(key) + len(found.value)
         backlog.last_key = key
         try:
+            if not is_row(prefix, key):
+                raise CorruptData(f"the key {key!r} is not one of a queued row")
             backlog.rows.append(decode_row(key, found.value))
         except CorruptData as error:
             backlog.broken.append(Broken(key, found.value, str(error)))
@@ -123,9 +129,17 @@ def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row])
 
 def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int], int | None]:
     """{(generation, number): version of the oldest row, None if it has none} of the buckets with work."""
-    waiting = [queue.bucket_of_notification(row.key) for row in tr.get_range(*queue.notifications())]
-    firsts = [tr.get_range(*queue.rows(*bucket), limit=1) for bucket in waiting]
+    waiting = notified(tr.get_range(*queue.notifications()), queue)
+    ranges = {bucket: queue.rows(*bucket) for bucket in waiting}
+    firsts = {bucket: tr.get_range(*bounds, limit=1) for bucket, bounds in ranges.items()}
     return {
-        bucket: next((version_of(queue.versionstamp_of_row(row.key)) for row in first), None)
-        for bucket, first in zip(waiting, firsts, strict=True)
+        bucket: next((version_of(versionstamp_behind(ranges[bucket][0], row.key)) for row in first), None)
+        for bucket, first in firsts.items()
     }
+
+
+def notified(notifications: Iterable[KeyValue], queue: QueueKeys) -> list[tuple[int, int]]:
+    """Generation and number of the buckets with work; keys that cq has not written are left out."""
+    prefix = queue.notifications()[0]
+    found = (bucket_behind(prefix, row.key) for row in notifications)
+    return [bucket for bucket in found if bucket is not None]

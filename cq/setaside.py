@@ -132,8 +132,17 @@ def _range(tr: TransactionRead, keys: QueueKeys, name: str, key: Any) -> tuple[b
 
 
 def _parse(keys: QueueKeys, key: bytes, value: bytes) -> Aside:
-    error, *updates = codec.decode(value)
-    return Aside(keys.parse_aside(key)[0], error, updates)
+    """What an entry says; of one that cannot be read, its bytes."""
+    encoded_key, versionstamp, piece = keys.parse_aside(key)
+    try:
+        content = codec.decode(value)
+        if not isinstance(content, list) or not content or type(content[0]) is not str:
+            raise CorruptData("an entry that was set aside is not one that cq wrote")
+        if key != keys.aside(encoded_key)[0] + versionstamp + piece.to_bytes(4, "big"):
+            raise CorruptData("the key of an entry that was set aside is not one that cq wrote")
+    except CorruptData as error:
+        return Aside(b"", str(error), [value])
+    return Aside(encoded_key, content[0], content[1:])
 
 
 def _pieces(updates: list[Any]) -> Iterator[list[Any]]:

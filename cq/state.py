@@ -8,6 +8,8 @@ from typing import Final
 from cq import codec, machine
 from cq.errors import CorruptData
 
+_TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None)
+_LONGEST_PLACE: Final = codec.MAX_KEY_BYTES + 4
 _LARGEST_REMEMBERED: Final = 200
 _ENTRY_BYTES: Final = 200  # what Python needs for an entry beside its bytes, about
 
@@ -45,11 +47,11 @@ class BucketState:
         """The inverse of `to_bytes`; None is the state of a bucket that no pass has touched."""
         if data is None:
             return cls()
-        content = codec.decode(data)
-        types = list(map(type, content)) if isinstance(content, list) else []
-        if types[:-1] != [bytes, bool, bytes, int, dict, int] or types[-1] not in (bytes, type(None)):
-            raise CorruptData(f"a bucket's state is not one that cq wrote: {data!r}")
-        return cls(*content)
+        state = cls(*codec.decode_list(data, _TYPES, "a bucket's state"))
+        places = [state.cursor, state.purging, *state.observers.values()]
+        if not all(each is None or (type(each) is bytes and len(each) <= _LONGEST_PLACE) for each in places):
+            raise CorruptData(f"a bucket's state is not one that cq wrote: {data[:40]!r}")
+        return state
 
 
 def fresh_token() -> bytes:

@@ -30,7 +30,7 @@ from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.queue import CombineQueue
 from cq.reshaping import finish_rebucket
-from cq.rows import decode_row
+from cq.rows import decode_row, notified
 from cq.setaside import Aside, read_aside
 from cq.store import OpenDatabase
 from cq.store.api import Database, Transaction
@@ -166,7 +166,7 @@ def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[tup
         read_config(tr.snapshot, name)
         keys = QueueKeys(name)
         rows = tr.snapshot.get_range(*keys.notifications())
-        found[name] = [keys.bucket_of_notification(row.key) for row in rows]
+        found[name] = notified(rows, keys)
     return found
 
 

@@ -55,6 +55,13 @@ CHECKED: Final[Mapping[str, Factory]] = {
 """`FACTORIES` that raise `InvalidConfiguration` for settings that this process has not made itself."""
 
 
+def check_settings(config: QueueConfig) -> None:
+    """Raises `InvalidConfiguration` for settings of built-in observers that are not those of their kinds."""
+    for each in config.observers:
+        if each.is_built_in and each.name in CHECKED:
+            CHECKED[each.name](config, each.settings, each.generation)
+
+
 def put_built_in(db: Database, config: QueueConfig, observer: ObserverSpec) -> QueueConfig:
     """`cq.put_observer` for one of these kinds, after a look at whether it suits the queue.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cq.changes import ObserverSpec
+from cq.codec import brief
 from cq.errors import InvalidConfiguration
 
 NAME: Final = "export"
@@ -40,7 +41,7 @@ def export_spec(
 def check_identifier(name: object) -> str:
     """The name itself; raises `InvalidConfiguration` unless every database takes it, in quotes."""
     if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_NAME or not name.isprintable():
-        raise InvalidConfiguration(f"expected a name of 1 to {MAX_NAME} printable bytes, got: {name!r}")
+        raise InvalidConfiguration(f"expected a name of 1 to {MAX_NAME} printable bytes, got: {brief(name)}")
     if name != name.strip():  # MySQL takes no name that ends with a space
         raise InvalidConfiguration(f"expected a name without spaces around it, got: {name!r}")
     return name

@@ -10,11 +10,13 @@ from cq import keys, machine
 from cq.app import App, QueueCode
 from cq.backfill import current_generation, switch_observers
 from cq.config import Flags, queue_names, read_config, read_flags
-from cq.errors import ConfigurationError, CorruptData, QueueNotConfigured
+from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigured
 from cq.keys import QueueKeys
-from cq.observers.builtin import FACTORIES
+from cq.observers.builtin import FACTORIES, check_settings
+from cq.reporting import describe
 from cq.reshaping import finish_rebucket
-from cq.store.api import Database, Transaction, Void
+from cq.rows import notified
+from cq.store.api import Database, Transaction, Void, error_code
 from cq.store.transact import transact
 
 
@@ -39,7 +41,8 @@ def find_queues(
     """
     found, watch = transact(db, lambda tr: _read(tr, app, names, is_strict))
     for name, each in found.items():
-        with suppress(QueueNotConfigured):  # it has just been deleted, of which the watch tells
+        # It may just have been deleted, of which the watch tells; what cannot be read its tasks will say.
+        with suppress(QueueNotConfigured, CorruptData):
             if not each.is_switched:
                 switch_observers(db, name)
             if each.code is not None and each.code.config.former is not None:
@@ -55,7 +58,7 @@ def _read(tr: Transaction, app: App, names: Sequence[str], is_strict: bool) -> t
         except QueueNotConfigured as error:
             if name in app.exporters:
                 continue
-            if is_strict:
+            if is_strict and name in names:
                 raise
             found[name] = Found(None, str(error))
     return found, tr.watch(keys.CHANGED)
@@ -69,13 +72,19 @@ def _find(tr: Transaction, app: App, name: str) -> Found:
         if flags.is_paused(machine.time()):
             return Found(None, f"queue {name!r} is paused ({flags.reason})", flags=flags)
         code = app.code(config, FACTORIES)
+        check_settings(config)
+        switched = all(
+            current_generation(tr.snapshot, name, each.name) == each.generation for each in config.observers
+        )
     except QueueNotConfigured:
         raise
     except (ConfigurationError, CorruptData) as error:
         return Found(None, str(error), flags=flags)
-    switched = all(
-        current_generation(tr.snapshot, name, each.name) == each.generation for each in config.observers
-    )
+    except Exception as error:
+        if error_code(error) is not None:
+            raise
+        # What the application makes its observers with holds nobody else up.
+        return Found(None, f"the code of queue {name!r} cannot be made: {describe(error)}", flags=flags)
     return Found(code, is_switched=switched, flags=flags)
 
 
@@ -84,9 +93,18 @@ def notified_buckets(db: Database, names: list[str]) -> dict[str, list[tuple[int
 
     def read(tr: Transaction) -> dict[str, list[tuple[int, int]]]:
         ranges = {name: tr.snapshot.get_range(*QueueKeys(name).notifications()) for name in names}
-        return {
-            name: [QueueKeys(name).bucket_of_notification(row.key) for row in rows]
-            for name, rows in ranges.items()
-        }
+        found = {name: notified(rows, QueueKeys(name)) for name, rows in ranges.items()}
+        return {name: _that_are(tr, name, buckets) for name, buckets in found.items()}
 
     return transact(db, read)
+
+
+def _that_are(tr: Transaction, name: str, buckets: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of these buckets that the queue has; nobody would ever come to an end with others."""
+    if not buckets:
+        return []
+    try:
+        config = read_config(tr.snapshot, name)
+    except CqError:
+        return buckets  # who looks at them says what is wrong
+    return [bucket for bucket in buckets if config.has_bucket(*bucket)]

@@ -37,8 +37,8 @@ DEFAULT_N: Final = 100
 MAX_GROUP_BYTES: Final = 500
 _MAX_ENTRY_BYTES: Final = 10_000  # FoundationDB's limit of a key
 _NUMBERS: Final = ("int", "float", "decimal", "any")
-_COUNT_BYTES: Final = 8
-_NO_ENTRIES: Final = bytes(_COUNT_BYTES)
+COUNT_BYTES: Final = 8
+_NO_ENTRIES: Final = bytes(COUNT_BYTES)
 
 
 def top(
@@ -65,10 +65,10 @@ def top(
     for what, number, least, most in (("n", n, 1, MAX_N), ("every", every, 0, 86_400_000)):
         if type(number) is not int or not least <= number <= most:
             raise InvalidConfiguration(
-                f"expected {what} of a top to be {least:,} to {most:,}, got: {number!r}"
+                f"expected {what} of a top to be {least:,} to {most:,}, got: {codec.brief(number)}"
             )
     if type(ranks) is not bool:
-        raise InvalidConfiguration(f"expected ranks of a top to be True or False, got: {ranks!r}")
+        raise InvalidConfiguration(f"expected ranks of a top to be True or False, got: {codec.brief(ranks)}")
     own = score is not None, group is not None
     settings = {"n": n, "every": every, "ranks": ranks, "score": own[0], "group": own[1]}
     factory = partial(observer, score=score, group=group) if any(own) else None
@@ -127,7 +127,7 @@ def place_of(key: Any, value: Any, score: ScoreFunction | None, group: GroupFunc
     try:
         return Place(_checked_group(name), descending(number), number)
     except InvalidData as error:
-        raise type(error)(f"key {key!r}: {error}") from None
+        raise type(error)(f"key {codec.brief(key)}: {error}") from None
 
 
 def _checked_group(group: object) -> str | None:
@@ -138,7 +138,9 @@ def _checked_group(group: object) -> str | None:
     except UnicodeEncodeError:  # a lone surrogate
         size = 0
     if not isinstance(group, str) or not 0 < size <= MAX_GROUP_BYTES:
-        raise InvalidData(f"expected a group to be text of 1 to {MAX_GROUP_BYTES} bytes, got: {group!r:.80}")
+        raise InvalidData(
+            f"expected a group to be text of 1 to {MAX_GROUP_BYTES} bytes, got: {codec.brief(group)}"
+        )
     return group
 
 
@@ -189,7 +191,7 @@ class _Index:
         sort_key = to_sort_key(self._key_type, change.key)
         if new is not None and (size := len(self._entry(new, sort_key))) > _MAX_ENTRY_BYTES:
             raise TooLarge(
-                f"key {change.key!r:.80}: with group and score an entry of {size:,} bytes exceeds the limit "
+                f"key {codec.brief(change.key)}: with group and score an entry of {size:,} bytes exceeds the limit "
                 f"of {_MAX_ENTRY_BYTES:,}"
             )
         return sort_key, old, new
@@ -207,6 +209,6 @@ class _Index:
 
 def _add(tr: Transaction, key: bytes, difference: int) -> None:
     if difference:
-        tr.add(key, difference.to_bytes(_COUNT_BYTES, "little", signed=True))
+        tr.add(key, difference.to_bytes(COUNT_BYTES, "little", signed=True))
     if difference < 0:
         tr.compare_and_clear(key, _NO_ENTRIES)  # applied behind the add, wherever others add meanwhile

@@ -12,7 +12,7 @@ from cq import machine
 from cq.app import App
 from cq.batch import Limits
 from cq.config import MAX_BUCKETS
-from cq.errors import ConfigurationError
+from cq.errors import ConfigurationError, CorruptData
 from cq.failures import FailureShare
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
@@ -153,7 +153,10 @@ class Work:
             if name in self._open and self._is_current(name, each):
                 opened[name] = self._open[name]
             elif each.code is not None:
-                opened[name] = self._opened(name, each, len(found))
+                try:
+                    opened[name] = self._opened(name, each, len(found))
+                except CorruptData as error:  # other queues go on
+                    each.code, each.problem = None, str(error)
         for name in self._app.exporters:
             if name not in found and (not self._names or name in self._names):
                 queue = self._open.get(name)

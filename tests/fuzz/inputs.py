@@ -33,6 +33,9 @@ CPU_SECONDS: Final = 20.0
 MEMORY_BYTES: Final = 100_000_000
 """What no single input may take at once."""
 
+latest: Final[list[int]] = []
+"""The seed of the latest try of `searched`."""
+
 few = settings(max_examples=EXAMPLES)
 
 
@@ -257,13 +260,13 @@ def bounded() -> Iterator[None]:
 def searched(seeds: int) -> Iterator[random.Random]:
     """Random numbers for each of so many tries; as many as the time given allows for a longer search.
 
-    Each seed is printed, so that a failure shows its own last: `CQ_FUZZ_SEED` begins with that one.
+    A failure shows its seed: `CQ_FUZZ_SEED` begins with that one.
     """
     first = int(os.environ.get("CQ_FUZZ_SEED", "0"))
     end = time.monotonic() + SECONDS
     seed = first
     while seed < first + seeds or time.monotonic() < end:
-        print(f"CQ_FUZZ_SEED={seed}")  # noqa: T201 - shown when it fails
+        latest[:] = [seed]
         yield random.Random(seed)
         seed += 1
 
