@@ -111,7 +111,7 @@ def _queue(queue: QueueStatus, seen: Overview) -> list[Any]:
     activity, export = seen.activity[queue.name], seen.exports.get(queue.name)
     return [
         queue.name,
-        queue.settings["buckets"],
+        queue.settings.get("buckets", "-"),
         queue.waiting_buckets,
         f"{about}{queue.rows:,}",
         f"{about}{queue.bytes:,}",
@@ -120,8 +120,14 @@ def _queue(queue: QueueStatus, seen: Overview) -> list[Any]:
         f"{activity.conflicts:,}",
         f"{queue.aside:,}",
         _age(export.oldest_seconds if export else None),
-        f"paused: {queue.reason}" if queue.paused else "active",
+        _state(queue),
     ]
+
+
+def _state(queue: QueueStatus) -> str:
+    if queue.problem:
+        return "unreadable"
+    return f"paused: {queue.reason}" if queue.paused else "active"
 
 
 def _worker(worker: WorkerStatus) -> list[Any]:

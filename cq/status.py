@@ -11,6 +11,7 @@ from typing import Any, Final
 from cq import keys, machine
 from cq.backfill import progress
 from cq.config import queue_names, read_config, read_flags
+from cq.errors import CqError
 from cq.keys import QueueKeys
 from cq.pressure import read_full
 from cq.rows import oldest_by_bucket
@@ -41,6 +42,7 @@ class QueueStatus:
         former_buckets: how many buckets there were before, while these are being drained; else None.
         telling: {observer that is being told of all values: buckets of which it has been told}.
         aside: pieces set aside (at most 1,000, or 1 MB of them, are counted).
+        problem: why nothing is known of the queue, as something stored of it is not cq's; else empty.
     """
 
     name: str
@@ -57,6 +59,7 @@ class QueueStatus:
     former_buckets: int | None
     telling: dict[str, int]
     aside: int
+    problem: str = ""
 
 
 def status(db: Database, name: str | None = None) -> list[QueueStatus]:
@@ -65,8 +68,11 @@ def status(db: Database, name: str | None = None) -> list[QueueStatus]:
     Reads up to 1 MB of rows for each queue, and one row for each bucket with work. Commits a transaction that writes
     nothing, whose version is the store's clock: the age of an update is told by versions, not by clocks.
     """
-    names = transact(db, lambda tr: queue_names(tr.snapshot)) if name is None else [name]
-    found = [transact(db, partial(_read, name=each)) for each in names]
+    if name is None:
+        names = transact(db, lambda tr: queue_names(tr.snapshot))
+        found = [_read_or_say(db, each) for each in names]
+    else:
+        found = [transact(db, partial(_read, name=name))]
     now = current_version(db)
     return [_aged(queue, oldest, now) for queue, oldest in found]
 
@@ -91,6 +97,15 @@ def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
 def current_version(db: Database) -> int:
     """A version at or after every commit so far, about a million more each second, also in a store that is idle."""
     return transact_versioned(db, lambda tr: tr.add_write_conflict_key(CLOCK))[1]
+
+
+def _read_or_say(db: Database, name: str) -> tuple[QueueStatus, dict[int, int]]:
+    """The status but for ages; of a queue of which something cannot be read, what that is."""
+    try:
+        return transact(db, partial(_read, name=name))
+    except CqError as error:
+        nothing = QueueStatus(name, {}, False, "", 0, 0, 0, False, None, {}, "", None, {}, 0, str(error))
+        return nothing, {}
 
 
 def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from cq import machine
 from cq.config import queue_names, read_flags
+from cq.errors import CorruptData
 from cq.keys import QueueKeys
 from cq.observers.membership import Member, read_members
 from cq.rows import oldest_by_bucket
@@ -32,21 +33,30 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
     moves versions on by a minute or two: until their next beats all workers seem dead then.
     """
     try:
-        (members, oldest), now = transact_versioned(db, _read)
+        (members, oldest, broken), now = transact_versioned(db, _read)
     except Exception as error:
         if error_code(error) is None:
             raise
         return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
-    return [*_workers(members, now, here=here), *_waiting(oldest, now, max_age)]
+    return [*_workers(members, now, here=here), *broken, *_waiting(oldest, now, max_age)]
 
 
-def _read(tr: Transaction) -> tuple[list[Member], dict[str, int]]:
-    """The workers, and {queue: version of its oldest update} of those that are not paused."""
+def _read(tr: Transaction) -> tuple[list[Member], dict[str, int], list[str]]:
+    """The workers, {queue: version of its oldest update} of those that are not paused, and which cannot be read."""
     tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
     tr.add_write_conflict_key(CLOCK)
     members = read_members(tr.snapshot)
-    oldest = {name: _oldest(tr.snapshot, name) for name in queue_names(tr.snapshot)}
-    return members, {name: version for name, version in oldest.items() if version is not None}
+    oldest: dict[str, int] = {}
+    broken = []
+    for name in queue_names(tr.snapshot):
+        try:
+            version = _oldest(tr.snapshot, name)
+        except CorruptData as error:
+            broken.append(f"queue {name!r} cannot be read: {error}")
+            continue
+        if version is not None:
+            oldest[name] = version
+    return members, oldest, broken
 
 
 def _oldest(tr: TransactionRead, name: str) -> int | None:

@@ -47,6 +47,9 @@ _OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also
 _LATE_BEATS: Final = 2  # who has not beaten for so long before its row went has not left in good order
 log = logging.getLogger("cq.worker")
 
+_ID_BYTES: Final = 8
+_LONGEST_BEAT: Final = 24 * 3600.0
+
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
 
 
@@ -126,26 +129,28 @@ class Member:
     @classmethod
     def of_row(cls, key: bytes, value: bytes) -> Member:
         """The inverse; raises `CorruptData`."""
-        try:
-            row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
-            queues = row["queues"]
-            return cls(
-                keys.worker_of(key),
-                value[:VERSIONSTAMP_BYTES],
-                float(row["every"]),
-                frozenset(row["roles"]),
-                None if queues is None else frozenset(queues),
-                str(row["host"]),
-                int(row["pid"]),
-                Report(
-                    frozenset(row["lacking"]),
-                    frozenset(row["stuck"]),
-                    frozenset(row["exporters"]),
-                    dict(row["facts"]),
-                ),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptData(f"the row of a worker is not one that cq wrote: {error!r}") from error
+        row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
+        worker = keys.worker_of(key)
+        if (
+            len(worker) != _ID_BYTES
+            or not isinstance(row, dict)
+            or not all(_is_of(row.get(what), kinds) for what, kinds in _ROW.items())
+            or not 0 < row["every"] <= _LONGEST_BEAT
+        ):
+            raise CorruptData(f"the row of a worker is not one that cq wrote: {value[:40]!r}")
+        queues = row["queues"]
+        return cls(
+            worker,
+            value[:VERSIONSTAMP_BYTES],
+            float(row["every"]),
+            frozenset(row["roles"]),
+            None if queues is None else frozenset(queues),
+            row["host"],
+            row["pid"],
+            Report(
+                frozenset(row["lacking"]), frozenset(row["stuck"]), frozenset(row["exporters"]), row["facts"]
+            ),
+        )
 
     def age(self, version: int) -> float:
         """How old its latest beat is in seconds, given a version of now."""
@@ -170,6 +175,26 @@ class Member:
             case role:
                 is_left = share.queue in lacking or f"{role}/{share.queue}" in lacking
                 return role in self.roles and not is_left
+
+
+_ROW: Final[Mapping[str, tuple[type, ...]]] = {
+    "every": (float, int),
+    "roles": (list,),
+    "queues": (list, type(None)),
+    "host": (str,),
+    "pid": (int,),
+    "lacking": (list,),
+    "stuck": (list,),
+    "exporters": (list,),
+    "facts": (dict,),
+}
+"""What a worker's row has; lists are of str."""
+
+
+def _is_of(part: Any, kinds: tuple[type, ...]) -> bool:
+    if type(part) is int and not 0 <= part < 1 << 63:
+        return False
+    return type(part) in kinds and (type(part) is not list or all(type(each) is str for each in part))
 
 
 def order(share: Share, members: Iterable[Member]) -> list[bytes]:

@@ -17,6 +17,8 @@ from cq.status import QueueStatus, current_version, status
 from cq.store.api import Database
 from cq.store.transact import transact
 
+_NUMBERS: Final = 5  # that a worker gives of a queue
+_MOST: Final = 1 << 63
 _LATE_SECONDS: Final = 10.0  # that updates wait, for a queue to be behind
 _FEW_BUCKETS: Final = 4
 _MANY_ROWS: Final = 1_000  # before the size of rows says something
@@ -120,9 +122,9 @@ def _worker(member: Member, now: int) -> WorkerStatus:
         queues=None if member.queues is None else sorted(member.queues),
         alive=member.is_alive(now),
         beat_seconds=member.age(now),
-        started=facts.get("started"),
-        buckets=facts.get("buckets", 0),
-        passes=facts.get("totals", {}).get("passes", 0),
+        started=int(_number(facts.get("started"))) or None,
+        buckets=int(_number(facts.get("buckets"))),
+        passes=int(_number(_table(facts.get("totals")).get("passes"))),
         passes_per_second=round(sum(numbers[3] for numbers in _queues(facts).values()), 2),
         left_alone=sorted(member.report.lacking),
         stuck=sorted(member.report.stuck),
@@ -138,7 +140,7 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
     at_work = [member for member in alive if member.does(Share("combine", name, 0))]
     return Activity(
         workers=len(at_work),
-        concurrency=sum(int(member.report.facts.get("concurrency", 1)) for member in at_work),
+        concurrency=sum(int(_number(member.report.facts.get("concurrency"))) or 1 for member in at_work),
         passes=passes,
         updates=updates,
         conflicts=conflicts,
@@ -147,10 +149,23 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
     )
 
 
-def _queues(facts: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
+def _queues(facts: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
     """{queue: the numbers of `Facts`}."""
-    found: Mapping[str, Sequence[Any]] = facts.get("queues", {})
-    return found
+    found = _table(facts.get("queues"))
+    return {
+        name: list(map(_number, numbers))
+        for name, numbers in found.items()
+        if isinstance(numbers, list) and len(numbers) == _NUMBERS
+    }
+
+
+def _table(found: object) -> Mapping[Any, Any]:
+    return found if isinstance(found, Mapping) else {}
+
+
+def _number(found: object) -> float:
+    """The number itself; 0 for what is none, or none that a worker would give."""
+    return found if isinstance(found, int | float) and 0 <= found < _MOST else 0
 
 
 def remarks(seen: Overview) -> list[str]:
@@ -158,7 +173,7 @@ def remarks(seen: Overview) -> list[str]:
     is_any_alive = any(worker.alive for worker in seen.workers)
     lines = [] if is_any_alive else ["no worker is alive"]
     for queue in seen.queues:
-        if is_any_alive and not (queue.paused or seen.activity[queue.name].workers):
+        if is_any_alive and not (queue.paused or queue.problem or seen.activity[queue.name].workers):
             lines.append(f"queue {queue.name!r}: nobody combines it: {_why(queue.name, seen)}")
         said = [*_of_queue(queue), *_about_buckets(queue, seen.activity[queue.name].concurrency)]
         lines += [f"queue {queue.name!r}: {each}" for each in said]
@@ -179,6 +194,8 @@ def _why(name: str, seen: Overview) -> str:
 
 def _of_queue(queue: QueueStatus) -> list[str]:
     lines = []
+    if queue.problem:
+        lines.append(f"cannot be read: {queue.problem}")
     if queue.full:
         lines.append(f"full: {queue.full}")
     if queue.former_buckets is not None:
@@ -192,6 +209,8 @@ def _of_queue(queue: QueueStatus) -> list[str]:
 
 def _about_buckets(queue: QueueStatus, concurrency: int) -> list[str]:
     """Whether another number of buckets would do better, as far as what waits tells."""
+    if queue.problem:
+        return []
     buckets: int = queue.settings["buckets"]
     if queue.former_buckets is not None or queue.paused:
         return []

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
+from cq.store.embedded import Database
 from tests.fuzz import inputs
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    """A store that does not wait for the disk: what is fed to cq is the same on either kind."""
+    with Database(tmp_path / "fuzz.db", power_safe=False) as database:
+        yield database
 
 
 @pytest.hookimpl(wrapper=True)
