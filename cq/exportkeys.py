@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.keys import ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
+from cq.keys import ROOT, VERSIONSTAMP_BYTES, QueueKeys, check_name, prefix_end
 
 _INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
 _NUMBER: Final = Struct(">I")
@@ -105,15 +105,19 @@ class ExportKeys:
         """The key of a piece of an entry that was set aside."""
         return self._aside + _NUMBER.pack(bucket) + sequence + _NUMBER.pack(piece)
 
-    def parse_aside(self, key: bytes) -> tuple[int, bytes, int]:
-        """Bucket, sequence and piece of an entry that was set aside."""
+    def parse_aside(self, key: bytes) -> tuple[int, bytes, int] | None:
+        """Bucket, sequence and piece of an entry that was set aside; None for a key that is none of one."""
         rest = key[len(self._aside) :]
+        if len(rest) != 2 * _NUMBER.size + SEQUENCE_BYTES:
+            return None
         return _NUMBER.unpack(rest[:4])[0], rest[4:-4], _NUMBER.unpack(rest[-4:])[0]
 
 
 def sequence_at(first: bytes, offset: int) -> bytes:
-    """The sequence so many entries behind another one of the same row."""
+    """The sequence so many entries behind another one of the same row; raises `CorruptData` when there is none."""
     counter = _COUNTER.unpack(first[-_COUNTER.size :])[0] + offset
+    if counter >> 8 * _COUNTER.size:
+        raise CorruptData(f"the exported row {first.hex()} has more entries than there are sequences")
     return first[: -_COUNTER.size] + _COUNTER.pack(counter)
 
 
@@ -142,5 +146,10 @@ def queue_names_below() -> tuple[bytes, bytes]:
 
 
 def name_of(key: bytes) -> str:
-    """The name of the queue that a key in that range belongs to."""
-    return key[len(ROOT) + 2 :].split(b"/", 1)[0].decode()
+    """The name of the queue that a key in that range belongs to; `InvalidConfiguration` if there can be none."""
+    return check_name(key[len(ROOT) + 2 :].split(b"/", 1)[0].decode("utf-8", "replace"))
+
+
+def behind_queue(key: bytes) -> bytes:
+    """The first key that is not of the queue, or whatever else, that a key in that range belongs to."""
+    return prefix_end(ROOT + b"q/" + key[len(ROOT) + 2 :].split(b"/", 1)[0] + b"/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cq import keys, machine
+from cq.errors import CorruptData
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
@@ -26,4 +27,6 @@ def _ensure(tr: Transaction) -> bytes:
     if found is None:
         found = machine.token_bytes(STORE_ID_BYTES)
         tr.set(keys.STORE_ID, found)
+    if len(found) != STORE_ID_BYTES:
+        raise CorruptData(f"the id of the store is not one that cq made: {found[:40]!r}")
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from cq.errors import CorruptData
 from cq.keys import QueueKeys
 
 _LENGTH: Final = Struct(">H")
@@ -95,5 +96,9 @@ def group_bytes(group: str | None) -> bytes:
 
 
 def group_of(data: bytes) -> str | None:
-    """The inverse of `group_bytes`."""
-    return data[_LENGTH.size :].decode() or None
+    """The inverse of `group_bytes`; raises `CorruptData`."""
+    try:
+        group = data[_LENGTH.size :].decode()
+    except UnicodeDecodeError:
+        raise CorruptData(f"the group of a top is not one that cq wrote: {data[:40]!r}") from None
+    return group or None

@@ -17,6 +17,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from cq import codec, machine
+from cq.backfill import parse_generation
 from cq.config import read_config
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import QueueKeys
@@ -33,6 +34,9 @@ CLOUD_BYTES: Final = 500_000
 """About what a cloud takes at most: of keys as long as that it has fewer than the n configured."""
 
 _FORMAT: Final = 1
+_MOST_VERSIONS: Final = (1 << 63) - 1
+_MOST_PIECES: Final = 1_000
+_LAST_MILLISECOND: Final = 253_402_300_799_999  # of the year 9999
 
 
 class CloudEntry(NamedTuple):
@@ -136,7 +140,7 @@ class CloudReader:
         if current.value is None:
             return missing(config)
         try:
-            check_group(config, settings_of(config, codec.decode(current.value)), self.group)
+            check_group(config, settings_of(config, parse_generation(current.value)), self.group)
         except InvalidConfiguration as error:
             return error
         of = "" if self.group is None else f", group {self.group!r}"
@@ -166,12 +170,18 @@ class Head:
     @classmethod
     def from_bytes(cls, stored: bytes) -> Head:
         """The inverse of `to_bytes`; raises `CorruptData`."""
-        fields = codec.decode(stored)
-        if not isinstance(fields, list) or len(fields) != 6 or fields[0] != _FORMAT:
+        format_, *fields = codec.decode_list(stored, (int, int, int, bytes, int, bytes), "a cloud")
+        head = cls(*fields)
+        numbers = (
+            (head.version, _MOST_VERSIONS),
+            (head.created, _LAST_MILLISECOND),
+            (head.pieces, _MOST_PIECES),
+        )
+        if format_ != _FORMAT or not all(0 <= number <= most for number, most in numbers):
             raise CorruptData(
                 "a cloud that this version of cq has not written: upgrade cq, or build the top anew"
             )
-        return cls(*fields[1:])
+        return head
 
     def to_bytes(self) -> bytes:
         """As stored."""
@@ -183,11 +193,13 @@ class Head:
         if self.pieces:
             found = [tr.get(keys.piece(group, self.version, number)) for number in range(self.pieces)]
             data = b"".join(piece.value or b"" for piece in found)
-        entries = codec.decode(data)
-        return tuple(
-            CloudEntry(tuple(key) if isinstance(key, list) else key, score, weight)
-            for key, score, weight in entries
-        )
+        try:
+            return tuple(
+                CloudEntry(tuple(key) if isinstance(key, list) else key, score, weight)
+                for key, score, weight in codec.decode(data)
+            )
+        except (TypeError, ValueError) as error:
+            raise CorruptData(f"the entries of a cloud are not such as cq writes: {error}") from None
 
 
 def encode_entries(entries: Sequence[tuple[Any, Any]]) -> bytes:

@@ -132,7 +132,7 @@ def _rows(content: list[Any]) -> list[tuple[int, bytes]]:
 def encoded_key(key: Any) -> bytes:
     """A key of an entry in CBOR; raises `InvalidData` or `TooLarge`."""
     if not isinstance(key, (str, int, bytes, tuple)) or isinstance(key, bool):
-        raise InvalidData(f"expected a key to be str, int, bytes or a tuple of them, got: {key!r}")
+        raise InvalidData(f"expected a key to be str, int, bytes or a tuple of them, got: {codec.shown(key)}")
     data = codec.encode(key)
     if len(data) > codec.MAX_KEY_BYTES:
         raise TooLarge(f"a key of {len(data):,} bytes exceeds the limit of {codec.MAX_KEY_BYTES:,}")
@@ -141,6 +141,8 @@ def encoded_key(key: Any) -> bytes:
 
 def decoded_key(data: bytes) -> Any:
     """The inverse of `encoded_key`; CBOR makes a list of a tuple."""
+    if type(data) is not bytes:
+        raise CorruptData("a key that is not encoded")
     key = codec.decode(data)
     return tuple(key) if isinstance(key, list) else key
 
@@ -198,7 +200,7 @@ def _unpack(found: Waiting, pieces: Sequence[tuple[bytes, bytes]]) -> None:
             Entry(decoded_key(key), value, sequence_at(first, number), key)
             for number, (key, value) in enumerate(zip(content[::2], content[1::2], strict=True))
         ]
-    except (CorruptData, TypeError) as error:
+    except CorruptData as error:
         found.broken.append(Broken(first, data, str(error)))
         return
     found.entries += entries

@@ -7,14 +7,15 @@ one epoch; whoever has read a batch in an earlier one must throw it away.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from cq import codec, keys, machine
-from cq.errors import CorruptData
-from cq.exportkeys import ExportKeys, name_of, queue_names_below
+from cq.errors import CorruptData, InvalidConfiguration
+from cq.exportkeys import ExportKeys, behind_queue, name_of, queue_names_below
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
@@ -206,14 +207,28 @@ def read_entries_aside(
     if behind is not None:
         begin = queue.aside_behind(behind.bucket, behind.sequence)
     for row in tr.get_range(begin, end):
-        bucket, sequence, piece = queue.parse_aside(row.key)
-        if piece == 0 and place is not None:
-            yield AsideEntry(*place, *codec.decode(data))
+        found = queue.parse_aside(row.key)
+        if found is None:
+            continue
+        bucket, sequence, piece = found
+        if place is not None and (piece == 0 or place != (bucket, sequence)):
+            yield _aside_entry(place, data)
             data = b""
         place = bucket, sequence
         data += row.value
     if place is not None:
-        yield AsideEntry(*place, *codec.decode(data))
+        yield _aside_entry(place, data)
+
+
+def _aside_entry(place: tuple[int, bytes], data: bytes) -> AsideEntry:
+    """The entry that these bytes hold; one that cannot be read has its bytes."""
+    try:
+        error, key, value = codec.decode(data)
+    except (CorruptData, TypeError, ValueError):
+        error = key = None
+    if type(error) is not str or type(key) not in (bytes, type(None)):
+        return AsideEntry(*place, "this entry is not one that cq wrote", None, data)
+    return AsideEntry(*place, error, key, value)
 
 
 def entries_aside(db: Database, queue: ExportKeys) -> Iterator[AsideEntry]:
@@ -233,11 +248,12 @@ def export_names(tr: TransactionRead) -> list[str]:
     names = []
     begin, end = queue_names_below()
     while found := tr.get_range(begin, end, limit=1).to_list():
-        name = name_of(found[0].key)
-        below = ExportKeys(name).prefix
-        if tr.get_range(below, keys.prefix_end(below), limit=1).to_list():
-            names.append(name)
-        begin = keys.prefix_end(keys.QueueKeys(name).prefix)
+        begin = behind_queue(found[0].key)
+        with suppress(InvalidConfiguration):
+            name = name_of(found[0].key)
+            below = ExportKeys(name).prefix
+            if tr.get_range(below, keys.prefix_end(below), limit=1).to_list():
+                names.append(name)
     return names
 
 

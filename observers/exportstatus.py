@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cq.backfill import current_generation
 from cq.config import queue_names, read_config
-from cq.errors import QueueNotConfigured
+from cq.errors import CqError, QueueNotConfigured
 from cq.exportkeys import ExportKeys, versionstamp_of
 from cq.keys import version_of
 from cq.observers.export import BUCKETS
@@ -40,7 +40,7 @@ class ExportStatus:
         oldest_seconds: age of the oldest entry that waits, None when there is none.
         aside: entries set aside (at most 1,000 are counted).
         state: `active`; `filling` while the export is told of all values, or rows of earlier generations are to be
-            swept; `failing`; `stopped`.
+            swept; `failing`; `stopped`; `unreadable`, when something stored of it is not cq's.
         error: the latest error, empty when nothing fails.
         failing_since: when it failed first, in seconds since 1970.
         tries: how often in a row.
@@ -65,7 +65,17 @@ def export_status(db: Database, name: str | None = None) -> list[ExportStatus]:
     """The status of one export queue, or of all; raises `QueueNotConfigured` for one that there is not."""
     names = transact(db, lambda tr: export_queues(tr, name))
     now = current_version(db)
-    return [transact(db, partial(_read, name=each, now=now)) for each in names]
+    if name is not None:
+        return [transact(db, partial(_read, name=each, now=now)) for each in names]
+    return [_read_or_say(db, each, now) for each in names]
+
+
+def _read_or_say(db: Database, name: str, now: int) -> ExportStatus:
+    """The status; of an export of which something cannot be read, what that is."""
+    try:
+        return transact(db, partial(_read, name=name, now=now))
+    except CqError as error:
+        return ExportStatus(name, None, 0, BUCKETS, 0, 0, False, None, 0, "unreadable", str(error), None, 0)
 
 
 def export_queues(tr: Transaction, name: str | None = None) -> list[str]:
@@ -78,8 +88,14 @@ def export_queues(tr: Transaction, name: str | None = None) -> list[str]:
         if name not in stored:
             read_config(tr.snapshot, name)  # raises unless there is such a queue
         return [name]
-    exported = [each for each in queue_names(tr.snapshot) if _configured(tr, each)[0] is not None]
-    return sorted({*stored, *exported})
+    return sorted({*stored, *(each for each in queue_names(tr.snapshot) if _is_exported(tr, each))})
+
+
+def _is_exported(tr: Transaction, name: str) -> bool:
+    try:
+        return _configured(tr, name)[0] is not None
+    except CqError:
+        return False  # the status of the queue itself says so
 
 
 def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
@@ -119,7 +135,7 @@ def _configured(tr: Transaction, name: str) -> tuple[str | None, bool]:
     if observer is None:
         return None, False
     settings = observer.settings
-    table = f"{settings['schema']}.{settings['table']}" if "schema" in settings else str(settings["table"])
+    table = ".".join(str(settings[part]) for part in ("schema", "table") if part in settings)
     told = current_generation(tr.snapshot, name, observer.name) == observer.generation
     swept = read_control(tr.snapshot, ExportKeys(name)).swept >= observer.generation
     return table, not (told and swept)

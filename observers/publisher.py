@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cq import codec, machine
+from cq import machine
+from cq.backfill import parse_generation
 from cq.config import ObserverConfig, QueueConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, prefix_end
 from cq.observers.cloud import CLOUD_BYTES, PIECE_BYTES, Head, digest_of, encode_entries
@@ -115,7 +116,7 @@ class Publisher(Task):
     def _is_current(self, tr: Transaction) -> bool:
         """Whether readers use this generation; a real read, so that what depends on it does not outlive it."""
         current = tr.get(self._queue.observer_current(NAME)).value
-        return current is not None and bool(codec.decode(current) == self._generation)
+        return current is not None and parse_generation(current) == self._generation
 
     def _step(self, going: _Round) -> float:
         end = prefix_end(self._keys.marks())

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from cq import codec
+from cq.backfill import parse_generation
 from cq.config import QueueConfig, read_config
-from cq.errors import CodeMismatch, InvalidConfiguration, NotReady
+from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotReady
 from cq.keys import QueueKeys, after, prefix_end
 from cq.observers.scores import Score, descending
 from cq.observers.sortkeys import from_sort_key
-from cq.observers.top import NAME, GroupFunction, ScoreFunction, place_of
+from cq.observers.top import COUNT_BYTES, NAME, GroupFunction, ScoreFunction, place_of
 from cq.store.api import WANT_ALL, Database, Range, TransactionRead, Value
 from cq.store.transact import transact
 from cq.topkeys import TopKeys, group_of
@@ -187,7 +188,7 @@ class Ranking:
         stored = _snapshot(tr).get(self._queue.observer_current(NAME)).value
         if stored is None:
             raise missing(config)
-        generation = codec.decode(stored)
+        generation = parse_generation(stored)
         return settings_of(config, generation), TopKeys(self._queue, generation)
 
     def _check_functions(self, settings: Mapping[str, Any]) -> None:
@@ -259,7 +260,11 @@ def check_group(config: QueueConfig, settings: Mapping[str, Any], group: str | N
 def entry_of(config: QueueConfig, place: bytes, score: bytes) -> Entry:
     """The entry that stands in the index at this place, with this value."""
     number = codec.decode(score)
-    return Entry(from_sort_key(config.key, place[len(descending(number)) :]), number)
+    try:
+        length = len(descending(number))
+    except InvalidData as error:
+        raise CorruptData(f"a score in the top of queue {config.name!r} is none: {error}") from None
+    return Entry(from_sort_key(config.key, place[length:]), number)
 
 
 def _bounds(
@@ -285,4 +290,6 @@ def _number(count: Value) -> int:
 
 
 def _int(count: bytes) -> int:
+    if len(count) > COUNT_BYTES:
+        raise CorruptData(f"a count of a top is not one that cq wrote: {count[:40]!r}")
     return int.from_bytes(count, "little", signed=True)

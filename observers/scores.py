@@ -20,6 +20,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Final
 
+from cq.codec import shown
 from cq.errors import InvalidData, TooLarge
 
 Score = int | Decimal | float
@@ -68,7 +69,7 @@ def _exact(score: object) -> Decimal:
         number = Decimal(score)
         if not number.is_nan():
             return number
-    raise InvalidData(f"expected a score to be an int, Decimal or float, and not NaN, got: {score!r:.80}")
+    raise InvalidData(f"expected a score to be an int, Decimal or float, and not NaN, got: {shown(score)}")
 
 
 def _signed(negative: bool, data: bytes) -> bytes:

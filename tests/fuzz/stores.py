@@ -1,0 +1,250 @@
+"""A store with something of everything that cq keeps, which can be broken and put back; and all that looks at it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+import cq
+from cq import codec, keys
+from cq.app import App
+from cq.backfill import switch_observers
+from cq.bucket import Bucket
+from cq.carrying import export_config, import_config
+from cq.config import read_config
+from cq.documents import Documents
+from cq.errors import CqError
+from cq.exportkeys import ExportKeys
+from cq.jsonl import add_jsonl
+from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
+from cq.markers import Trim
+from cq.observers.builtin import CHECKED, FACTORIES
+from cq.observers.cloud import CloudReader
+from cq.observers.exporting import ExportTask
+from cq.observers.exportspec import export_spec
+from cq.observers.exportstate import Failure, entries_aside, set_entry_aside, stop, write_failure
+from cq.observers.exportstatus import export_status
+from cq.observers.health import health
+from cq.observers.jobs import Task
+from cq.observers.measuring import measure
+from cq.observers.membership import ROLES, Membership, Report
+from cq.observers.overview import overview, remarks
+from cq.observers.publisher import publishers
+from cq.observers.ranking import Ranking
+from cq.observers.top import top
+from cq.observers.totals import Totals
+from cq.observers.work import Work
+from cq.pressure import compare
+from cq.setaside import drop_aside, read_aside, retry_aside, set_aside
+from cq.status import status
+from cq.store.api import METADATA_VERSION, error_code
+from cq.store.embedded import Database
+from cq.store.transact import transact
+from tests.helpers import add
+
+LINES: Final = b'{"key": "line", "update": 1}\n' * 3
+_ALL: Final = keys.ROOT, keys.prefix_end(keys.ROOT)
+_EVERY: Final = {"words": "sum", "tags": "union", "other": "sum"}
+
+
+def observe(tr: Any, changes: Any) -> None:
+    """An application's observer: passes leave notes of their attempts."""
+
+
+def app() -> App:
+    """The code of the queue "watched"."""
+    found = App()
+    found.queue("watched", observers=[observe])
+    return found
+
+
+def buckets(db: Any, name: str) -> list[Bucket]:
+    """All buckets of a queue, as a worker would have them."""
+    code = app().code(transact(db, lambda tr: read_config(tr, name)), FACTORIES)
+    return [Bucket(db, shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
+
+
+def combine(db: Any, name: str) -> None:
+    """Passes over all buckets, until nothing is left to do."""
+    for bucket in buckets(db, name):
+        for _ in range(100):
+            if not bucket.combine().more:
+                break
+        else:
+            raise AssertionError(f"bucket {bucket.bucket} is not drained after 100 passes")
+
+
+def make(db: Database) -> None:
+    """Something of everything."""
+    cq.configure(db, "words", buckets=2, observers=[top(3, every=0, ranks=True), export_spec("words")])
+    cq.configure(db, "tags", value=set, combiner="union", buckets=2)
+    cq.configure(db, "pairs", key=(str, int), value="any", combiner="last", buckets=1)
+    cq.configure(db, "other", buckets=2)
+    app().configure(db, "watched", buckets=1)
+    cq.limit(db, "words", seconds=1000.0, size=10**9)
+    words = cq.CombineQueue("words")
+    add(db, "words", {"a": 1, "b": 2}, [("a", 5)], once="op")
+    add(db, "tags", {"x": {"red", "green"}})
+    add(db, "pairs", {("p", 1): [1, {"deep": 2.5}]})
+    add(db, "other", {"safe": 1})
+    add(db, "watched", {"w": 1})
+    Documents(words).put(db, b"doc", {"a": 1, "c": 2})
+    add_jsonl(db, words, io.BytesIO(LINES), name=b"file")
+    for name in ("words", "tags", "pairs", "other", "watched"):
+        combine(db, name)
+    _publish(db)
+    rebuild_rows(db)
+
+
+def rebuild_rows(db: Database) -> None:
+    """Also what is there only while something is under way."""
+    add(db, "words", {"a": 1, "d": 4}, once="second")
+    add(db, "words", {"b": 1})
+    add(db, "tags", {"x": {"blue"}, "y": {"red"}})
+    add(db, "pairs", {("q", 2): "text"})
+    add(db, "watched", {"w": 1})
+    words, exports = QueueKeys("words"), ExportKeys("words")
+
+    def write(tr: Any) -> None:
+        tr.set(words.staged(b"aa"), b"\x05")
+        tr.set(words.full, codec.encode(["admit", "why"]))
+        set_aside(tr, words, b"ab", "an error", [1, 2])
+        set_aside(tr, words, b"", "a row", [b"raw"])
+        write_failure(tr, exports, Failure(1, "an error", 5.0, 2))
+        set_entry_aside(tr, exports, 1, bytes(22), "an error", b"aa", 5)
+
+    transact(db, write)
+    transact(db, lambda tr: stop(tr, exports, 0, "stopped"))
+    for name in ("watched",):
+        for bucket in buckets(db, name):
+            bucket.attempts.begin(0)
+            bucket.attempts.cautious = True
+            bucket.attempts.note([b"aw"])
+    member = Membership(db, identity="another")
+    member.beat(
+        Report(
+            lacking=frozenset({"tags"}),
+            facts={"queues": {"words": [1, 2, 3, 4.0, 5.0]}, "totals": {"passes": 1}},
+        )
+    )
+
+
+def _publish(db: Database) -> None:
+    switch_observers(db, "words")
+    config = transact(db, lambda tr: read_config(tr, "words"))
+    for task in publishers(db, config, config.observers[0]):
+        run_task(task)
+
+
+def run_task(task: Task) -> None:
+    """A few steps of it."""
+    for _ in range(5):
+        if task.run() != 0.0:
+            break
+
+
+def contents(db: Database) -> dict[bytes, bytes]:
+    """All that cq keeps."""
+    return transact(db, lambda tr: {row.key: row.value for row in tr.snapshot.get_range(*_ALL)})
+
+
+def put(db: Database, rows: dict[bytes, bytes]) -> None:
+    """Have just this in the store."""
+
+    def write(tr: Any) -> None:
+        tr.clear_range(*_ALL)
+        for key, value in rows.items():
+            tr.set(key, value)
+        tr.set_versionstamped_value(METADATA_VERSION, INCOMPLETE_VERSIONSTAMP)
+
+    transact(db, write)
+
+
+def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """All that looks at a queue, or at all of them."""
+    handle, code = cq.CombineQueue(name), app()
+    words = name == "words"
+    key: Any = {"pairs": ("p", 1), "words": "a", "tags": "x", "watched": "w"}[name]
+    update: Any = {"pairs": 1, "tags": {"x"}}.get(name, 1)
+
+    def read(what: Callable[[Any], object]) -> Callable[[], object]:
+        return lambda: transact(db, what)
+
+    yield "get", read(lambda tr: handle.get(tr, key))
+    yield "get pending", read(lambda tr: handle.get(tr, key, pending=True))
+    yield "get_many", read(lambda tr: handle.get_many(tr, [key]))
+    yield "items", read(handle.items)
+    yield "scan", lambda: list(islice(handle.scan(db), 100))
+    yield "add", lambda: add(db, name, {key: update}, once="third")
+    yield "status", lambda: status(db)
+    yield "overview", lambda: remarks(overview(db))
+    yield "health", lambda: health(db)
+    yield "measure", read(lambda tr: measure(tr, name))
+    yield "compare", lambda: compare(db, name)
+    yield "exports", lambda: export_status(db)
+    yield "exports aside", lambda: list(islice(entries_aside(db, ExportKeys(name)), 100))
+    yield "aside", read(lambda tr: read_aside(tr, name))
+    yield "beat", lambda: Membership(db).beat(Report())
+    yield "load", lambda: _load(db, code)
+    yield "trim", lambda: _trim(db, name)
+    yield "export-config", lambda: import_config(db, export_config(db), code, CHECKED)
+    yield "combine", lambda: combine(db, name)
+    yield "retry", lambda: retry_aside(db, name)
+    yield "drop", lambda: drop_aside(db, name)
+    yield "configure", lambda: cq.configure(db, name, observers=[])
+    yield "pause", lambda: cq.pause(db, name)
+    yield "resume", lambda: cq.resume(db, name)
+    yield "prioritize", lambda: cq.prioritize(db, name, 5)
+    yield "limit", lambda: cq.limit(db, name, size=5)
+    if words:
+        yield "documents", lambda: _documents(db, handle)
+        yield "jsonl", lambda: add_jsonl(db, handle, io.BytesIO(LINES), name=b"file")
+        yield "top", read(lambda tr: Ranking(name).page(tr, values=True))
+        yield "groups", read(lambda tr: Ranking(name).groups(tr))
+        yield "count", read(lambda tr: (Ranking(name).count(tr), Ranking(name).count(tr, lowest=1)))
+        yield "rank", read(lambda tr: Ranking(name).rank(tr, key))
+        yield "cloud", read(lambda tr: CloudReader(name).read(tr))
+        yield "publish", lambda: _publish(db)
+        yield "export", lambda: _export(db)
+    yield "purge", lambda: cq.purge(db, name)
+    yield "combine it away", lambda: combine(db, name)
+    yield "rebucket", lambda: cq.rebucket(db, name, 3)
+    yield "combine again", lambda: combine(db, name)
+    yield "delete", lambda: cq.delete(db, name)
+
+
+SURE: Final = {"status", "overview", "health", "exports", "beat", "load"}
+"""Those of them that are about all queues, and so work whatever is broken of one."""
+
+
+def _load(db: Database, code: App) -> None:
+    Work(db, code, [], {*ROLES, "measure"}, Totals(), None).load()[1].cancel()
+
+
+def _trim(db: Database, name: str) -> None:
+    trim = Trim(db, name, 0.0)
+    for _ in range(10):
+        if not trim.step():
+            return
+    raise AssertionError("trimming comes to no end")
+
+
+def _documents(db: Database, handle: cq.CombineQueue) -> None:
+    documents = Documents(handle)
+    list(islice(documents.ids(db), 100))
+    transact(db, partial(documents.counts, document=b"doc"))
+    documents.put(db, b"doc", {"a": 2})
+    documents.remove(db, b"doc")
+
+
+def _export(db: Database) -> None:
+    for bucket in range(8):
+        run_task(ExportTask(db, "words", bucket, lambda batch: None))
+
+
+def is_clear(error: BaseException) -> bool:
+    """Whether it is an error of cq's own, or of the store."""
+    return isinstance(error, CqError) or error_code(error) is not None

@@ -1,0 +1,218 @@
+"""Whatever becomes of any row that cq keeps: each call works or says in one of cq's errors what is wrong.
+
+What is about all queues works in any case, and the other queues go on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cq
+from cq import codec
+from cq.codec import KeyType, ValueType
+from cq.config import Named, QueueConfig
+from cq.documents import Documents
+from cq.exportkeys import ExportKeys
+from cq.keys import INCOMPLETE_VERSIONSTAMP, ROOT, STORE_ID, QueueKeys, queue_entry
+from cq.observers.exporting import ExportTask
+from cq.observers.exportstate import entries_aside, export_names
+from cq.observers.exportstatus import export_status
+from cq.observers.health import health
+from cq.observers.overview import overview, remarks
+from cq.status import status
+from cq.store.api import METADATA_VERSION
+from cq.store.transact import transact
+from cq.storeid import ensure_store_id
+from tests.fuzz import stores
+from tests.fuzz.inputs import BOMBS, bounded, broken, mutated, searched
+from tests.helpers import add, get
+
+QUEUES = "words", "tags", "pairs", "watched"
+
+
+@pytest.fixture
+def rows(db: Any) -> dict[bytes, bytes]:
+    """All that a store has with something of everything."""
+    stores.make(db)
+    return stores.contents(db)
+
+
+def kind_of(key: bytes) -> bytes:
+    """What kind of a row it is: the first bytes behind the queue's prefix."""
+    parts = key.split(b"/", 3)
+    return parts[2] + parts[3][:2] if len(parts) > 3 else parts[1]
+
+
+def queue_of(key: bytes, rng: random.Random) -> str:
+    """The queue that it is of, any when it is of none."""
+    name = key.split(b"/")[2].decode() if key.startswith(ROOT + b"q/") else ""
+    return name if name in QUEUES else rng.choice(QUEUES)
+
+
+def break_one(rows: dict[bytes, bytes], rng: random.Random) -> tuple[bytes, dict[bytes, bytes]]:
+    """The rows with one that is broken, and its key."""
+    kinds = defaultdict(list)
+    for key in rows:
+        kinds[kind_of(key)].append(key)
+    key = rng.choice(kinds[rng.choice(sorted(kinds))])
+    match rng.randrange(8):
+        case 0 if key.startswith(ROOT + b"q/"):  # another key, of the same kind
+            parts = key.split(b"/", 3)
+            other = b"/".join([*parts[:3], parts[3][:1] + mutated(parts[3][1:], rng)[:3_000]])
+            return key, {**rows, other: rng.choice((rows[key], broken(rows[key], rng)))}
+        case 1:  # another key, of any kind
+            return key, {
+                **rows,
+                key[: 3 + rng.randrange(len(key))] + rng.randbytes(rng.randrange(4)): rows[key],
+            }
+        case _:
+            return key, {**rows, key: broken(rows[key], rng)}
+
+
+def test_whatever_is_broken_all_that_looks_at_it_says_so(db: Any, rows: dict[bytes, bytes]) -> None:
+    for rng in searched(40):
+        key, changed = break_one(rows, rng)
+        stores.put(db, changed)
+        name = queue_of(key, rng)
+        for what, look in stores.looks(db, name):
+            try:
+                look()
+            except Exception as error:
+                if what in stores.SURE or not stores.is_clear(error):
+                    error.add_note(f"{what} of queue {name!r}, with {key!r} broken: {changed[key][:60]!r}")
+                    raise
+        if not key.startswith(QueueKeys("other").prefix):
+            before = get(db, "other", "safe")
+            add(db, "other", {"safe": 1})
+            stores.combine(db, "other")
+            assert get(db, "other", "safe") == before + 1
+
+
+def test_bombs_in_any_place_take_little_time_and_memory(db: Any, rows: dict[bytes, bytes]) -> None:
+    for rng in searched(10):
+        key, bomb = rng.choice(sorted(rows)), rng.choice(sorted(BOMBS))
+        stores.put(db, {**rows, key: BOMBS[bomb][:99_000]})
+        with bounded():
+            for _, look in stores.looks(db, queue_of(key, rng)):
+                try:
+                    look()
+                except Exception as error:
+                    if not stores.is_clear(error):
+                        error.add_note(f"{bomb} in {key!r}")
+                        raise
+
+
+BROKEN: dict[str, Callable[[QueueKeys], tuple[bytes, bytes]]] = {
+    "config": lambda keys: (keys.config, b"\xff"),
+    "an endless number of buckets": lambda keys: (keys.config, with_buckets(10**12)),
+    "flags": lambda keys: (keys.flags, codec.encode({"paused": []})),
+    "the mark of a full queue": lambda keys: (keys.full, b"\x05"),
+}  # fmt: skip
+
+
+def with_buckets(number: int) -> bytes:
+    """A configuration of so many buckets."""
+    config = QueueConfig("", KeyType.parse(str), ValueType.parse(int), Named("sum", 1), (), 16)
+    return codec.encode({**codec.decode(config.to_bytes()), "buckets": number})
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_queue_that_cannot_be_read_is_named_beside_the_others(db: Any, what: str) -> None:
+    cq.configure(db, "good", buckets=1)
+    cq.configure(db, "bad", buckets=1)
+    add(db, "good", {"a": 1})
+
+    def change(tr: Any) -> None:
+        tr.set(*BROKEN[what](QueueKeys("bad")))
+        tr.set_versionstamped_value(METADATA_VERSION, INCOMPLETE_VERSIONSTAMP)
+
+    transact(db, change)
+
+    bad, good = status(db)
+    assert (good.rows, good.problem) == (1, "")
+    assert (bad.name, bad.rows) == ("bad", 0)
+    assert bad.problem
+    said = remarks(overview(db))
+    assert any(line.startswith("queue 'bad': cannot be read: ") for line in said)
+    assert not any("nobody combines it" in line and "'bad'" in line for line in said)
+    if what == "flags":
+        assert any(line.startswith("queue 'bad' cannot be read: ") for line in health(db))
+
+
+def test_entries_of_queues_that_there_are_not_are_passed_over(db: Any) -> None:
+    cq.configure(db, "good")
+
+    def litter(tr: Any) -> None:
+        for name in (b"", b"\xff\xfe", b"a/b", b"x" * 500, b"-"):
+            tr.set(queue_entry("") + name, b"")
+            tr.set(ROOT + b"q/" + name + b"/e", b"")
+        tr.set(queue_entry("nothing"), b"")
+
+    transact(db, litter)
+
+    assert [each.name for each in status(db)] == ["good", "nothing"]
+    assert transact(db, export_names) == []
+
+
+def test_exports_that_cannot_be_read_are_named_beside_the_others(db: Any, rows: dict[bytes, bytes]) -> None:
+    stores.put(db, {**rows, ExportKeys("words").control: b"\xff", ExportKeys("else").stopped: b""})
+
+    found = {each.name: each for each in export_status(db)}
+
+    assert found["words"].state == "unreadable"
+    assert "CBOR" in found["words"].error
+
+
+def test_what_was_set_aside_of_an_export_is_listed_although_some_cannot_be_read(db: Any) -> None:
+    keys = ExportKeys("words")
+
+    def litter(tr: Any) -> None:
+        tr.set(keys.aside_piece(1, bytes(22), 0), codec.encode(["an error", b"aa", 5]))
+        tr.set(keys.aside_piece(1, bytes(21) + b"\x01", 0), codec.encode([1, 2]))
+        tr.set(keys.aside_piece(2, bytes(22), 7), b"\xff")
+        tr.set(keys.aside()[0] + b"short", b"")
+
+    transact(db, litter)
+
+    found = list(entries_aside(db, keys))
+    assert [each.encoded_key for each in found] == [b"aa", None, None]
+    assert found[1].value == codec.encode([1, 2])
+
+
+def test_an_exported_row_of_too_many_sequences_is_set_aside(db: Any) -> None:
+    keys, seen = ExportKeys("words"), list[Any]()
+    sequence = b"\x00\x00\x00\x01" + bytes(10) + b"\xff" * 8
+    for number, row in enumerate((codec.encode([b"aa", 1, b"ab", 2]), codec.encode(["a", 1]), b"\xff")):
+        key = keys.row(1, sequence[:13] + bytes((number,)) + sequence[14:])
+        transact(db, lambda tr, key=key, row=row: tr.set(key, b"\x00" + row))  # type: ignore[misc]
+    good = keys.row(1, b"\x00\x00\x00\x01" + bytes(9) + b"\x09" + bytes(8))
+    transact(db, lambda tr: tr.set(good, b"\x00" + codec.encode([b"ac", 3])))
+
+    task = ExportTask(db, "words", 1, lambda batch: seen.extend(entry.key for entry in batch))
+    stores.run_task(task)
+
+    assert (seen, task.problem) == (["c"], "")
+    assert len(list(entries_aside(db, keys))) == 3
+
+
+@pytest.mark.parametrize("header", list(map(codec.encode, (0, -1, 2**63, 10**12, "1", [], None))))
+def test_documents_of_endless_parts_are_refused(db: Any, header: bytes) -> None:
+    cq.configure(db, "words")
+    documents = Documents(cq.CombineQueue("words"))
+    transact(db, lambda tr: tr.set(QueueKeys("words").document(b"doc"), header))
+
+    with pytest.raises(cq.CorruptData, match="parts of document"):
+        documents.put(db, b"doc", {"a": 1})
+    with pytest.raises(cq.CorruptData, match="parts of document"):
+        documents.remove(db, b"doc")
+
+
+def test_a_store_id_of_another_kind_is_refused(db: Any) -> None:
+    transact(db, lambda tr: tr.set(STORE_ID, b"x"))
+    with pytest.raises(cq.CorruptData, match="id of the store"):
+        ensure_store_id(db)
