@@ -57,6 +57,13 @@ def located(url: str | None = None) -> tuple[str, str]:
         raise InvalidUrl(f"{source} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster")
     if scheme == "embedded" and not path:
         raise InvalidUrl(f"{source} names no file: write embedded:PATH, for example {DEFAULT_URL}")
+    try:
+        if b"\x00" in os.fsencode(path):
+            raise ValueError
+    except ValueError:
+        raise InvalidUrl(
+            f"{source} names no file: a path has no NUL, and nothing that the system cannot spell"
+        ) from None
     return scheme, os.path.expanduser(path)
 
 

@@ -40,9 +40,10 @@ def check_cluster_file(path: str) -> None:
     try:
         with Path(path).open("rb") as file:
             content = file.read(_SIZE_MAX)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # of a path that no system takes
+        why = error.strerror if isinstance(error, OSError) else error
         raise StoreUnreachable(
-            f"cannot read the cluster file {path}: {error.strerror}; copy it from a server of the cluster, "
+            f"cannot read the cluster file {path}: {why}; copy it from a server of the cluster, "
             "or name another one: fdb:/path/to/fdb.cluster"
         ) from error
     if not is_connection_string(content.decode("utf-8", "replace")):

@@ -75,6 +75,10 @@ def check(path: Path) -> bool:
     try:
         if _known(identify(path)):
             return True
+        if not (
+            path.is_file() or path.is_dir()
+        ):  # a store made in its place would take a device or a pipe away
+            raise NotAStore(f"{path} is no regular file: name one, or one that does not exist yet")
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
