@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from cq.codec import brief
 from cq.errors import InvalidConfiguration
+
+_LONGEST_NAME: Final = 200
 
 ObserverFunction = Callable[[Any, list["Change"]], object]
 """Called as `function(tr, changes)` in the pass's transaction."""
@@ -60,6 +62,18 @@ class Observer:
         return cls(name, 1, observer)
 
 
+def check_named(what: str, name: object, version: object) -> None:
+    """Raises `InvalidConfiguration` unless a combiner or an observer can be called so."""
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        raise InvalidConfiguration(
+            f"expected the name of {what} to be 1 to {_LONGEST_NAME} printable characters, got: {brief(name)}"
+        )
+    if type(version) is not int or not 0 <= version < 1 << 63:
+        raise InvalidConfiguration(
+            f"expected the version of {what} {name!r} to be an int, got: {brief(version)}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ObserverSpec:
     """An observer that is made from settings, which are stored with the queue: the built-in kinds are.
@@ -78,3 +92,14 @@ class ObserverSpec:
     version: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     factory: Callable[[Any, Mapping[str, Any], int], ObserverFunction] | None = None
+
+
+def check_spec(spec: ObserverSpec) -> ObserverSpec:
+    """The spec itself; raises `InvalidConfiguration` unless it can be stored."""
+    check_named("observer", spec.name, spec.version)
+    if not isinstance(spec.settings, Mapping) or not all(type(what) is str for what in spec.settings):
+        raise InvalidConfiguration(
+            f"expected the settings of observer {spec.name!r} to be a dict with keys of str, "
+            f"got: {brief(spec.settings)}"
+        )
+    return spec

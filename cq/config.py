@@ -136,8 +136,8 @@ class QueueConfig:
         return any(shape and shape.generation == generation and number < shape.buckets for shape in shapes)
 
     def to_bytes(self) -> bytes:
-        """As stored under the queue's `config` key."""
-        return codec.encode(
+        """As stored under the queue's `config` key; raises `InvalidData` for settings that cannot be."""
+        return codec.encode_value(
             {
                 "format": FORMAT,
                 "key": str(self.key),

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cq import codec, keys, machine
 from cq.audit import include_all
 from cq.backfill import clear_abandoned
-from cq.changes import Observer, ObserverFunction, ObserverSpec
+from cq.changes import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
 from cq.codec import KeyType, ValueType
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config import (
@@ -33,7 +33,7 @@ from cq.config import (
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
 from cq.ledger import with_audit, without_audit
-from cq.pressure import check_limits
+from cq.pressure import check_limits, is_positive
 from cq.purging import read_purging
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -101,6 +101,8 @@ def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig
 
     Raises `QueueNotConfigured`.
     """
+
+    check_spec(observer)
 
     def put(tr: Transaction) -> QueueConfig:
         current = read_config(tr, name)
@@ -170,6 +172,8 @@ class _Asked:
             buckets=stored.buckets if self.buckets is None else self.buckets,
             takes_delete=code.takes_delete if code else stored.takes_delete,
         )
+        if code:
+            check_named("combiner", code.name, code.version)
         if type(shape.buckets) is not int or not 1 <= shape.buckets <= MAX_BUCKETS:
             raise InvalidConfiguration(
                 f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {codec.brief(shape.buckets)}"
@@ -190,13 +194,17 @@ _NEW: Final = QueueConfig(
 
 
 def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
+    if not isinstance(observers, Sequence):
+        raise InvalidConfiguration(f"expected a list of observers, got: {codec.brief(observers)}")
     specs = []
     for each in observers:
         if isinstance(each, ObserverSpec):
-            specs.append(each)
+            specs.append(check_spec(each))
         else:
             observer = Observer.of(each)
-            specs.append(ObserverSpec(observer.name, observer.version, factory=_of_the_application))
+            specs.append(
+                check_spec(ObserverSpec(observer.name, observer.version, factory=_of_the_application))
+            )
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         raise InvalidConfiguration(f"expected observers of different names, got: {', '.join(names)}")
@@ -311,10 +319,12 @@ def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | 
 
     Raises `QueueNotConfigured`, and `InvalidConfiguration` for a time that is not positive.
     """
-    if seconds is not None and not seconds > 0:
+    if seconds is not None and not is_positive(seconds):
         raise InvalidConfiguration(
             f"expected a positive number of seconds to pause for, got: {codec.brief(seconds)}"
         )
+    if not isinstance(reason, str):
+        raise InvalidConfiguration(f"expected the reason of a pause to be text, got: {codec.brief(reason)}")
     until = None if seconds is None else machine.time() + seconds
     _change_flags(db, name, paused=True, reason=reason, until=until)
 

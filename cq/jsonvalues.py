@@ -15,7 +15,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from cq.codec import DELETE, KeyType, ValueType, shown
+from cq.codec import DELETE, KeyType, ValueType, brief, shown
 from cq.errors import InvalidData
 
 _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
@@ -68,7 +68,7 @@ def split_word(value_type: ValueType, word: str) -> tuple[str, str]:
     end = len(word.rstrip("=")) if value_type.name == "bytes" else len(word)
     place = word.rfind("=", 0, end)
     if place < 0:
-        raise InvalidData(f"expected KEY=UPDATE, got: {word!r}")
+        raise InvalidData(f"expected KEY=UPDATE, got: {brief(word)}")
     return word[:place], word[place + 1 :]
 
 
@@ -118,7 +118,7 @@ def _from_json(name: str, given: Any) -> Any:
     try:
         return convert(given)
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise InvalidData(f"expected JSON of a {name}, got: {shown(given)} ({error})") from None
+        raise InvalidData(f"expected JSON of a {name}, got: {shown(given)} ({str(error)[:80]})") from None
 
 
 def _parsed(word: str, wanted: str) -> Any:

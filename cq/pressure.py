@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from cq import codec, machine
@@ -69,10 +69,15 @@ def check_limits(seconds: float | None, size: int | None, mode: str) -> None:
             f"expected the mode of a limit to be {' or '.join(MODES)}, got: {codec.brief(mode)}"
         )
     for what, given in (("seconds", seconds), ("bytes", size)):
-        if given is not None and not given > 0:
+        if given is not None and not is_positive(given, int if what == "bytes" else float):
             raise InvalidConfiguration(
                 f"expected a positive number of {what} as a limit, got: {codec.brief(given)}"
             )
+
+
+def is_positive(number: object, kind: type = float) -> bool:
+    """Whether it is a positive number that can be reckoned with; with int for its kind, only ints are."""
+    return type(number) in (int, kind) and 0 < cast(float, number) < 1 << 63
 
 
 @dataclass(frozen=True, slots=True)

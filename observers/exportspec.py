@@ -40,7 +40,11 @@ def export_spec(
 
 def check_identifier(name: object) -> str:
     """The name itself; raises `InvalidConfiguration` unless every database takes it, in quotes."""
-    if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_NAME or not name.isprintable():
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name.encode("utf-8", "replace")) <= MAX_NAME
+        or not name.isprintable()
+    ):
         raise InvalidConfiguration(f"expected a name of 1 to {MAX_NAME} printable bytes, got: {brief(name)}")
     if name != name.strip():  # MySQL takes no name that ends with a space
         raise InvalidConfiguration(f"expected a name without spaces around it, got: {name!r}")
@@ -48,7 +52,7 @@ def check_identifier(name: object) -> str:
 
 
 def _checked_env(name: str) -> str:
-    if not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier():
         # Not shown: somebody may have given the URL itself, with its password.
         raise InvalidConfiguration("expected the name of an environment variable, such as CQ_REPORTING_URL")
     return name

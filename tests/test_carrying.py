@@ -282,7 +282,7 @@ URL = "postgresql://me:secret@host/db"
         ([*OBSERVERS, 0, "settings", "score", True], "observer 'top' of queue 'second' has settings that are not"),
         ([*OBSERVERS, 1, "settings", "url", URL], "observer 'export' of queue 'second' has settings that are not"),
         ([*OBSERVERS, 1, "settings", "url_env", URL], "expected the name of an environment variable"),
-        ([*OBSERVERS, 1, "settings", "url_env", 5], "observer 'export' of queue 'second' has settings that are not"),
+        ([*OBSERVERS, 1, "settings", "url_env", 5], "expected the name of an environment variable"),
         ([*SECOND, "value", "str"], "values of queue 'second' are of type str, which has no scores"),
     ],
     ids=lambda value: str(value[-2:] if isinstance(value, list) else "")[:40],
