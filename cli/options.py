@@ -78,7 +78,10 @@ def load_app(path: str | None) -> App | None:
         sys.path.insert(0, os.getcwd())
     try:
         app = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a script that ends itself must not end this one as if all were well
         raise InvalidConfiguration(
             f"--app {path!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -1,0 +1,242 @@
+"""No command ends in a traceback, whatever is stored, given or set; and no password is ever shown."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cq import codec
+from cq.cli.main import main
+from cq.keys import QueueKeys, worker
+from cq.store.transact import transact
+from tests.cli.conftest import ROOT, VARIABLES
+from tests.fuzz import stores
+from tests.fuzz.inputs import BOMBS, limit_address_space, mutated, searched
+from tests.fuzz.test_stored import break_one, queue_of
+
+URL = "postgresql://someone:hunter2@localhost:1/nowhere"
+KEYS = {"words": "a", "tags": "x", "pairs": '["p", 1]', "watched": "w"}
+SHORT = 5
+"""How many commands are tried on each broken store; a longer search comes to all of them."""
+
+
+@pytest.fixture
+def place(db: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The store, as commands find it in a folder and an environment of its own."""
+    for variable in VARIABLES:
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("CQ_STORE", f"embedded:{db.path}")
+    monkeypatch.chdir(db.path.parent)
+    return db
+
+
+def run(*args: str) -> tuple[int, str]:
+    """A command in this process: its exit status, and all that it has printed."""
+    out, argv = io.StringIO(), sys.argv
+    sys.argv = ["cq", *args]
+    try:
+        with redirect_stdout(out), redirect_stderr(out), pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        sys.argv = argv
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, out.getvalue()
+
+
+def looks(name: str) -> list[list[str]]:
+    """All commands that only look, and some that do more, on a queue."""
+    key = KEYS[name]
+    return [
+        ["status"], ["status", "--json"], ["status", name], ["health"], ["exports"], ["exports", "--json"],
+        ["exports", name], ["export", "aside", name], ["doctor"], ["items", name], ["items", name, "--json"],
+        ["get", name, key], ["get", name, key, "--json"], ["get", name, key, "--pending"], ["dead", "list", name],
+        ["dead", "list", name, "--json"], ["dead", "show", name], ["dead", "show", name, key, "--json"],
+        ["dead", "retry", name], ["top", name], ["top", name, "--groups", "--json"], ["top", name, "--json"],
+        ["cloud", name], ["cloud", name, "--json"], ["cloud", name, "--html", "-"], ["export-config"],
+        ["export-config", name, "--json"], ["config"], ["pause", name], ["resume", name], ["limit", name, "--none"],
+        ["configure", name, "--priority", "5"], ["configure", name, "--top"], ["dead", "drop", name],
+        ["purge", name, "--yes", "--no-wait"], ["rebucket", name, "--buckets", "3", "--no-wait"],
+        ["export", "rebuild", name], ["export", "verify", name], ["delete", name, "--yes"],
+    ]  # fmt: skip
+
+
+def test_commands_cope_with_whatever_is_stored(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores.make(place)
+    monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:///reporting.db")
+    rows = stores.contents(place)
+    for rng in searched(25):
+        key, changed = break_one(rows, rng)
+        stores.put(place, changed)
+        for command in rng.sample(looks(queue_of(key, rng)), SHORT):
+            try:
+                status, said = run(*command)
+            except Exception as error:
+                error.add_note(f"cq {' '.join(command)}, with {key!r} broken: {changed[key][:60]!r}")
+                raise
+            assert status in (0, 1, 3), (command, said)
+            assert status != 1 or said.strip(), command
+
+
+@pytest.mark.parametrize(
+    "bomb", ["a large int", "a large fraction", "a decimal of 10**9 digits", "deep, but not too deep"]
+)
+def test_values_of_any_size_are_shown(place: Any, bomb: str) -> None:
+    stores.make(place)
+    transact(place, lambda tr: tr.set(QueueKeys("pairs").value(codec.encode(["p", 1])), BOMBS[bomb]))
+
+    for command in (
+        ["get", "pairs", KEYS["pairs"]],
+        ["get", "pairs", KEYS["pairs"], "--json"],
+        ["items", "pairs", "--json"],
+    ):
+        assert run(*command)[0] == 0
+
+
+def test_a_queue_that_cannot_be_read_is_a_line_among_others(place: Any) -> None:
+    stores.make(place)
+    transact(place, lambda tr: tr.set(QueueKeys("tags").flags, b"\xff"))
+    transact(place, lambda tr: tr.set(worker(bytes(8)), bytes(10) + b"\xff"))
+
+    status, said = run("status")
+
+    assert status == 0
+    assert "unreadable" in said
+    assert "queue 'tags': cannot be read" in said
+    assert "words" in said
+    assert run("health")[0] == 1
+    status, said = run("doctor")
+    assert status == 1
+    assert "TO DO  queue tags:" in said
+    assert "OK     queue other:" in said
+
+
+WORDS = [
+    "",
+    "=",
+    "a=",
+    "=1",
+    "a=1=2",
+    "a=" + "9" * 5_000,
+    "a=1e999999999",
+    "a=NaN",
+    "a=null",
+    "a=[" + "[" * 3_000,
+    "\x00=1",
+    "a=\ud800",
+]
+
+
+@pytest.mark.parametrize("word", WORDS, ids=range(len(WORDS)))
+@pytest.mark.parametrize("name", sorted(KEYS))
+def test_words_of_any_kind_are_added_or_refused(place: Any, name: str, word: str) -> None:
+    stores.make(place)
+    for command in (["add", name, "--", word], ["get", name, "--", word], ["dead", "show", name, "--", word]):
+        status, said = run(*command)
+        assert status in (0, 1, 3), (command, said)
+        assert status != 1 or len(said) < 1_000
+
+
+URLS = [
+    URL, "postgresql://someone:hunter2@", "hunter2", "://hunter2", "nonsense://a:hunter2@b/c", "sqlite:///?hunter2=%00",
+    "postgresql://someone:hunter2@local host:99999999999/x", "postgresql://someone:hunter2@[::1/x", "mysql://a:hunter2@localhost:1/x",
+    "postgresql+nonsense://a:hunter2@b/c", "sqlite:////nonexistent/hunter2/x.db", "postgresql://a:hunter2@localhost:1/%ff?a=%00",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS, ids=range(len(URLS)))
+def test_the_url_of_a_reporting_database_is_never_shown(
+    place: Any, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    stores.make(place)
+    monkeypatch.setenv("CQ_REPORTING_URL", url)
+    for command in (
+        ["export", "init", "words"],
+        ["export", "verify", "words"],
+        ["doctor"],
+        ["exports"],
+        ["config"],
+    ):
+        status, said = run(*command)
+        assert status in (0, 1)
+        assert "hunter2" not in said, command
+
+
+NOT_IMPORTED = (
+    "a:b:c", "\x00:x", "..:x", "os:nothing", "a" * 5_000 + ":x", "leaves:app", "breaks:app", "deep:app",
+)  # fmt: skip
+APPS = {
+    **dict.fromkeys(("", ":", "x"), "expected --app"),
+    **dict.fromkeys(NOT_IMPORTED, "cannot be imported"),
+    "os:path": "to be a cq.App",
+}
+
+
+@pytest.mark.parametrize("path", APPS)
+def test_what_cannot_be_imported_is_an_error_that_says_so(place: Any, path: str) -> None:
+    Path("leaves.py").write_text("raise SystemExit(0)")
+    Path("breaks.py").write_text("def")
+    Path("deep.py").write_text("def f(): f()\nf()")
+    for name in ("leaves", "breaks", "deep"):
+        sys.modules.pop(name, None)
+
+    status, said = run("configure", "new", "--app", path)
+
+    assert status == 1
+    assert APPS[path] in said
+    assert len(said) < 12_000
+
+
+def test_settings_of_any_kind_are_taken_or_refused(place: Any) -> None:
+    real = b'store = "embedded:fuzz.db"\n[worker]\nprocesses = 2\nonly = ["export"]\ngrace = 1.5\n'
+    for rng in searched(60):
+        Path("cq.toml").write_bytes(mutated(real, rng))
+        status, said = run("config")
+        assert status in (0, 2), said
+        assert len(said) < 10_000
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"", b"\xff\xfe", b"[" * 100_000, b"1e999999999999999999999", b'{"format": ' + b"9" * 5_000 + b"}"],
+)
+def test_documents_of_any_kind_are_imported_or_refused(place: Any, document: bytes) -> None:
+    Path("queues.json").write_bytes(document)
+
+    status, said = run("import-config", "queues.json")
+
+    assert (status, len(said.splitlines())) == (1, 1)
+
+
+def test_a_process_stays_small_and_ends_whatever_is_stored(place: Any) -> None:
+    """The real command, with its memory and its time limited by the system."""
+    stores.make(place)
+    rows = stores.contents(place)
+    for rng in searched(2):
+        broken = {key: rng.choice(list(BOMBS.values()))[:99_000] for key in rng.sample(sorted(rows), 10)}
+        stores.put(
+            place, {**rows, **{key: value for key, value in broken.items() if not key.endswith(b"/config")}}
+        )
+        for command in (["status"], ["worker", "other", "--drain"]):
+            ended = subprocess.run(
+                [sys.executable, "-m", "cq.cli", *command],
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
+                preexec_fn=limit_address_space,
+                capture_output=True,
+                timeout=120,
+                check=False,
+            )
+            assert b"Traceback" not in ended.stderr, ended.stderr.decode()
+            assert ended.returncode in (0, 1), (ended.returncode, ended.stderr)
+
+
+def test_a_reason_that_cannot_be_stored_is_refused(place: Any) -> None:
+    stores.make(place)
+    assert run("pause", "words", "--reason", "\ud800")[0] == 1
