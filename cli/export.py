@@ -55,7 +55,8 @@ def exports(
     """Show what waits to be exported, for how long, and what fails. With --json a line for each queue.
 
     `filling`: the export is being told of all values, or rows that no value has are yet to be swept. `failing`: it is
-    tried again and again. `stopped`: somebody has to decide what to do, and the error says between what.
+    tried again and again. `stopped`: somebody has to decide what to do, and the error says between what. `unreadable`:
+    something stored of it was not written by cq.
     """
     found = export_status(open_store(store), queue)
     if json:

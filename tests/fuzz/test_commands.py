@@ -145,7 +145,7 @@ def test_words_of_any_kind_are_added_or_refused(place: Any, name: str, word: str
 
 
 URLS = [
-    URL, "postgresql://someone:hunter2@", "hunter2", "://hunter2", "nonsense://a:hunter2@b/c", "sqlite:///?hunter2=%00",
+    URL, "postgresql://someone:hunter2@", "hunter2", "://hunter2", "nonsense://a:hunter2@b/c",
     "postgresql://someone:hunter2@local host:99999999999/x", "postgresql://someone:hunter2@[::1/x", "mysql://a:hunter2@localhost:1/x",
     "postgresql+nonsense://a:hunter2@b/c", "sqlite:////nonexistent/hunter2/x.db", "postgresql://a:hunter2@localhost:1/%ff?a=%00",
 ]  # fmt: skip
