@@ -272,9 +272,8 @@ class Flags:
         stored = codec.decode(data)
         if (
             type(stored) is not dict
-            or stored.keys() != _FLAGS.keys()
-            or not all(_is_flag(what, value) for what, value in stored.items())
-            or not 1 <= stored["priority"] <= MAX_PRIORITY
+            or not all(what in _FLAGS and _is_flag(what, value) for what, value in stored.items())
+            or not 1 <= stored.get("priority", DEFAULT_PRIORITY) <= MAX_PRIORITY
         ):
             raise CorruptData(f"the flags of a queue are not such as cq writes: {data[:40]!r}")
         return cls(**stored)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -43,11 +45,13 @@ from cq.status import status
 from cq.store.api import METADATA_VERSION, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact
+from tests.fuzz.inputs import broken, mutated
 from tests.helpers import add
 
 LINES: Final = b'{"key": "line", "update": 1}\n' * 3
 _ALL: Final = keys.ROOT, keys.prefix_end(keys.ROOT)
-_EVERY: Final = {"words": "sum", "tags": "union", "other": "sum"}
+QUEUES: Final = "words", "tags", "pairs", "watched"
+"""Those that are broken; "other" is not."""
 
 
 def observe(tr: Any, changes: Any) -> None:
@@ -96,11 +100,11 @@ def make(db: Database) -> None:
     for name in ("words", "tags", "pairs", "other", "watched"):
         combine(db, name)
     _publish(db)
-    rebuild_rows(db)
+    _put_under_way(db)
 
 
-def rebuild_rows(db: Database) -> None:
-    """Also what is there only while something is under way."""
+def _put_under_way(db: Database) -> None:
+    """What is there only while something is under way."""
     add(db, "words", {"a": 1, "d": 4}, once="second")
     add(db, "words", {"b": 1})
     add(db, "tags", {"x": {"blue"}, "y": {"red"}})
@@ -118,11 +122,10 @@ def rebuild_rows(db: Database) -> None:
 
     transact(db, write)
     transact(db, lambda tr: stop(tr, exports, 0, "stopped"))
-    for name in ("watched",):
-        for bucket in buckets(db, name):
-            bucket.attempts.begin(0)
-            bucket.attempts.cautious = True
-            bucket.attempts.note([b"aw"])
+    for bucket in buckets(db, "watched"):
+        bucket.attempts.begin(0)
+        bucket.attempts.cautious = True
+        bucket.attempts.note([b"aw"])
     member = Membership(db, identity="another")
     member.beat(
         Report(
@@ -161,6 +164,38 @@ def put(db: Database, rows: dict[bytes, bytes]) -> None:
         tr.set_versionstamped_value(METADATA_VERSION, INCOMPLETE_VERSIONSTAMP)
 
     transact(db, write)
+
+
+def kind_of(key: bytes) -> bytes:
+    """What kind of a row it is: the first bytes behind the queue's prefix."""
+    parts = key.split(b"/", 3)
+    return parts[2] + parts[3][:2] if len(parts) > 3 else parts[1]
+
+
+def queue_of(key: bytes, rng: random.Random) -> str:
+    """The queue that it is of, any when it is of none."""
+    name = key.split(b"/")[2].decode() if key.startswith(keys.ROOT + b"q/") else ""
+    return name if name in QUEUES else rng.choice(QUEUES)
+
+
+def break_one(rows: dict[bytes, bytes], rng: random.Random) -> tuple[bytes, dict[bytes, bytes]]:
+    """The rows with one that is broken, and its key."""
+    kinds = defaultdict(list)
+    for key in rows:
+        kinds[kind_of(key)].append(key)
+    key = rng.choice(kinds[rng.choice(sorted(kinds))])
+    match rng.randrange(8):
+        case 0 if key.startswith(keys.ROOT + b"q/"):  # another key, of the same kind
+            parts = key.split(b"/", 3)
+            other = b"/".join([*parts[:3], parts[3][:1] + mutated(parts[3][1:], rng)[:3_000]])
+            return key, {**rows, other: rng.choice((rows[key], broken(rows[key], rng)))}
+        case 1:  # another key, of any kind
+            return key, {
+                **rows,
+                key[: 3 + rng.randrange(len(key))] + rng.randbytes(rng.randrange(4)): rows[key],
+            }
+        case _:
+            return key, {**rows, key: broken(rows[key], rng)}
 
 
 def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -19,12 +19,11 @@ from cq.store.transact import transact
 from tests.cli.conftest import ROOT, VARIABLES
 from tests.fuzz import stores
 from tests.fuzz.inputs import BOMBS, limit_address_space, mutated, searched
-from tests.fuzz.test_stored import break_one, queue_of
 
 URL = "postgresql://someone:hunter2@localhost:1/nowhere"
 KEYS = {"words": "a", "tags": "x", "pairs": '["p", 1]', "watched": "w"}
 SHORT = 5
-"""How many commands are tried on each broken store; a longer search comes to all of them."""
+"""How many commands are tried on each broken store."""
 
 
 @pytest.fixture
@@ -73,9 +72,9 @@ def test_commands_cope_with_whatever_is_stored(place: Any, monkeypatch: pytest.M
     monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:///reporting.db")
     rows = stores.contents(place)
     for rng in searched(25):
-        key, changed = break_one(rows, rng)
+        key, changed = stores.break_one(rows, rng)
         stores.put(place, changed)
-        for command in rng.sample(looks(queue_of(key, rng)), SHORT):
+        for command in rng.sample(looks(stores.queue_of(key, rng)), SHORT):
             try:
                 status, said = run(*command)
             except Exception as error:

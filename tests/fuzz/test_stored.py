@@ -5,8 +5,6 @@ What is about all queues works in any case, and the other queues go on.
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -29,10 +27,8 @@ from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from cq.storeid import ensure_store_id
 from tests.fuzz import stores
-from tests.fuzz.inputs import BOMBS, bounded, broken, mutated, searched
+from tests.fuzz.inputs import BOMBS, bounded, searched
 from tests.helpers import add, get
-
-QUEUES = "words", "tags", "pairs", "watched"
 
 
 @pytest.fixture
@@ -42,43 +38,11 @@ def rows(db: Any) -> dict[bytes, bytes]:
     return stores.contents(db)
 
 
-def kind_of(key: bytes) -> bytes:
-    """What kind of a row it is: the first bytes behind the queue's prefix."""
-    parts = key.split(b"/", 3)
-    return parts[2] + parts[3][:2] if len(parts) > 3 else parts[1]
-
-
-def queue_of(key: bytes, rng: random.Random) -> str:
-    """The queue that it is of, any when it is of none."""
-    name = key.split(b"/")[2].decode() if key.startswith(ROOT + b"q/") else ""
-    return name if name in QUEUES else rng.choice(QUEUES)
-
-
-def break_one(rows: dict[bytes, bytes], rng: random.Random) -> tuple[bytes, dict[bytes, bytes]]:
-    """The rows with one that is broken, and its key."""
-    kinds = defaultdict(list)
-    for key in rows:
-        kinds[kind_of(key)].append(key)
-    key = rng.choice(kinds[rng.choice(sorted(kinds))])
-    match rng.randrange(8):
-        case 0 if key.startswith(ROOT + b"q/"):  # another key, of the same kind
-            parts = key.split(b"/", 3)
-            other = b"/".join([*parts[:3], parts[3][:1] + mutated(parts[3][1:], rng)[:3_000]])
-            return key, {**rows, other: rng.choice((rows[key], broken(rows[key], rng)))}
-        case 1:  # another key, of any kind
-            return key, {
-                **rows,
-                key[: 3 + rng.randrange(len(key))] + rng.randbytes(rng.randrange(4)): rows[key],
-            }
-        case _:
-            return key, {**rows, key: broken(rows[key], rng)}
-
-
 def test_whatever_is_broken_all_that_looks_at_it_says_so(db: Any, rows: dict[bytes, bytes]) -> None:
     for rng in searched(40):
-        key, changed = break_one(rows, rng)
+        key, changed = stores.break_one(rows, rng)
         stores.put(db, changed)
-        name = queue_of(key, rng)
+        name = stores.queue_of(key, rng)
         for what, look in stores.looks(db, name):
             try:
                 look()
@@ -98,7 +62,7 @@ def test_bombs_in_any_place_take_little_time_and_memory(db: Any, rows: dict[byte
         key, bomb = rng.choice(sorted(rows)), rng.choice(sorted(BOMBS))
         stores.put(db, {**rows, key: BOMBS[bomb][:99_000]})
         with bounded():
-            for _, look in stores.looks(db, queue_of(key, rng)):
+            for _, look in stores.looks(db, stores.queue_of(key, rng)):
                 try:
                     look()
                 except Exception as error:
