@@ -230,7 +230,7 @@ def test_a_configuration_is_read_or_refused(db: Any, name: str) -> None:
         found.settings()
         for number in range(min(found.buckets, 3)):
             QueueKeys(name).rows(found.generation, number)
-        assert QueueConfig.from_bytes(name, found.to_bytes()) == found
+        assert QueueConfig.from_bytes(name, found.to_bytes()).to_bytes() == found.to_bytes()  # NaN is no NaN
 
 
 @pytest.mark.parametrize("kind", [BucketState, Flags])
