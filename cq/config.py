@@ -266,7 +266,7 @@ class Flags:
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Flags:
-        """The inverse; None is a queue of which nobody has said anything."""
+        """The inverse; None is a queue of which nobody has said anything. Raises `CorruptData`."""
         if data is None:
             return cls()
         stored = codec.decode(data)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq import config
-from cq.config import QueueConfig, queue_names, read_config, read_flags
+from cq import codec, config
+from cq.config import Flags, QueueConfig, queue_names, read_config, read_flags
 from cq.errors import (
     CodeMismatch,
     ConfigurationConflict,
@@ -156,3 +156,10 @@ def test_code_is_resolved_by_name_and_version(db: Any, name: str) -> None:
     app.queue(name, combiner=own, observers=[observer])
     assert app.code(stored).combiner is own
     assert app.configure(db, name, value=str) == stored
+
+
+@pytest.mark.parametrize("stored", [b"\xff", codec.encode(["paused"]), codec.encode({"pausing": True})])
+def test_flags_that_cq_did_not_write_are_corrupt_data(stored: bytes) -> None:
+    """As workers expect it: they leave the queue alone, and say why."""
+    with pytest.raises(CorruptData):
+        Flags.from_bytes(stored)
