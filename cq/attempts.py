@@ -109,11 +109,17 @@ class Attempts:
         self._write(tr, [])
 
 
+def parse_note(value: bytes) -> tuple[int, list[bytes]]:
+    """Version and encoded keys of a note; raises `CorruptData`."""
+    noted: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
+    if not isinstance(noted, list) or not all(type(encoded) is bytes for encoded in noted):
+        raise CorruptData(f"a note of an attempt is not one that cq wrote: {value!r}")
+    return version_of(value), noted
+
+
 def _parse(value: bytes) -> tuple[int, list[bytes]]:
-    """Version and keys of a note; one that cq has not written says no more than that there is one."""
+    """The same; one that cq has not written says no more than that there is one."""
     try:
-        noted: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
+        return parse_note(value)
     except CorruptData:
-        noted = None
-    is_own = isinstance(noted, list) and all(type(encoded) is bytes for encoded in noted)
-    return version_of(value), noted if is_own else []
+        return version_of(value), []

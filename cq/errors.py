@@ -20,6 +20,7 @@
     ├── BacklogTooDeep              more waits in the bucket than one read may combine
     ├── NotChecked                  a bucket of an audit that cannot be checked now
     └── CorruptData                 stored bytes that cq has not written
+        └── CorruptConfiguration    a queue's configuration is among them
 
 Errors of the store itself (conflicts, timeouts ...) are not wrapped: they arrive as the `FDBError` of the
 binding or of the embedded store, so that retry loops see their codes.
@@ -126,3 +127,7 @@ class NotChecked(CqError):
 
 class CorruptData(CqError):
     """Stored bytes that this version of cq cannot have written."""
+
+
+class CorruptConfiguration(CorruptData):
+    """The configuration of a queue is not one that cq wrote, so nothing else of the queue can be told."""

@@ -1,0 +1,69 @@
+"""What repairs of a verification write: they derive it from what the store has, and throw no update away.
+
+Everyone but a pass who changes rows, values or staged updates reads and rewrites the state of each bucket touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from cq import codec
+from cq.errors import CorruptData, InvalidData
+from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.layout import bucket_at
+from cq.setaside import set_aside
+from cq.state import BucketState, fresh_token
+from cq.verifying import Piece
+
+_RAW_BYTES: Final = 50_000
+
+
+def touch(piece: Piece, *hashes: int) -> None:
+    """Have passes under way over the buckets of these hashes begin again."""
+    for config in piece.shapes:
+        for bucket in {bucket_at(each, config.buckets) for each in hashes}:
+            rewrite_state(piece, config.generation, bucket)
+
+
+def rewrite_state(piece: Piece, generation: int, bucket: int, **changes: Any) -> None:
+    """Give a bucket's state a new token, and other changes; one that cannot be read is left to its own repair."""
+    key = piece.keys.state(generation, bucket)
+    try:
+        state = BucketState.from_bytes(piece.tr.get(key).value)
+    except CorruptData:
+        return
+    piece.tr.set(key, replace(state, token=fresh_token(), **changes).to_bytes())
+
+
+def wake(piece: Piece, generation: int, bucket: int) -> None:
+    """Have a worker look at a bucket."""
+    piece.tr.set_versionstamped_value(piece.keys.notification(generation, bucket), INCOMPLETE_VERSIONSTAMP)
+
+
+def keep(piece: Piece, encoded: bytes, error: str, updates: Sequence[Any]) -> None:
+    """Set updates of a key aside; as bytes without a key where they cannot be kept as updates."""
+    try:
+        too_large = any(len(codec.encode(update)) > codec.MAX_UPDATE_BYTES for update in updates)
+        if not too_large:
+            _set_aside(piece, encoded, error, list(updates))
+            return
+    except InvalidData:  # CBOR decodes some of what it does not encode
+        pass
+    keep_raw(piece, error, b"".join(_raw(encoded, update) for update in updates))
+
+
+def keep_raw(piece: Piece, error: str, data: bytes) -> None:
+    """Set bytes aside that are no updates."""
+    pieces = [data[start : start + _RAW_BYTES] for start in range(0, len(data), _RAW_BYTES)]
+    _set_aside(piece, b"", error, pieces)
+
+
+def _set_aside(piece: Piece, encoded: bytes, error: str, updates: list[Any]) -> None:
+    number = piece.set_aside[encoded]
+    piece.set_aside[encoded] = set_aside(piece.tr, piece.keys, encoded, error, updates, number)
+
+
+def _raw(encoded: bytes, update: Any) -> bytes:
+    return encoded + (update if isinstance(update, bytes) else repr(update).encode("utf-8", "replace"))

@@ -1,0 +1,43 @@
+"""Verifying a queue while it is in use: without what its observers keep, which `cq.observers.verify` looks at, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from cq.combiners import Combiner
+from cq.store.api import Database
+from cq.verifybuckets import look_at_buckets
+from cq.verifying import Difference, Part, Progress, Verification, every_row
+from cq.verifyrows import HANDLERS
+from cq.verifystore import look_at_queue, look_at_store
+
+__all__ = ["PARTS", "Difference", "Progress", "Verification", "verify"]
+
+PARTS: Final[tuple[Part, ...]] = (look_at_queue, every_row(HANDLERS), look_at_buckets, look_at_store)
+"""What is looked at, in this order: rows are moved before it is looked whether workers are told of them."""
+
+
+def verify(
+    db: Database,
+    name: str,
+    *,
+    repair: bool = False,
+    combiner: Combiner | None = None,
+    progress: Callable[[Progress], object] = lambda progress: None,
+) -> Iterator[Difference]:
+    """What in a queue's keys, and in the store's own, cannot be so; see `cq.verifykinds.KINDS`.
+
+    Exact on a store in use: what is compared is read at one version. Changes nothing unless it is to repair.
+
+    Args:
+        db: a database of either store.
+        name: the queue.
+        repair: whether to mend what can be derived, each difference in the transaction that finds it.
+        combiner: the queue's, if it is one of your own; without it empty values are not found.
+        progress: called after each piece.
+
+    Raises `QueueNotConfigured`, `CodeMismatch` for a queue that a newer version of cq has configured, and the store's
+    `FDBError` when the store cannot go on.
+    """
+    return Verification(db, name, repair=repair, combiner=combiner, parts=PARTS, progress=progress).run()

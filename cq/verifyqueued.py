@@ -1,0 +1,189 @@
+"""What a verification looks at in what waits: queued rows, notifications, and the markers of operation ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from cq import layout
+from cq.codec import DELETE
+from cq.config import QueueConfig
+from cq.errors import CorruptData, InvalidData
+from cq.keys import VERSIONSTAMP_BYTES, bucket_of, version_of
+from cq.layout import RowPlace, of_bucket, of_marker, of_row
+from cq.mending import keep, keep_raw, rewrite_state, wake
+from cq.rows import Row, decode_row, encode_row
+from cq.store.api import KeyValue
+from cq.verifying import Piece
+
+
+def key_of(config: QueueConfig, encoded: bytes) -> Any:
+    """The key of these bytes; raises `CorruptData` unless they are what the queue makes of a key of its type."""
+    key = config.key.decode(encoded)
+    try:
+        again = config.key.encoder()(key)
+    except InvalidData as error:
+        raise CorruptData(str(error)) from None
+    if again != encoded:
+        raise CorruptData(f"the key {key!r:.80} is encoded as cq does not")
+    return key
+
+
+def shown_key(config: QueueConfig, encoded: bytes) -> Any:
+    """The key of these bytes, None when they hold none of the queue's type."""
+    try:
+        return key_of(config, encoded)
+    except CorruptData:
+        return None
+
+
+def check_type(config: QueueConfig, value: Any, *, or_delete: bool = False) -> None:
+    """Raises `CorruptData` unless a value is of the queue's type; or a deletion, where the queue takes these."""
+    if or_delete and value is DELETE and config.takes_delete:
+        return
+    try:
+        config.value.check(value)
+    except InvalidData as error:
+        raise CorruptData(str(error)) from None
+
+
+# Queued rows
+
+
+def check_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+    """A queued row: in a bucket that there is, not from the future, and with updates that belong there."""
+    try:
+        at = of_row(rest)
+        row = decode_row(found.key, found.value)
+    except CorruptData as error:
+        piece.found("row-unreadable", found.key, str(error), partial(_keep_unreadable, piece, rest, found))
+        return None
+    version = version_of(at.versionstamp)
+    shape = piece.shape(at.generation, at.bucket)
+    if version > piece.version:
+        what = f"{len(row.updates):,} updates are stamped later than anything committed: copied from another store?"
+        piece.found("row-future", found.key, what, partial(_keep_whole, piece, at, row, what))
+    elif shape is None:
+        where = f"{at.bucket} of generation {at.generation}"
+        what = f"{len(row.updates):,} updates wait in a bucket that there is not: {where}"
+        piece.found("row-lost", found.key, what, partial(_keep_whole, piece, at, row, what))
+    else:
+        _check_updates(piece, shape, at, row)
+        if version > piece.began:  # else adders could keep a verification busy for ever
+            return layout.rows_later_than(piece.keys, at.generation, at.bucket, piece.version)
+    return None
+
+
+def _check_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> None:
+    errors = [error for update in row.updates if (error := _error_of(shape, update))]
+    astray = [encoded for encoded, _ in row.updates if bucket_of(encoded, shape.buckets) != at.bucket]
+    fix = partial(_sort_updates, piece, shape, at, row)
+    if astray:
+        key = shown_key(shape, astray[0])
+        what = f"{len(astray):,} updates wait in bucket {at.bucket}, to which their keys do not belong"
+        piece.found("row-astray", row.key, what, fix, key=key)
+    elif errors:
+        what = f"{len(errors):,} updates are none that the queue takes: {errors[0]}"
+        piece.found("row-update", row.key, what, fix)
+
+
+def _error_of(config: QueueConfig, update: tuple[bytes, Any]) -> str:
+    """Why the queue does not take an update; empty when it does."""
+    encoded, value = update
+    try:
+        key_of(config, encoded)
+        check_type(config, value, or_delete=True)
+    except CorruptData as error:
+        return str(error)
+    return ""
+
+
+def _sort_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> None:
+    """Leave what belongs there, give the rest to the buckets of its keys under its stamp, set aside what is none."""
+    sorted_: dict[int, list[tuple[bytes, Any]]] = {}
+    for update in row.updates:
+        if error := _error_of(shape, update):
+            _keep_update(piece, shape, update, error)
+        else:
+            sorted_.setdefault(bucket_of(update[0], shape.buckets), []).append(update)
+    piece.tr.clear(row.key)
+    rewrite_state(piece, at.generation, at.bucket)
+    for bucket, updates in sorted_.items():
+        key = layout.row_in(row.key, bucket)
+        if piece.tr.get(key).value is not None:  # it has been copied
+            for update in updates:
+                _keep_update(piece, shape, update, f"waited in bucket {at.bucket}, too")
+            continue
+        piece.tr.set(key, encode_row(row.operation, updates))
+        rewrite_state(piece, at.generation, bucket)
+        wake(piece, at.generation, bucket)
+
+
+def _keep_whole(piece: Piece, at: RowPlace, row: Row, error: str) -> None:
+    """Set all updates of a row aside."""
+    for update in row.updates:
+        _keep_update(piece, piece.config, update, error)
+    _take_away(piece, at.generation, at.bucket, row.key)
+
+
+def _keep_update(piece: Piece, config: QueueConfig, update: tuple[bytes, Any], error: str) -> None:
+    encoded, value = update
+    if shown_key(config, encoded) is None:
+        keep(piece, b"", error, [encoded, value])
+    else:
+        keep(piece, encoded, error, [value])
+
+
+def _keep_unreadable(piece: Piece, rest: bytes, found: KeyValue) -> None:
+    keep_raw(piece, "a queued row that cannot be read", found.value)
+    try:
+        at: Sequence[int] = of_bucket(rest[:8])
+    except CorruptData:  # not even the key tells the bucket
+        piece.tr.clear(found.key)
+    else:
+        _take_away(piece, at[0], at[1], found.key)
+
+
+def _take_away(piece: Piece, generation: int, bucket: int, key: bytes) -> None:
+    piece.tr.clear(key)
+    if piece.shape(generation, bucket) is not None:
+        rewrite_state(piece, generation, bucket)
+
+
+# Notifications
+
+
+def check_notification(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+    """A notification: of a bucket that there is; whether one is missing is told by looking at the bucket."""
+    try:
+        generation, bucket = of_bucket(rest)
+    except CorruptData as error:
+        piece.found("notification", found.key, str(error), partial(piece.tr.clear, found.key))
+        return None
+    if piece.shape(generation, bucket) is None:
+        what = f"of a bucket that there is not: {bucket} of generation {generation}"
+        piece.found("notification", found.key, what, partial(piece.tr.clear, found.key))
+    elif len(found.value) != VERSIONSTAMP_BYTES:
+        piece.found("notification", found.key, "not a versionstamp", partial(wake, piece, generation, bucket))
+    return None
+
+
+# Operation ids
+
+
+def check_marker(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+    """A marker of an operation id: not from the future, or it would keep updates of the operation from counting."""
+    clear = partial(piece.tr.clear, found.key)
+    try:
+        _, versionstamp = of_marker(rest)
+    except CorruptData as error:
+        piece.found("marker", found.key, str(error), clear)
+        return None
+    if version_of(versionstamp) > piece.version:
+        piece.found(
+            "marker", found.key, "stamped later than anything committed: copied from another store?", clear
+        )
+    elif found.value:
+        piece.found("marker", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
+    return None

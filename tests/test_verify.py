@@ -1,0 +1,302 @@
+"""`cq.verify`: each kind of damage is found and named, what can be derived is mended, what is in order never named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+import cq
+from cq import codec, keys, layout
+from cq.keys import QueueKeys
+from cq.state import BucketState
+from cq.store.transact import transact
+from cq.testing import assert_values, drain
+from cq.verify import Difference, verify
+from cq.verifykinds import KINDS
+from tests.helpers import add, aside, stored
+
+BUCKETS = 4
+NOW = {f"k{number}": 2 for number in range(40)}
+"""The values of the queue under test once all that waits is combined: a half of each waits."""
+NEW = "a key that the queue has not"
+FAR = (1 << 62).to_bytes(8, "big")
+"""A version that no store reaches."""
+
+Writes = Mapping[bytes, bytes | None]
+"""What somebody has written behind cq's back; None for what is cleared."""
+
+
+@dataclass
+class Damage:
+    """Damage, and what comes of it.
+
+    Attributes:
+        kind: the only difference that is to be found.
+        writes: what it writes, given the queue's keys and the key of a row that waits.
+        values: what the queue holds after a repair and a drain in addition to, or instead of, `NOW`.
+        aside: the key and the last of the updates of each piece that the repair sets aside; None for no key.
+    """
+
+    kind: str
+    writes: Callable[[QueueKeys, bytes], Writes]
+    values: dict[str, int] = field(default_factory=dict)
+    aside: list[tuple[str | None, Any]] = field(default_factory=list)
+
+
+@pytest.fixture
+def queue(db: Any, name: str) -> QueueKeys:
+    """The keys of a queue of forty values, with an update for each that waits."""
+    cq.configure(db, name, buckets=BUCKETS)
+    add(db, name, dict.fromkeys(NOW, 1))
+    drain(db, name)
+    add(db, name, dict.fromkeys(NOW, 1), once="an operation")
+    return QueueKeys(name)
+
+
+def put(db: Any, writes: Writes) -> None:
+    """Write, and clear, behind cq's back."""
+
+    def change(tr: Any) -> None:
+        for key, value in writes.items():
+            if value is None:
+                tr.clear(key)
+            else:
+                tr.set(key, value)
+
+    transact(db, change)
+
+
+def found_in(db: Any, queue: QueueKeys, **settings: Any) -> list[Difference]:
+    """The differences of a queue; not those that another test has made of another queue of a cluster."""
+    name = queue.prefix.split(b"/")[-2]
+    return [each for each in verify(db, name.decode(), **settings) if name in each.where]
+
+
+def other(queue: QueueKeys) -> str:
+    """The name of a queue that there is not."""
+    return queue.prefix.split(b"/")[-2].decode() + "-other"
+
+
+def entry_of(queue: QueueKeys) -> bytes:
+    return keys.queue_entry(queue.prefix.split(b"/")[-2].decode())
+
+
+def encoded(key: object) -> bytes:
+    return codec.encode(key)
+
+
+def bucket_of(key: object) -> int:
+    return keys.bucket_of(encoded(key), BUCKETS)
+
+
+def bucket_of_row(key: bytes) -> int:
+    return int.from_bytes(key[-22:-18], "big")
+
+
+def behind(bucket: int) -> int:
+    return (bucket + 1) % BUCKETS
+
+
+def astray(place: bytes, key: str) -> bytes:
+    """The key of a value or of staged updates with another hash than the key's."""
+    at = len(place) - len(encoded(key)) - 1
+    return place[:at] + bytes([place[at] ^ 1]) + place[at + 1 :]
+
+
+def old(key: bytes, bucket: int) -> bytes:
+    """The key of a row as if it had been added to a bucket long ago."""
+    return layout.row_in(key[:-18] + (1).to_bytes(8, "big") + key[-10:], bucket)
+
+
+def row(key: object, update: object) -> bytes:
+    return codec.encode([None, encoded(key), update])
+
+
+def aside_astray(queue: QueueKeys) -> bytes:
+    prefix, own = queue.aside()[0], queue.aside(encoded(NEW))[0]
+    return prefix + bytes(4) + own[len(prefix) + 4 :] + bytes(14)
+
+
+DAMAGES = {
+    "a row that is no CBOR": Damage(
+        "row-unreadable", lambda q, key: {old(key, 0): b"\xff\xff"}, aside=[(None, b"\xff\xff")]
+    ),
+    "a row of an even number of parts": Damage(
+        "row-unreadable", lambda q, key: {old(key, 0): encoded([1, 2])}, aside=[(None, encoded([1, 2]))]
+    ),
+    "a row under a key too short": Damage(
+        "row-unreadable", lambda q, key: {key[:-3]: b"abc"}, aside=[(None, b"abc")]
+    ),
+    "a row from the future": Damage(
+        "row-future", lambda q, key: {key[:-18] + FAR + key[-10:]: row(NEW, 7)}, aside=[(NEW, 7)]
+    ),
+    "a row of a generation that there is not": Damage(
+        "row-lost", lambda q, key: {key[:-26] + FAR[:4] + key[-22:]: row(NEW, 7)}, aside=[(NEW, 7)]
+    ),
+    "a row of a bucket that there is not": Damage(
+        "row-lost", lambda q, key: {layout.row_in(key, BUCKETS): row(NEW, 7)}, aside=[(NEW, 7)]
+    ),
+    "a row that was moved to another bucket": Damage(
+        "row-astray", lambda q, key: {old(key, behind(bucket_of(NEW))): row(NEW, 7)}, values={NEW: 7}
+    ),
+    "a row that was copied to another bucket": Damage(
+        "row-astray",
+        lambda q, key: {
+            old(key, bucket_of(NEW)): row(NEW, 5),
+            old(key, behind(bucket_of(NEW))): row(NEW, 7),
+        },
+        values={NEW: 5},
+        aside=[(NEW, 7)],
+    ),
+    "a row with an update of another type": Damage(
+        "row-update", lambda q, key: {old(key, bucket_of(NEW)): row(NEW, "seven")}, aside=[(NEW, "seven")]
+    ),
+    "a row with a key of another type": Damage(
+        "row-update", lambda q, key: {old(key, bucket_of(5)): row(5, 7)}, aside=[(None, 7)]
+    ),
+    "rows without a notification": Damage(
+        "notification-missing", lambda q, key: {q.notification(1, bucket_of_row(key)): None}
+    ),
+    "a notification of a bucket that there is not": Damage(
+        "notification", lambda q, key: {q.notification(1, BUCKETS): bytes(10)}
+    ),
+    "a notification under a key too long": Damage(
+        "notification", lambda q, key: {q.notification(1, 0) + b"x": bytes(10)}
+    ),
+    "a notification that is no versionstamp": Damage(
+        "notification", lambda q, key: {q.notification(1, 0): b"x"}
+    ),
+    "a marker that is too short": Damage("marker", lambda q, key: {q.markers(b"other")[0]: b""}),
+    "a marker from the future": Damage(
+        "marker", lambda q, key: {q.markers(b"other")[0] + FAR + bytes(2): b""}
+    ),
+    "a marker with a value": Damage("marker", lambda q, key: {q.markers(b"other")[0] + bytes(10): b"x"}),
+    "a value that is no CBOR": Damage("value-unreadable", lambda q, key: {q.value(encoded(NEW)): b"\xff"}),
+    "a value of another type": Damage(
+        "value-unreadable", lambda q, key: {q.value(encoded(NEW)): encoded("seven")}
+    ),
+    "a value that stands for none": Damage("value-empty", lambda q, key: {q.value(encoded(NEW)): encoded(0)}),
+    "a value under another hash": Damage(
+        "value-astray",
+        lambda q, key: {astray(q.value(encoded(NEW)), NEW): encoded(7)},
+        aside=[(NEW, 7)],
+    ),
+    "a value of a key of another type": Damage(
+        "value-key", lambda q, key: {q.value(encoded(5)): encoded(7)}, aside=[(None, encoded(7))]
+    ),
+    "a value under a key too short": Damage(
+        "value-key", lambda q, key: {q.values()[0] + b"x": encoded(7)}, aside=[(None, encoded(7))]
+    ),
+    "staged updates that are no CBOR": Damage(
+        "staged-unreadable", lambda q, key: {q.staged(encoded("k0")): b"\xff"}, aside=[("k0", b"\xff")]
+    ),
+    "staged updates under another hash": Damage(
+        "staged-astray", lambda q, key: {astray(q.staged(encoded(NEW)), NEW): encoded(7)}, aside=[(NEW, 7)]
+    ),
+    "staged updates of a key of another type": Damage(
+        "staged-key", lambda q, key: {q.staged(encoded(5)): encoded(7)}, aside=[(None, encoded(7))]
+    ),
+    "staged updates that no pass knows of": Damage(
+        "staged-unseen", lambda q, key: {q.staged(encoded("k0")): encoded(5)}, values={"k0": 7}
+    ),
+    "a state that is no CBOR": Damage("state-unreadable", lambda q, key: {q.state(1, 1): b"\xff"}),
+    "a state of other parts": Damage(
+        "state-unreadable", lambda q, key: {q.state(1, 1): encoded([b"", False])}
+    ),
+    "a state of a bucket that there is not": Damage(
+        "state-lost", lambda q, key: {q.state(2, 0): BucketState().to_bytes()}
+    ),
+    "a note of an attempt that is no CBOR": Damage(
+        "attempt", lambda q, key: {q.attempt(1, 0, bytes(8)): b"x"}
+    ),
+    "a note of an attempt by nobody": Damage(
+        "attempt", lambda q, key: {q.attempt(1, 0, b""): bytes(10) + encoded([])}
+    ),
+    "a piece set aside that cannot be read": Damage(
+        "aside-unreadable",
+        lambda q, key: {q.aside(encoded(NEW))[0] + bytes(14): b"\xff"},
+        aside=[(None, b"\xff")],
+    ),
+    "a piece set aside under another hash": Damage(
+        "aside-astray", lambda q, key: {aside_astray(q): encoded(["an error", 7])}, aside=[(NEW, 7)]
+    ),
+    "a document of no number of parts": Damage("document", lambda q, key: {q.document(b"d"): encoded("one")}),
+    "counts of no document": Damage(
+        "document", lambda q, key: {q.document_piece(b"d", 0, 0): encoded(["a", 1])}
+    ),
+    "counts that are none": Damage(
+        "document",
+        lambda q, key: {
+            q.document(b"d"): encoded(1),
+            q.document_piece(b"d", 0, 0): encoded(["a", "b"]),
+        },
+    ),
+    "a position in a file that cannot be read": Damage(
+        "load", lambda q, key: {q.load(b"file"): encoded([1, 2])}
+    ),
+    "data of a generation that there is not": Damage(
+        "observer-data", lambda q, key: {q.observer_data(3) + b"i": b"", q.observer_data(3) + b"c": b""}
+    ),
+    "data of an observer that there is not": Damage(
+        "observer-current", lambda q, key: {q.observer_current("top"): encoded(1)}
+    ),
+    "what an observer that there is not publishes": Damage(
+        "observer-published", lambda q, key: {q.observer_published("top") + b"h": b""}
+    ),
+    "flags that cannot be read": Damage("flags", lambda q, key: {q.flags: b"\xff"}),
+    "a mark of a full queue that cannot be read": Damage("full", lambda q, key: {q.full: encoded("full")}),
+    "a mark of a purge that cannot be read": Damage("purge", lambda q, key: {q.purge: b"x"}),
+    "a key of no part of the layout": Damage("unknown-key", lambda q, key: {q.prefix + b"junk": b""}),
+    "a key of no part of the store": Damage("unknown-key", lambda q, key: {b"cq/junk/" + q.prefix: b""}),
+    "a key of a queue of no name": Damage("unknown-key", lambda q, key: {b"cq/q/#" + q.prefix: b""}),
+    "keys of a queue that is not configured": Damage(
+        "unknown-queue", lambda q, key: {q.prefix[:-1] + b"-other/d": b"", q.prefix[:-1] + b"-other/n": b""}
+    ),
+    "a queue that is not listed": Damage("listing", lambda q, key: {entry_of(q): None}),
+    "a queue that is listed and not configured": Damage(
+        "listing", lambda q, key: {keys.queue_entry(other(q)): b""}
+    ),
+}
+
+
+@pytest.mark.parametrize("done", DAMAGES.values(), ids=DAMAGES)
+def test_damage_is_named_and_mended(db: Any, name: str, queue: QueueKeys, done: Damage) -> None:
+    """Nothing is changed before a repair is asked for, and a second repair finds nothing more to do."""
+    writes = done.writes(queue, stored(db, queue.all_rows())[0][0])
+    put(db, writes)
+
+    found = found_in(db, queue)
+
+    assert [each.kind for each in found] == [done.kind]
+    assert found_in(db, queue) == found
+    mended = found_in(db, queue, repair=True)
+    assert mended == [replace(each, repaired=each.repairable) for each in found]
+    assert bool(KINDS[done.kind][1]) == found[0].repairable
+    left = found_in(db, queue, repair=True)
+    assert left == [each for each in found if not each.repairable]
+    if left:
+        put(db, dict.fromkeys(writes))
+    cq.resume(db, name)
+    drain(db, name)
+    assert found_in(db, queue) == []
+    assert_values(db, name, {**NOW, **done.values})
+    pieces = [
+        (each.encoded_key and codec.decode(each.encoded_key), each.updates[-1]) for each in aside(db, name)
+    ]
+    assert [(key or None, update) for key, update in pieces] == done.aside
+
+
+def test_a_queue_in_order_has_no_differences(db: Any, name: str, queue: QueueKeys) -> None:
+    assert found_in(db, queue) == []
+    drain(db, name)
+    assert found_in(db, queue) == []
+    assert_values(db, name, NOW)
+
+
+def test_every_kind_is_tried() -> None:
+    tried = {each.kind for each in DAMAGES.values()} | {"config", "store-key"}
+
+    assert {kind for kind in KINDS if not kind.startswith(("top", "cloud", "export"))} == tried
