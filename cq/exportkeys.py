@@ -68,6 +68,17 @@ class ExportKeys:
             raise CorruptData(f"the key {key!r} is not one of an export queue")
         return key[-SEQUENCE_BYTES:]
 
+    @staticmethod
+    def bucket_of(data: bytes) -> int:
+        """The bucket at the beginning of what stands behind a part's letter; raises `CorruptData`."""
+        if len(data) < _NUMBER.size:
+            raise CorruptData("the key is not one of an export queue")
+        return int(_NUMBER.unpack_from(data)[0])
+
+    def rows_later_than(self, bucket: int, sequence: bytes, version: int) -> bytes:
+        """The first key of a bucket's rows of a sequence's generation that could be stamped later than a version."""
+        return self.row(bucket, sequence[:4] + (version + 1).to_bytes(8, "big"))
+
     def all_rows(self) -> tuple[bytes, bytes]:
         """The range of all rows of the export queue."""
         return self._rows, prefix_end(self._rows)

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, prefix_end
 
 _LENGTH: Final = Struct(">H")
 _VERSION: Final = Struct(">Q")
@@ -39,6 +39,23 @@ class TopKeys:
     def count(self, group: str | None) -> bytes:
         """The key of the number of a group's entries."""
         return self._data + b"c" + group_bytes(group)
+
+    def data(self) -> bytes:
+        """The prefix of all that the generation keeps."""
+        return self._data
+
+    def all_entries(self) -> bytes:
+        """The prefix of the entries of all groups."""
+        return self._data + b"i"
+
+    def nodes(self) -> bytes:
+        """The prefix of the counts of all groups for ranks."""
+        return self._data + b"r"
+
+    def nodes_below(self, group: str | None, place: bytes) -> tuple[bytes, bytes]:
+        """The range of the nodes whose beginning is longer than this one by a byte."""
+        begin = self.node(group, place + b"\x00")[:-1]
+        return begin, prefix_end(begin)
 
     def counts(self) -> bytes:
         """The prefix of all groups' numbers of entries; behind it comes the group."""
@@ -80,9 +97,17 @@ class CloudKeys:
         """The prefix of all heads; behind it comes the group."""
         return self._published + b"h"
 
+    def all_pieces(self) -> bytes:
+        """The prefix of the pieces of all clouds; behind it come group, version and number."""
+        return self._published + b"p"
+
+    def pieces_of(self, group: str | None) -> bytes:
+        """The prefix of the pieces of all versions of a group's cloud."""
+        return self.all_pieces() + group_bytes(group)
+
     def pieces(self, group: str | None, version: int) -> bytes:
         """The prefix of the pieces of one version."""
-        return self._published + b"p" + group_bytes(group) + _VERSION.pack(version)
+        return self.pieces_of(group) + _VERSION.pack(version)
 
     def piece(self, group: str | None, version: int, piece: int) -> bytes:
         """The key of one piece."""
@@ -102,3 +127,27 @@ def group_of(data: bytes) -> str | None:
     except UnicodeDecodeError:
         raise CorruptData(f"the group of a top is not one that cq wrote: {data[:40]!r}") from None
     return group or None
+
+
+def split_group(data: bytes) -> tuple[str | None, bytes]:
+    """The group at the beginning of these bytes, and what stands behind it; raises `CorruptData`."""
+    end = _LENGTH.size + (_LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0)
+    if not _LENGTH.size <= end <= len(data):
+        raise CorruptData("the key names no group")
+    return group_of(data[:end]), data[end:]
+
+
+def split_node(data: bytes) -> tuple[str | None, bytes]:
+    """Group and beginning of a score's place, of what stands behind `TopKeys.nodes`; raises `CorruptData`."""
+    group, rest = split_group(data)
+    if len(rest) < _LENGTH.size or len(rest) != _LENGTH.size + _LENGTH.unpack_from(rest)[0]:
+        raise CorruptData("the key is not one of a count for ranks")
+    return group, rest[_LENGTH.size :]
+
+
+def split_piece(data: bytes) -> tuple[str | None, int, int]:
+    """Group, version and number of a piece of a cloud, of what stands behind `CloudKeys.all_pieces`."""
+    group, rest = split_group(data)
+    if len(rest) != _VERSION.size + _PIECE.size:
+        raise CorruptData("the key is not one of a piece of a cloud")
+    return group, _VERSION.unpack_from(rest)[0], _PIECE.unpack_from(rest, _VERSION.size)[0]

@@ -81,7 +81,7 @@ class Piece:
         snapshot: its snapshot reads; for everything else.
         version: its read version.
         began: the read version of the verification's first piece.
-        keys: the queue's.
+        name, keys: of the queue.
         checked: how many rows were looked at.
         differences: found so far.
         afterwards: what is to be looked at once the parts have been gone through.
@@ -98,7 +98,7 @@ class Piece:
         self.differences: list[Difference] = []
         self.afterwards: list[Part] = []
         self.set_aside: Counter[bytes] = Counter()
-        self._name, self._own = name, own
+        self.name, self._own = name, own
         self._config: QueueConfig | None = None
         self._later: list[Callable[[], object]] = []
         self._fixes: list[tuple[bytes, Callable[[], object]]] = []
@@ -111,7 +111,7 @@ class Piece:
         Raises `QueueNotConfigured`, `CorruptConfiguration`.
         """
         if self._config is None:
-            self._config = _stored_config(self.snapshot, self.keys, self._name)
+            self._config = _stored_config(self.snapshot, self.keys, self.name)
         return self._config
 
     @property

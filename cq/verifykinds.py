@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 NOTHING: Final = ""
+ANEW: Final = "has it published anew"
+REBUILD: Final = "builds the top anew"
+ASIDE: Final = "sets them aside, unless only the bucket is wrong"
 
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "config": ("the queue's configuration cannot be read, and so nothing else of it can be told", NOTHING),
@@ -59,5 +62,28 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "has workers switch to what is configured",
     ),
     "observer-published": ("published by an observer that the queue has not", "clears it"),
+    "top-missing": ("a value has no entry in the top", REBUILD),
+    "top-extra": ("the top has an entry that no value has", REBUILD),
+    "top-unreadable": ("an entry of the top cannot be read, or does not stand where its score does", REBUILD),
+    "top-count": ("the top counts other entries of a group than there are", REBUILD),
+    "top-rank": ("the counts for ranks do not add up to the entries of the top", REBUILD),
+    "cloud-notification": ("a cloud is to be published, and no worker is told", "notifies"),
+    "cloud-unreadable": ("a published cloud cannot be read", ANEW),
+    "cloud-different": (
+        "a published cloud is not what the top makes, and not to be published",
+        ANEW,
+    ),
+    "cloud-piece": ("a piece of a cloud that is not published", "clears it"),
+    "export-row": ("entries to be exported cannot be read, are from the future, or in a wrong bucket", ASIDE),
+    "export-notification": (
+        "entries wait to be exported, and no worker is told; or there is no such bucket",
+        "notifies, or clears it",
+    ),
+    "export-state": (
+        "how far an export is, why it fails or is stopped cannot be read",
+        "clears it; an export that cannot tell how far it is stops, and says what to do",
+    ),
+    "export-aside": ("an entry that was set aside cannot be read", NOTHING),
+    "export-table": ("the exported table has something else than the queue", "exports all values again"),
 }
 """{kind: (what is wrong, what a repair does; `NOTHING` where it does nothing)}."""

@@ -179,16 +179,16 @@ def read_waiting(
         found.last_key = row.key
         found.last = max(found.last, sequence)
         pieces.append((sequence, row.value))
-        if row.value[:1] != _PIECE:
-            _unpack(found, pieces)
+        if not is_piece(row.value):
+            unpack(found, pieces)
             pieces = []
     if pieces:
-        _unpack(found, pieces)
+        unpack(found, pieces)
     return found
 
 
-def _unpack(found: Waiting, pieces: Sequence[tuple[bytes, bytes]]) -> None:
-    """Add the entries of a row, or of the pieces of one, to what was found."""
+def unpack(found: Waiting, pieces: Sequence[tuple[bytes, bytes]]) -> None:
+    """Add the entries of a row, or of the pieces of one, to what was found; each with its sequence."""
     first = pieces[0][0]
     data = b"".join(value[1:] for _, value in pieces)
     try:
@@ -205,6 +205,16 @@ def _unpack(found: Waiting, pieces: Sequence[tuple[bytes, bytes]]) -> None:
         return
     found.entries += entries
     found.last = max(found.last, entries[-1].sequence)
+
+
+def is_piece(value: bytes) -> bool:
+    """Whether a row is a piece of an entry, but the last one."""
+    return value[:1] == _PIECE
+
+
+def is_whole(value: bytes) -> bool:
+    """Whether a row is no piece of an entry; also one that cq has not written."""
+    return value[:1] not in (_PIECE, _LAST_PIECE)
 
 
 def _check_kinds(kinds: Sequence[bytes], first: bytes) -> None:
@@ -225,5 +235,5 @@ def holds(snapshot: TransactionRead, keys: ExportKeys, bucket: int, sequence: by
     if first == sequence or value[:1] != _WHOLE:
         return first == sequence
     found = Waiting()
-    _unpack(found, [(first, value)])
+    unpack(found, [(first, value)])
     return any(entry.sequence == sequence for entry in found.entries)

@@ -125,6 +125,11 @@ def _reason(stored: bytes | None, epoch: int) -> str | None:
     return str(message) if stopped_in == epoch else None
 
 
+def check_stopped(stored: bytes) -> None:
+    """Raises `CorruptData` unless this is what says why an export is stopped."""
+    _reason(stored, 0)
+
+
 # What fails
 
 
@@ -160,6 +165,11 @@ def read_failures(tr: TransactionRead, queue: ExportKeys) -> list[Failure]:
         error, since, tries = _list_of(row.value, [str, float, int])
         found.append(Failure(int.from_bytes(rest, "big") if rest else None, error, since, tries))
     return found
+
+
+def check_failure(stored: bytes) -> None:
+    """Raises `CorruptData` unless this is a failure as stored."""
+    _list_of(stored, [str, float, int])
 
 
 def next_failure(before: Failure | None, bucket: int | None, error: str) -> Failure:

@@ -162,24 +162,13 @@ class Publisher(Task):
         if head is not None and 0 <= now - head.created < self._every * 1000:
             return (head.created - now) / 1000 + self._every, None
         tr.compare_and_clear(self._keys.mark(group), mark)
-        data = encode_entries(self._first(rows, len(prefix)))
+        data = first_entries(self._config, rows, len(prefix))
         digest = digest_of(data)
         if head is not None and head.digest == digest:
             return 0.0, None
         version = head.version + 1 if head else 1
         self._write(tr, group, head, data, Head(version, now, digest, 0, b""))
         return 0.0, version
-
-    def _first(self, rows: Any, prefix_length: int) -> list[tuple[Any, Any]]:
-        """(key, score) of the first entries, as many as a cloud takes."""
-        entries, size = [], 0
-        for row in rows:
-            size += len(row.key) - prefix_length + len(row.value)
-            if size > CLOUD_BYTES:
-                break
-            entry = entry_of(self._config, row.key[prefix_length:], row.value)
-            entries.append((entry.key, entry.score))
-        return entries
 
     def _write(self, tr: Transaction, group: str | None, old: Head | None, data: bytes, new: Head) -> None:
         """Write a version, in one value or in pieces, and remove the pieces of the one before."""
@@ -219,6 +208,18 @@ class Publisher(Task):
             return place
         tr.set(self._keys.adopted, b"")
         return None
+
+
+def first_entries(config: QueueConfig, rows: Any, prefix_length: int) -> bytes:
+    """The entries of a cloud, encoded, that these rows of an index make: as many as a cloud takes."""
+    entries, size = [], 0
+    for row in rows:
+        size += len(row.key) - prefix_length + len(row.value)
+        if size > CLOUD_BYTES:
+            break
+        entry = entry_of(config, row.key[prefix_length:], row.value)
+        entries.append((entry.key, entry.score))
+    return encode_entries(entries)
 
 
 def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:

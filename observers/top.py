@@ -35,7 +35,8 @@ NAME: Final = "top"
 MAX_N: Final = 10_000
 DEFAULT_N: Final = 100
 MAX_GROUP_BYTES: Final = 500
-_MAX_ENTRY_BYTES: Final = 10_000  # FoundationDB's limit of a key
+MAX_ENTRY_BYTES: Final = 10_000
+"""Of the key of an entry: FoundationDB's limit."""
 _NUMBERS: Final = ("int", "float", "decimal", "any")
 COUNT_BYTES: Final = 8
 _NO_ENTRIES: Final = bytes(COUNT_BYTES)
@@ -102,8 +103,7 @@ def observer(
             f"the values of queue {config.name!r} are of type {config.value}, which has no scores: "
             "declare a top with a score function in an application"
         )
-    index = _Index(config, TopKeys(QueueKeys(config.name), generation), bool(settings["ranks"]), score, group)
-    return index.observe
+    return Index(config, TopKeys(QueueKeys(config.name), generation), bool(settings["ranks"]), score, group)
 
 
 class Place(NamedTuple):
@@ -144,8 +144,13 @@ def _checked_group(group: object) -> str | None:
     return group
 
 
-class _Index:
-    """Writes the index of one generation."""
+class Index:
+    """Writes the index of one generation: the observer's function.
+
+    Attributes:
+        keys: of the generation.
+        ranks: whether counts are kept for ranks.
+    """
 
     def __init__(
         self,
@@ -156,55 +161,60 @@ class _Index:
         group: GroupFunction | None,
     ) -> None:
         self._key_type = config.key
-        self._keys = keys
-        self._ranks = ranks
+        self.keys = keys
+        self.ranks = ranks
         self._score = score
         self._group = group
 
-    def observe(self, tr: Transaction, changes: Sequence[Change]) -> None:
+    def place(self, key: Any, value: Any) -> Place | None:
+        """Where a key of this value is to stand; as `place_of`."""
+        return place_of(key, value, self._score, self._group)
+
+    def entry(self, place: Place, sort_key: bytes) -> bytes:
+        """The key of an entry of the index."""
+        return self.keys.entries(place.group) + place.place + sort_key
+
+    def __call__(self, tr: Transaction, changes: Sequence[Change]) -> None:
         """Write what the changes make of the index: all validated before the first write, no reads."""
         moves = [move for change in changes if (move := self._move(change))]
         counts: Counter[bytes] = Counter()
         groups: dict[str | None, None] = {}
         for sort_key, old, new in moves:
             if old is not None:
-                tr.clear(self._entry(old, sort_key))
+                tr.clear(self.entry(old, sort_key))
                 self._count(counts, old, -1)
                 groups[old.group] = None
             if new is not None:
-                tr.set(self._entry(new, sort_key), codec.encode(new.score))
+                tr.set(self.entry(new, sort_key), codec.encode(new.score))
                 self._count(counts, new, 1)
                 groups[new.group] = None
         for key, difference in counts.items():
             _add(tr, key, difference)
         for group in groups:
-            tr.set_versionstamped_value(self._keys.mark(group), INCOMPLETE_VERSIONSTAMP)
+            tr.set_versionstamped_value(self.keys.mark(group), INCOMPLETE_VERSIONSTAMP)
         if groups:
-            tr.set_versionstamped_value(self._keys.notification, INCOMPLETE_VERSIONSTAMP)
+            tr.set_versionstamped_value(self.keys.notification, INCOMPLETE_VERSIONSTAMP)
 
     def _move(self, change: Change) -> tuple[bytes, Place | None, Place | None] | None:
         """Sort key, and where the entry stood and is to stand; None when that is the same."""
-        old = place_of(change.key, change.old, self._score, self._group)
-        new = place_of(change.key, change.new, self._score, self._group)
+        old = self.place(change.key, change.old)
+        new = self.place(change.key, change.new)
         if old is new or (old is not None and new is not None and old[:2] == new[:2]):
             return None
         sort_key = to_sort_key(self._key_type, change.key)
-        if new is not None and (size := len(self._entry(new, sort_key))) > _MAX_ENTRY_BYTES:
+        if new is not None and (size := len(self.entry(new, sort_key))) > MAX_ENTRY_BYTES:
             raise TooLarge(
                 f"key {codec.brief(change.key)}: with group and score an entry of {size:,} bytes exceeds the limit "
-                f"of {_MAX_ENTRY_BYTES:,}"
+                f"of {MAX_ENTRY_BYTES:,}"
             )
         return sort_key, old, new
 
-    def _entry(self, place: Place, sort_key: bytes) -> bytes:
-        return self._keys.entries(place.group) + place.place + sort_key
-
     def _count(self, counts: Counter[bytes], place: Place, difference: int) -> None:
         """Note that the entry has come or gone; beginnings that old and new place share cancel out."""
-        counts[self._keys.count(place.group)] += difference
-        if self._ranks:
+        counts[self.keys.count(place.group)] += difference
+        if self.ranks:
             for length in range(len(place.place) + 1):
-                counts[self._keys.node(place.group, place.place[:length])] += difference
+                counts[self.keys.node(place.group, place.place[:length])] += difference
 
 
 def _add(tr: Transaction, key: bytes, difference: int) -> None:

@@ -1,0 +1,86 @@
+"""Verifying a queue while it is in use, with all that its observers keep: `cq verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from cq.app import App
+from cq.combiners import Combiner
+from cq.config import read_config
+from cq.errors import CodeMismatch, CorruptData
+from cq.observers.builtin import FACTORIES
+from cq.observers.verifycloud import check_cloud
+from cq.observers.verifyexport import check_export, look_at_table
+from cq.observers.verifytop import TopChecks
+from cq.store.api import Database
+from cq.store.transact import transact
+from cq.verify import Difference, Progress, Verification
+from cq.verifybuckets import look_at_buckets
+from cq.verifying import every_row
+from cq.verifyrows import HANDLERS
+from cq.verifystore import look_at_queue, look_at_store
+
+__all__ = ["WAIT_SECONDS", "Difference", "Progress", "Verification", "verification"]
+
+WAIT_SECONDS: Final = 30.0
+"""How long changes may be on their way to the exported table, unless told otherwise."""
+
+
+def verification(
+    db: Database,
+    name: str,
+    *,
+    app: App | None = None,
+    repair: bool = False,
+    wait_seconds: float = WAIT_SECONDS,
+    url_env: str | None = None,
+    progress: Callable[[Progress], object] = lambda progress: None,
+) -> Verification:
+    """A verification of a queue with its top, clouds and export; `run()` goes through it.
+
+    As `cq.verify.verify`, and exact on a queue in use as that is. Only the table is not read at one moment with the
+    values: what differs there counts once all that waited has been exported, and it differs still.
+
+    Args:
+        db: a database of either store.
+        name: the queue.
+        app: has the combiner, and the score and group functions of the top, of an application's own.
+        repair: whether to mend what can be derived; see `cq.verifykinds.KINDS`.
+        wait_seconds: how long changes may be on their way to the table, all in all.
+        url_env: the environment variable with the URL of the table's database, None for the one configured. Without
+            a URL the table is not looked at.
+        progress: called after each piece.
+
+    `run()` raises `QueueNotConfigured`; `CodeMismatch` for a queue that a newer version of cq has configured;
+    `ExportFailed` when the reporting database cannot be read; and the store's `FDBError` when that cannot go on.
+    """
+    top = TopChecks(app)
+    handlers = {
+        **HANDLERS,
+        "d": [*HANDLERS["d"], top.check_value],
+        "e": [check_export],
+        "t": [*HANDLERS["t"], top.check_data],
+        "z": [*HANDLERS["z"], check_cloud],
+    }
+    parts = [
+        look_at_queue,
+        every_row(handlers),
+        look_at_buckets,
+        top.look_at_counts,
+        look_at_table(wait_seconds, url_env),
+        # An audit of a queue's sums (all that was added is somewhere) would stand here, as a part of its own.
+        look_at_store,
+    ]
+    return Verification(
+        db, name, repair=repair, combiner=_combiner(db, name, app), parts=parts, progress=progress
+    )
+
+
+def _combiner(db: Database, name: str, app: App | None) -> Combiner | None:
+    """The queue's combiner, None when this process lacks it: then empty values are not found."""
+    with suppress(CodeMismatch, CorruptData):
+        config = transact(db, lambda tr: read_config(tr.snapshot, name))
+        return (app or App()).code(config, FACTORIES).combiner
+    return None

@@ -1,0 +1,115 @@
+"""What a verification looks at in a queue's published clouds: that each is whole, and the one that the top makes.
+
+A cloud that differs from the top has a mark, which goes in the transaction that publishes it. What cannot be read is
+cleared and marked, so that it is published anew.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from cq import codec
+from cq.config import ObserverConfig, QueueConfig
+from cq.errors import CorruptData
+from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
+from cq.layout import of_published
+from cq.observers.cloud import Head, digest_of
+from cq.observers.publisher import first_entries
+from cq.observers.top import NAME
+from cq.observers.verifytop import top_of
+from cq.store.api import KeyValue
+from cq.topkeys import CloudKeys, TopKeys, split_group, split_piece
+from cq.verifying import Piece
+
+
+def check_cloud(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+    """A row of the published clouds."""
+    observer = top_of(piece.config)
+    try:
+        name, tail = of_published(rest)
+    except CorruptData:
+        return None
+    if name != NAME or observer is None:
+        return None
+    keys = CloudKeys(piece.keys)
+    try:
+        if tail[:1] == b"h":
+            group, behind = split_group(tail[1:])
+            if behind:
+                raise CorruptData("the key is not one of a cloud")
+            _check_head(piece, observer, keys, group, found)
+        elif tail[:1] == b"p":
+            _check_piece(piece, keys, tail[1:], found)
+        else:
+            raise CorruptData("no key of a cloud's begins so")
+    except CorruptData as error:
+        piece.found("cloud-piece", found.key, str(error), partial(piece.tr.clear, found.key))
+    return None
+
+
+def _check_head(
+    piece: Piece, observer: ObserverConfig, keys: CloudKeys, group: str | None, found: KeyValue
+) -> None:
+    """A cloud that can be read, and that is the one that its top makes unless it is marked."""
+    top = TopKeys(piece.keys, observer.generation)
+    fix = partial(_publish_anew, piece, keys, top, group)
+    try:
+        head = Head.from_bytes(found.value)
+        pieces = [piece.snapshot.get(keys.piece(group, head.version, each)) for each in range(head.pieces)]
+    except (CorruptData, TypeError) as error:
+        piece.found("cloud-unreadable", found.key, str(error), fix)
+        return
+    current = piece.snapshot.get(piece.keys.observer_current(NAME))
+    settled = piece.snapshot.get(top.adopted)
+    mark = piece.snapshot.get(top.mark(group))
+    prefix = top.entries(group)
+    rows = piece.snapshot.get_range(prefix, prefix_end(prefix), limit=observer.settings["n"])
+
+    def look() -> None:
+        data = b"".join(each.value or b"" for each in pieces) if head.pieces else head.data
+        if digest_of(data) != head.digest:
+            piece.found("cloud-unreadable", found.key, "its pieces are not what was published", fix)
+            return
+        is_current = current.value == codec.encode(observer.generation)
+        if not is_current or settled.value is None or mark.value is not None:
+            return
+        if (digest := _digest(piece.config, rows, len(prefix))) is not None and digest != head.digest:
+            piece.found(
+                "cloud-different", found.key, "it is not what the top is now, and not to be published", fix
+            )
+
+    piece.later(look)
+
+
+def _digest(config: QueueConfig, rows: object, prefix_length: int) -> bytes | None:
+    """Of the cloud that these entries make; None when they cannot be read, which is a difference of its own."""
+    try:
+        return digest_of(first_entries(config, rows, prefix_length))
+    except (CorruptData, ValueError):
+        return None
+
+
+def _check_piece(piece: Piece, keys: CloudKeys, data: bytes, found: KeyValue) -> None:
+    """A piece belongs to the version that is published."""
+    group, version, number = split_piece(data)
+    stored = piece.snapshot.get(keys.head(group))
+
+    def look() -> None:
+        try:
+            head = Head.from_bytes(stored.value) if stored.value is not None else None
+        except CorruptData:
+            return
+        if head is None or head.version != version or number >= head.pieces:
+            what = "a piece of a cloud that is not published"
+            piece.found("cloud-piece", found.key, what, partial(piece.tr.clear, found.key))
+
+    piece.later(look)
+
+
+def _publish_anew(piece: Piece, keys: CloudKeys, top: TopKeys, group: str | None) -> None:
+    """Clear a cloud, and have a worker publish it."""
+    piece.tr.clear(keys.head(group))
+    pieces = keys.pieces_of(group)
+    piece.tr.clear_range(pieces, prefix_end(pieces))
+    piece.tr.set_versionstamped_value(top.mark(group), INCOMPLETE_VERSIONSTAMP)
+    piece.tr.set_versionstamped_value(top.notification, INCOMPLETE_VERSIONSTAMP)

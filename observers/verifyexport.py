@@ -1,0 +1,270 @@
+"""What a verification looks at in a queue's export: entries that wait, how far each bucket is, the table.
+
+Entries and notifications are added and taken away together, so at any one version a bucket without a notification has
+no entries. The table is compared by `cq.observers.sqlverify`, which waits for changes on their way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from cq import codec
+from cq.errors import CorruptData, CqError
+from cq.exportkeys import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
+from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, bucket_of, version_of
+from cq.observers.export import BUCKETS
+from cq.observers.exporterrors import ExportFailed
+from cq.observers.exportrows import Waiting, is_piece, is_whole, unpack
+from cq.observers.exports import NAME, find_export
+from cq.observers.exportstate import Control, ExportState, check_failure, check_stopped, set_entry_aside
+from cq.store.api import KeyValue
+from cq.verifying import Difference, Piece, Verification
+
+_FAILURE: Final = b"f"  # of a bucket, or of the export as a whole
+
+
+def check_export(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+    """A row of an export queue."""
+    keys = ExportKeys(piece.name)
+    letter, data = rest[:1], rest[1:]
+    if letter == b"q":
+        return _check_row(piece, keys, data, found)
+    if letter == b"n":
+        _check_notification(piece, data, found)
+    elif letter == b"x":
+        _check_aside(piece, keys, data, found)
+    elif letter in _STATES:
+        _check_state(piece, letter, data, found)
+    else:
+        piece.found("unknown-key", found.key, "no key of an export queue begins so")
+    return None
+
+
+def _check_state(piece: Piece, letter: bytes, data: bytes, found: KeyValue) -> None:
+    of_bucket, check = _STATES[letter]
+    try:
+        if of_bucket or (data and letter == _FAILURE):
+            _check_bucket(data)
+        elif data:
+            raise CorruptData("the key is not one of an export queue")
+        check(found.value)
+    except CorruptData as error:
+        piece.found("export-state", found.key, str(error), partial(piece.tr.clear, found.key))
+
+
+def _check_bucket(data: bytes) -> None:
+    if len(data) != 4 or ExportKeys.bucket_of(data) >= BUCKETS:
+        raise CorruptData("of a bucket that there is not")
+
+
+def _check_stamp(value: bytes) -> None:
+    if len(value) != VERSIONSTAMP_BYTES:
+        raise CorruptData("not a versionstamp")
+
+
+_STATES: Final[dict[bytes, tuple[bool, Callable[[bytes], object]]]] = {
+    b"b": (True, ExportState.from_bytes),
+    b"c": (False, Control.from_bytes),
+    _FAILURE: (False, check_failure),
+    b"k": (False, _check_stamp),
+    b"s": (False, check_stopped),
+}
+"""{letter: (whether a bucket stands behind it, what raises `CorruptData` for another value)}."""
+
+
+def _check_notification(piece: Piece, data: bytes, found: KeyValue) -> None:
+    try:
+        _check_bucket(data)
+    except CorruptData as error:
+        piece.found("export-notification", found.key, str(error), partial(piece.tr.clear, found.key))
+
+
+# Entries that wait
+
+
+def _check_row(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> bytes | None:
+    """A row of entries: of a bucket that there is, with a notification, not from the future, and readable."""
+    try:
+        sequence = keys.sequence_of_row(found.key)
+        bucket = ExportKeys.bucket_of(data)
+        _check_bucket(data[:4])
+    except CorruptData as error:
+        # What it is worth is not known: it is kept, where exports keep what they cannot export.
+        piece.found("export-row", found.key, str(error), partial(_keep_lost, piece, keys, found, str(error)))
+        return None
+    version = version_of(versionstamp_of(sequence))
+    notification = piece.snapshot.get(keys.notification(bucket))
+    if version > piece.version:
+        what = "stamped later than anything committed: copied from another store?"
+        piece.found(
+            "export-row",
+            found.key,
+            what,
+            partial(_keep, piece, keys, bucket, [(sequence, found.value)], what),
+        )
+        return None
+
+    def look() -> None:
+        if notification.value is None:
+            piece.found(
+                "export-notification",
+                found.key,
+                f"entries wait in bucket {bucket}, and no worker is told",
+                partial(
+                    piece.tr.set_versionstamped_value, keys.notification(bucket), INCOMPLETE_VERSIONSTAMP
+                ),
+            )
+
+    piece.later(look)
+    _check_entries(piece, keys, bucket, sequence, found)
+    return keys.rows_later_than(bucket, sequence, piece.version) if version > piece.began else None
+
+
+def _check_entries(piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes, found: KeyValue) -> None:
+    """The entries of a row; those of pieces are looked at with the first of them."""
+    if is_whole(found.value):
+        _check_unpacked(piece, keys, bucket, [(sequence, found.value)], found)
+        return
+    before = piece.snapshot.get(keys.row(bucket, sequence_at(sequence, -1)))
+
+    def look() -> None:
+        if before.value is not None and is_piece(before.value):
+            return
+        pieces = [(sequence, found.value)]
+        while is_piece(pieces[-1][1]):
+            following = sequence_at(sequence, len(pieces))
+            value = piece.snapshot.get(keys.row(bucket, following)).value
+            if value is None:
+                break
+            pieces.append((following, value))
+        _check_unpacked(piece, keys, bucket, pieces, found)
+
+    piece.later(look)
+
+
+def _check_unpacked(
+    piece: Piece, keys: ExportKeys, bucket: int, pieces: list[tuple[bytes, bytes]], found: KeyValue
+) -> None:
+    unpacked = Waiting()
+    unpack(unpacked, pieces)
+    for broken in unpacked.broken:
+        fix = partial(_keep, piece, keys, bucket, pieces, broken.error)
+        piece.found("export-row", found.key, broken.error, fix)
+    astray = [entry for entry in unpacked.entries if bucket_of(entry.encoded_key, BUCKETS) != bucket]
+    if astray:
+        what = f"{len(astray):,} entries wait in bucket {bucket}, to which their keys do not belong"
+        piece.found("export-row", found.key, what, key=astray[0].key)
+
+
+def _keep(piece: Piece, keys: ExportKeys, bucket: int, rows: list[tuple[bytes, bytes]], error: str) -> None:
+    """Set rows aside as exports do with those that they cannot read; a batch under way conflicts, and is read again."""
+    state = keys.state(bucket)
+    with suppress(CorruptData):  # which has a repair of its own
+        piece.tr.set(state, ExportState.from_bytes(piece.tr.get(state).value).to_bytes())
+    data = b"".join(value for _, value in rows)
+    set_entry_aside(piece.tr, keys, bucket, rows[0][0], error, None, data)
+    for sequence, _ in rows:
+        piece.tr.clear(keys.row(bucket, sequence))
+
+
+def _keep_lost(piece: Piece, keys: ExportKeys, found: KeyValue, error: str) -> None:
+    sequence = found.key[-SEQUENCE_BYTES:].rjust(SEQUENCE_BYTES, b"\x00")
+    set_entry_aside(piece.tr, keys, 0, sequence, error, None, found.value)
+    piece.tr.clear(found.key)
+
+
+# What was set aside
+
+
+def _check_aside(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> None:
+    """A piece of an entry that was set aside; the entry is looked at with the first of them."""
+    if len(data) != 4 + SEQUENCE_BYTES + 4:
+        _tell_of_aside(piece, found, "the key is not one of an export queue")
+        return
+    bucket, sequence, number = keys.parse_aside(found.key)
+    if number:
+        first = piece.snapshot.get(keys.aside_piece(bucket, sequence, 0))
+
+        def look_for_first() -> None:
+            if first.value is None:
+                _tell_of_aside(piece, found, "a piece without the first one")
+
+        piece.later(look_for_first)
+        return
+    following = piece.snapshot.get_range(found.key, keys.aside_behind(bucket, sequence))
+
+    def look() -> None:
+        try:
+            content = codec.decode(b"".join(each.value for each in following))
+        except CorruptData as error:
+            _tell_of_aside(piece, found, str(error))
+        else:
+            if not isinstance(content, list) or len(content) != 3:
+                _tell_of_aside(piece, found, "it holds no error, key and value")
+
+    piece.later(look)
+
+
+def _tell_of_aside(piece: Piece, found: KeyValue, what: str) -> None:
+    piece.found("export-aside", found.key, f"{what}; `cq export rebuild` exports the current values")
+
+
+# The table
+
+
+def look_at_table(wait_seconds: float, url_env: str | None) -> Callable[[Verification], Iterator[Difference]]:
+    """The part that compares the table with the values, if the queue has one and the URL of its database is known.
+
+    Args:
+        wait_seconds: how long to wait for changes on their way.
+        url_env: the environment variable with the URL, None for the one configured.
+    """
+
+    def look(verification: Verification) -> Iterator[Difference]:
+        verification.part = "table"
+        config, _ = verification.piece(lambda piece: piece.config)
+        observer = next((each for each in config.observers if each.name == NAME), None)
+        if observer is None or not observer.is_built_in:
+            return
+        variable = url_env or str(observer.settings["url_env"])
+        if not os.environ.get(variable):
+            verification.note(f"the table was not compared with the values: ${variable} is not set")
+            return
+        yield from _compare(verification, variable, wait_seconds)
+
+    return look
+
+
+def _compare(verification: Verification, variable: str, wait_seconds: float) -> Iterator[Difference]:
+    from cq.observers import sqlrebuild, sqlverify
+
+    found = find_export(verification.db, verification.name, url_env=variable)
+    try:
+        result = sqlverify.verify(verification.db, found, wait_seconds=wait_seconds)
+        if result.differences and verification.repair:
+            sqlrebuild.rebuild(verification.db, found)
+    except ExportFailed:
+        raise
+    except (
+        CqError
+    ) as error:  # it is being filled, or a value cannot be read, which is a difference of its own
+        verification.note(f"the table was not compared with the values: {error}")
+        return
+    finally:
+        found.reporting.close()
+    if result.waiting:
+        verification.note(
+            f"{len(result.waiting):,} keys of the table were not compared: changes are on their way"
+        )
+    if not result.whole:
+        verification.note("so much of the table differs that the rest was not looked at")
+    for each in result.differences:
+        value = "no value" if each.value is None else repr(each.value)[:40]
+        row = "no row" if each.row is None else repr(each.row)[:80]
+        where = b"" if each.key is None else verification.keys.value(codec.encode(each.key))
+        what = f"the queue has {value}, the table {row}" + (f" ({each.reason})" if each.reason else "")
+        yield Difference("export-table", where, what, each.key, True, verification.repair)
