@@ -10,7 +10,22 @@ from typing import Annotated
 
 import typer
 
-from cq.cli import carry, config, data, dead, demo, doctor, export, health, queues, shape, status, top, worker
+from cq.cli import (
+    carry,
+    config,
+    data,
+    dead,
+    demo,
+    doctor,
+    export,
+    health,
+    queues,
+    shape,
+    status,
+    top,
+    verify,
+    worker,
+)
 from cq.cli.options import opened
 from cq.cli.output import note
 from cq.cli.settings import Commands, InvalidSettings, use_file
@@ -21,7 +36,8 @@ app = typer.Typer(
     name="cq",
     cls=Commands,
     help="A transactional combine queue: count and combine under contention, on FoundationDB or on one file.",
-    epilog="Exit status: 0 done, 1 an error that is said in one line, 2 wrong usage, 3 a key without a value, 130 ^C.",
+    epilog="Exit status: 0 done, 1 an error that is said in one line, 2 wrong usage, 3 a key without a value, "
+    "4 differences that `cq verify` has found, 130 ^C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Boxes and colours are for people; what is piped somewhere gets plain text in whole lines.
@@ -45,7 +61,22 @@ def _options(
     use_file(ctx)
 
 
-for module in (queues, status, data, dead, shape, top, export, worker, health, config, carry, doctor, demo):
+for module in (
+    queues,
+    status,
+    data,
+    dead,
+    shape,
+    top,
+    export,
+    worker,
+    health,
+    config,
+    carry,
+    doctor,
+    verify,
+    demo,
+):
     module.register(app)
 
 

@@ -1,4 +1,4 @@
-"""Writes what repeats the code: cli.md, the table in key-layout.md, events and metrics in operations.md.
+"""Writes what repeats the code: cli.md, and tables in key-layout.md, operations.md and howto/verify.md.
 
 Run it after a change of commands, keys or events, with cq installed: `python docs/reference.py`. Tests compare the
 pages with what it would write.
@@ -18,6 +18,7 @@ import typer.main
 from cq import keys
 from cq.cli.main import app
 from cq.observers.events import EVENTS, FIELDS, Metric
+from cq.verifykinds import KINDS
 
 DOCS = Path(__file__).parent
 BEGIN, END = "<!-- begin: written by reference.py -->", "<!-- end -->"
@@ -113,6 +114,12 @@ def telemetry() -> str:
     )
 
 
+def kinds() -> str:
+    """A table of the differences that a verification finds."""
+    rows = [[f"`{kind}`", what, repair] for kind, (what, repair) in KINDS.items()]
+    return "\n".join([*table(["kind", "what is wrong", "a repair"], rows), ""])
+
+
 def exposed(metric: Metric) -> str:
     """A metric's name as it is scraped."""
     return f"{metric.name}_total" if metric.type == "counter" else metric.name
@@ -130,7 +137,12 @@ def page(name: str, written: str) -> str:
     return pattern.sub(lambda _: f"{BEGIN}\n\n{written}\n{END}", content)
 
 
-PAGES = {"cli.md": cli, "key-layout.md": key_layout, "operations.md": telemetry}
+PAGES = {
+    "cli.md": cli,
+    "howto/verify.md": kinds,
+    "key-layout.md": key_layout,
+    "operations.md": telemetry,
+}
 
 if __name__ == "__main__":
     for file, write in PAGES.items():

@@ -67,6 +67,7 @@ def test_the_commands_are_these() -> None:
         "resume",
         "status",
         "top",
+        "verify",
         "worker",
     }
 
@@ -122,6 +123,8 @@ def test_the_version_is_printed(here: Here) -> None:
         ["worker", "--processes", "0"],
         ["worker", "--grace", "-1"],
         ["worker", "--log", "xml"],
+        ["verify"],
+        ["verify", "words", "--limit", "-1"],
         ["health", "--max-age", "-1"],
         ["health", "--max-age", "long"],
         ["demo", "words"],
@@ -183,6 +186,8 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["health", "--store", "embedded:."], "is a directory"),
         (["pause", "nothing"], "'nothing' is not configured"),
         (["resume", "nothing"], "'nothing' is not configured"),
+        (["verify", "nothing"], "'nothing' is not configured"),
+        (["verify", "words", "--app", "nothing_of_this_name:app"], "cannot be imported"),
         (["worker", "nothing"], "'nothing' is not configured"),
         (["worker", "nothing", "--drain"], "'nothing' is not configured"),
         (["worker", "--app", "fine"], "expected --app to be MODULE:APP"),

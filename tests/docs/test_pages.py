@@ -60,7 +60,7 @@ def test_the_index_leads_to_every_page(page: Path) -> None:
     assert f"]({named(page)})" in (DOCS / "index.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["cli.md", "key-layout.md", "operations.md"])
+@pytest.mark.parametrize("name", ["cli.md", "howto/verify.md", "key-layout.md", "operations.md"])
 def test_what_repeats_the_code_is_up_to_date(reference: dict[str, Any], name: str) -> None:
     written = reference["page"](name, reference["PAGES"][name]())
 
