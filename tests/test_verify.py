@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,12 +12,17 @@ import pytest
 
 import cq
 from cq import codec, keys, layout
+from cq.errors import CodeMismatch, QueueNotConfigured
 from cq.keys import QueueKeys
+from cq.setaside import retry_aside
 from cq.state import BucketState
+from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from cq.verify import Difference, verify
+from cq.verify import PARTS, Difference, Verification, verify
 from cq.verifykinds import KINDS
+from cq.verifyrows import HANDLERS
+from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, stored
 
 BUCKETS = 4
@@ -294,6 +301,237 @@ def test_a_queue_in_order_has_no_differences(db: Any, name: str, queue: QueueKey
     drain(db, name)
     assert found_in(db, queue) == []
     assert_values(db, name, NOW)
+
+
+def test_staged_updates_are_mended_in_a_queue_that_is_being_rebucketed(
+    db: Any, name: str, queue: QueueKeys
+) -> None:
+    """What is staged in either shape is in order; what is in none is given to the buckets there are now."""
+    cq.rebucket(db, name, 7)
+    assert found_in(db, queue) == []
+    bucket = bucket_of("k1")
+    put(
+        db,
+        {
+            queue.staged(encoded("k1")): encoded(10),
+            queue.state(1, bucket): BucketState(staged=True).to_bytes(),
+        },
+    )
+    assert found_in(db, queue) == []
+    put(db, {queue.state(1, bucket): BucketState().to_bytes()})
+
+    (found,) = found_in(db, queue, repair=True)
+
+    assert (found.kind, found.key, found.repaired) == ("staged-unseen", "k1", True)
+    assert found_in(db, queue) == []
+    drain(db, name)
+    assert_values(db, name, {**NOW, "k1": 12})
+    assert found_in(db, queue) == []
+
+
+@pytest.mark.parametrize("waits", ["rebucket", "purge", "observer", "staged", "backlog"])
+def test_a_bucket_with_anything_to_do_needs_a_notification(
+    db: Any, name: str, queue: QueueKeys, waits: str
+) -> None:
+    """Rows or no rows."""
+    if waits != "rebucket":
+        drain(db, name)
+    if waits == "rebucket":
+        cq.rebucket(db, name, 7)
+    elif waits == "purge":
+        cq.purge(db, name)
+    elif waits == "observer":
+        app = cq.App()
+        app.queue(name, observers=[watch])
+        app.configure(db, name)
+    else:
+        state = BucketState(staged=waits == "staged", unfinished_since=int(waits == "backlog"))
+        put(db, {queue.state(1, 2): state.to_bytes(), queue.notification(1, 2): bytes(10)})
+    assert found_in(db, queue) == []
+    put(db, {queue.notification(1, 2): None})
+
+    (found,) = found_in(db, queue)
+
+    assert (found.kind, found.where, found.repairable) == (
+        "notification-missing",
+        queue.notification(1, 2),
+        True,
+    )
+    assert [each.repaired for each in found_in(db, queue, repair=True)] == [True]
+    assert found_in(db, queue) == []
+
+
+def watch(tr: Any, changes: list[cq.Change]) -> None:
+    """An observer."""
+
+
+def test_an_observer_that_was_being_told_is_told_anew_when_its_state_is_lost(
+    db: Any, name: str, queue: QueueKeys
+) -> None:
+    told: list[cq.Change] = []
+    app = cq.App()
+    app.queue(name, observers=[cq.Observer("keep", 1, lambda tr, changes: told.extend(changes))])
+    drain(db, name)
+    app.configure(db, name)
+    put(db, {queue.state(1, bucket): b"\xff" for bucket in (1, 2)})
+
+    found = found_in(db, queue, repair=True)
+
+    assert [each.kind for each in found] == ["state-unreadable"] * 2
+    assert found_in(db, queue) == []
+    drain(db, name, app=app)
+    assert {change.key: change.new for change in told} == NOW
+    assert found_in(db, queue) == []
+
+
+def test_a_value_that_did_not_stand_under_its_hash_can_be_added_again(
+    db: Any, name: str, queue: QueueKeys
+) -> None:
+    drain(db, name)
+    put(db, {queue.value(encoded("k1")): None, astray(queue.value(encoded("k1")), "k1"): encoded(2)})
+
+    assert [each.key for each in found_in(db, queue, repair=True)] == ["k1"]
+
+    assert retry_aside(db, name, "k1") == 1
+    drain(db, name)
+    assert_values(db, name, NOW)
+
+
+def test_rows_that_are_moved_keep_their_operation_and_their_order(db: Any, name: str) -> None:
+    """A row in the wrong bucket counts as it would have, before what came later; and a second try does not."""
+    cq.configure(db, name, combiner="last", buckets=BUCKETS)
+    queue = QueueKeys(name)
+    add(db, name, {"a": 1, "b": 1}, once="an operation")
+    add(db, name, {"a": 9}, once="an operation")
+    add(db, name, {"a": 2})
+    rows = dict(stored(db, queue.all_rows()))
+    moved = {layout.row_in(key, behind(bucket_of_row(key))): value for key, value in rows.items()}
+    put(db, {**dict.fromkeys(rows), **moved})
+
+    found = found_in(db, queue, repair=True)
+
+    assert {each.kind for each in found} == {"row-astray"}
+    assert dict(stored(db, queue.all_rows())) == rows
+    drain(db, name)
+    assert_values(db, name, {"a": 2, "b": 1})
+    assert found_in(db, queue) == []
+
+
+def test_updates_that_cannot_be_kept_as_such_are_kept_as_bytes(db: Any, name: str) -> None:
+    """A value may be larger than an update."""
+    cq.configure(db, name, value=str, combiner="last", buckets=1)
+    queue = QueueKeys(name)
+    put(db, {astray(queue.value(encoded("k1")), "k1"): encoded("x" * 95_000)})
+
+    assert [each.repaired for each in found_in(db, queue, repair=True)] == [True]
+
+    pieces = aside(db, name)
+    assert {each.encoded_key for each in pieces} == {b""}
+    assert sum(len(update) for each in pieces for update in each.updates) > 95_000
+    assert found_in(db, queue) == []
+
+
+def test_a_combiner_of_an_application_says_what_is_empty(db: Any, name: str) -> None:
+    def combine(key: Any, values: Any) -> Any:
+        return "".join(values)
+
+    own = cq.Combiner("joined", 1, combine, lambda value: value == "-")
+    cq.configure(db, name, value=str, combiner=own, buckets=1)
+    queue = QueueKeys(name)
+    put(db, {queue.value(encoded("a")): encoded("-"), queue.staged(encoded("b")): encoded(["in between"])})
+    put(db, {queue.state(1, 0): BucketState(staged=True).to_bytes(), queue.notification(1, 0): bytes(10)})
+
+    assert found_in(db, queue) == []
+    assert [each.kind for each in found_in(db, queue, combiner=own)] == ["value-empty"]
+
+
+def test_nothing_is_told_of_a_queue_whose_configuration_cannot_be_read(
+    db: Any, name: str, queue: QueueKeys
+) -> None:
+    before = transact(db, lambda tr: tr.get(queue.config).value)
+    put(db, {queue.flags: b"\xff"})
+    for config in (
+        b"\xff",
+        encoded([1]),
+        before.replace(encoded("buckets") + b"\x04", encoded("buckets") + b"\x00"),
+    ):
+        put(db, {queue.config: config})
+
+        (found,) = found_in(db, queue, repair=True)
+
+        assert (found.kind, found.where, found.repairable) == ("config", queue.config, False)
+    put(db, {queue.config: before.replace(encoded("format") + b"\x01", encoded("format") + b"\x02")})
+    with pytest.raises(CodeMismatch, match="newer version"):
+        found_in(db, queue)
+    with pytest.raises(QueueNotConfigured):
+        list(verify(db, other(queue)))
+
+
+def test_the_stores_own_keys_are_looked_at(tmp_path: Any) -> None:
+    with Embedded(tmp_path / "other.db") as db:
+        cq.configure(db, "words")
+        put(
+            db,
+            {
+                keys.STORE_ID: b"x",
+                keys.workers()[0] + b"x": b"",
+                keys.worker(bytes(8)): b"of a later version",
+            },
+        )
+
+        found = list(verify(db, "words"))
+
+        assert [(each.kind, each.where) for each in found] == [
+            ("store-key", keys.STORE_ID),
+            ("unknown-key", keys.workers()[0] + b"x"),
+        ]
+
+
+def test_what_workers_leave_behind_is_no_difference(db: Any, name: str, queue: QueueKeys) -> None:
+    """Notes under a shape, or of a queue, that there is no more; and export queues need no configuration."""
+    gone = QueueKeys(other(queue))
+    note = bytes(10) + encoded([])
+    put(
+        db,
+        {
+            queue.attempt(7, 99, bytes(8)): note,
+            queue.observer_data(7) + b"n": bytes(10),
+            gone.attempt(1, 1, bytes(8)): note,
+            gone.observer_data(7) + b"n": bytes(10),
+            gone.prefix + b"ek": bytes(10),
+        },
+    )
+    assert found_in(db, queue) == []
+    put(db, {gone.observer_data(7) + b"o": b""})
+
+    assert [each.where for each in found_in(db, queue)] == [gone.observer_data(7) + b"o"]
+
+
+def test_keys_of_the_layout_are_known_to_it() -> None:
+    """Those in the table at the head of cq/keys.py: a new kind is to be looked at by a verification, too."""
+    table = inspect.getdoc(keys) or ""
+    letters = set(re.findall(r'^ *P "(\w)"', table, flags=re.MULTILINE))
+    single = set(re.findall(r'^ *P "(\w\w+)"', table, flags=re.MULTILINE))
+
+    assert (letters, single) == ({*layout.PARTS}, {*layout.SINGLE})
+    assert letters | single == set(HANDLERS)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_repair_under_faults_tells_of_all_that_it_mends(
+    db: Any, name: str, queue: QueueKeys, seed: int
+) -> None:
+    """Also of what a commit has mended of which nobody knows whether it has happened."""
+    writes = {queue.value(encoded(f"new {number}")): encoded(0) for number in range(50)}
+    put(db, {**writes, queue.notification(1, 1): None})
+    faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.4, too_old=0.05)
+
+    found = list(Verification(faulty, name, parts=PARTS, repair=True, rows=7).run())
+
+    assert all(each.repaired for each in found)
+    assert {each.where for each in found} == {*writes, queue.notification(1, 1)}
+    assert found_in(db, queue) == []
+    assert faulty.injected["unknown, committed"]
 
 
 def test_every_kind_is_tried() -> None:
