@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import cq
+from cq import codec
 from cq.app import App
-from cq.backfill import switch_observers
-from cq.batch import Limits
-from cq.bucket import Bucket
-from cq.config import QueueConfig, read_config
-from cq.errors import CodeMismatch, NotNow
-from cq.reshaping import finish_rebucket
+from cq.errors import NotNow
+from cq.keys import QueueKeys
 from cq.store.transact import transact
-from cq.testing import drain
+from cq.testing import assert_values, drain
 from cq.verify import PARTS, Difference, Verification
+from tests.busy import busy
 from tests.faults import FaultyDatabase
-
-KEYS = [f"k{number}" for number in range(60)]
-OPERATIONS = [None, *(f"operation {number}" for number in range(40))]
-SMALL = Limits(read_bytes=400, load_bytes=300, write_bytes=600)
-"""Of passes that fold, stage, and leave rows."""
 
 
 def watch(tr: Any, changes: list[cq.Change]) -> None:
@@ -35,71 +26,6 @@ def watch(tr: Any, changes: list[cq.Change]) -> None:
 
 def again(tr: Any, changes: list[cq.Change]) -> None:
     """Another one, which is told of all values while the queue is in use."""
-
-
-class Busy:
-    """Adders and passes over a queue in threads of their own; an error in one of them fails the test."""
-
-    def __init__(self, db: Any, name: str, app: App) -> None:
-        self.db, self.name, self.app = db, name, app
-        self.turns = 0
-        self.config: QueueConfig | None = None
-        self.buckets: list[Bucket] = []
-        self.stopping = threading.Event()
-        self.errors: list[BaseException] = []
-        self.threads = [
-            threading.Thread(target=self._run, args=(each,)) for each in (self._adding, self._passing)
-        ]
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            while not self.stopping.is_set():
-                work()
-        except BaseException as error:  # noqa: BLE001 - told of by the test
-            self.errors.append(error)
-
-    def _adding(self) -> None:
-        updates = {key: random.randint(1, 3) for key in random.sample(KEYS, 5)}
-        once = random.choice(OPERATIONS)
-        transact(self.db, lambda tr: cq.CombineQueue(self.name).add(tr, updates, once=once))
-
-    def configure(self, app: App) -> None:
-        """Have the queue observed as an application says, by code that has it."""
-        app.configure(self.db, self.name)
-        self.app = app
-
-    def _passing(self) -> None:
-        config = transact(self.db, lambda tr: read_config(tr.snapshot, self.name))
-        if config != self.config:
-            self.config = config
-            self.buckets = [
-                Bucket(self.db, code, number, limits=SMALL if number % 2 else None)
-                for code in self.app.code(config).shapes
-                for number in range(code.config.buckets)
-            ]
-        try:
-            for bucket in self.buckets:
-                bucket.combine()
-            switch_observers(self.db, self.name)
-            finish_rebucket(self.db, self.name)
-        except CodeMismatch:  # it has been configured meanwhile
-            pass
-        self.turns += 1
-
-
-@contextmanager
-def busy(db: Any, name: str, app: App) -> Iterator[Busy]:
-    """A queue in use, until the end of the block."""
-    found = Busy(db, name, app)
-    for thread in found.threads:
-        thread.start()
-    try:
-        yield found
-    finally:
-        found.stopping.set()
-        for thread in found.threads:
-            thread.join()
-    assert found.errors == []
 
 
 def verified(db: Any, name: str, **settings: Any) -> list[Difference]:
@@ -134,7 +60,7 @@ def test_a_queue_in_use_has_no_differences(db: Any, name: str, seed: int) -> Non
             lambda: found.configure(more),
             lambda: cq.rebucket(db, name, 3),
         ]
-        while changes:
+        while changes and not found.errors:
             if done(changes[0]):
                 del changes[0]
             turns = found.turns
@@ -143,3 +69,37 @@ def test_a_queue_in_use_has_no_differences(db: Any, name: str, seed: int) -> Non
     drain(db, name, app=more)
 
     assert verified(db, name) == []
+
+
+def test_repairs_of_a_queue_in_use_lose_and_repeat_nothing(db: Any, name: str) -> None:
+    """Notifications are lost, states broken, while it is added to and combined, with faults; sums stay exact."""
+    random.seed(0)
+    app = App()
+    cq.configure(db, name, buckets=3)
+    queue = QueueKeys(name)
+    mended = 0
+
+    with busy(FaultyDatabase(db, 0), name, app) as found:
+        while mended < 30 and not found.errors:
+            transact(db, lambda tr: damage(tr, queue))
+            mended += sum(each.repaired for each in verified(db, name, repair=True))
+    assert [each for each in verified(db, name, repair=True) if not each.repaired] == []
+    assert verified(db, name) == []
+    drain(db, name)
+
+    assert verified(db, name) == []
+    assert_values(db, name, found.added)
+
+
+def damage(tr: Any, queue: QueueKeys) -> None:
+    """Lose a notification, break the state of a bucket, or write a row or a value that is none."""
+    bucket = random.randrange(3)
+    match random.randrange(4):
+        case 0:
+            tr.clear(queue.notification(1, bucket))
+        case 1:
+            tr.set(queue.state(1, bucket), b"damaged")
+        case 2:
+            tr.set(queue.rows(1, bucket)[0] + bytes(8) + random.randbytes(10), b"damaged")
+        case _:
+            tr.set(queue.value(codec.encode(f"damaged {random.random()}")), codec.encode(0))

@@ -1,0 +1,93 @@
+"""A queue in use: adders and passes in threads of their own, for as long as a test looks at it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import cq
+from cq.app import App
+from cq.backfill import switch_observers
+from cq.batch import Limits
+from cq.bucket import Bucket
+from cq.config import QueueConfig, read_config
+from cq.errors import CodeMismatch, CorruptData
+from cq.observers.builtin import FACTORIES
+from cq.reshaping import finish_rebucket
+from cq.store.transact import transact
+
+KEYS = [f"k{number}" for number in range(60)]
+SMALL = Limits(read_bytes=400, load_bytes=300, write_bytes=600)
+"""Of passes that fold, stage, and leave rows."""
+
+
+class Busy:
+    """Adders and passes over a queue in threads of their own; an error in one of them fails the test."""
+
+    def __init__(self, db: Any, name: str, app: App, tasks: Callable[[], None] | None = None) -> None:
+        self.db, self.name, self.app, self.tasks = db, name, app, tasks
+        self.added: Counter[str] = Counter()
+        self.turns = 0
+        self.config: QueueConfig | None = None
+        self.buckets: list[Bucket] = []
+        self.stopping = threading.Event()
+        self.errors: list[BaseException] = []
+        self.threads = [
+            threading.Thread(target=self._run, args=(each,)) for each in (self._adding, self._passing)
+        ]
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            while not self.stopping.is_set():
+                work()
+        except BaseException as error:  # noqa: BLE001 - told of by the test
+            self.errors.append(error)
+
+    def _adding(self) -> None:
+        updates = {key: random.randint(1, 3) for key in random.sample(KEYS, 5)}
+        once = random.randbytes(8)
+        transact(self.db, lambda tr: cq.CombineQueue(self.name).add(tr, updates, once=once))
+        self.added.update(updates)
+
+    def configure(self, app: App) -> None:
+        """Have the queue observed as an application says, by code that has it."""
+        app.configure(self.db, self.name)
+        self.app = app
+
+    def _passing(self) -> None:
+        with suppress(CodeMismatch, CorruptData):  # it has been configured, or damaged, meanwhile
+            config = transact(self.db, lambda tr: read_config(tr.snapshot, self.name))
+            if config != self.config:
+                self.buckets = [
+                    Bucket(self.db, code, number, limits=SMALL if number % 2 else None)
+                    for code in self.app.code(config, FACTORIES).shapes
+                    for number in range(code.config.buckets)
+                ]
+                self.config = config
+            for bucket in self.buckets:
+                bucket.combine()
+            switch_observers(self.db, self.name)
+            finish_rebucket(self.db, self.name)
+            if self.tasks is not None:
+                self.tasks()
+        self.turns += 1
+
+
+@contextmanager
+def busy(db: Any, name: str, app: App, tasks: Callable[[], None] | None = None) -> Iterator[Busy]:
+    """A queue in use, until the end of the block; `tasks` is what a worker does besides passes."""
+    found = Busy(db, name, app, tasks)
+    for thread in found.threads:
+        thread.start()
+    try:
+        yield found
+    finally:
+        found.stopping.set()
+        for thread in found.threads:
+            thread.join()
+    for error in found.errors:
+        raise error

@@ -1,0 +1,62 @@
+"""`cq verify` of what observers keep of a queue in use: no false alarm, whatever goes on."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import cq
+from cq.app import App
+from cq.config import read_config
+from cq.observers import verifytop
+from cq.observers.builtin import observer_tasks
+from cq.observers.exports import export_spec, find_export
+from cq.observers.sqlcheck import init
+from cq.observers.top import top
+from cq.observers.verify import verification
+from cq.store.transact import transact
+from cq.testing import drain
+from tests.busy import busy
+
+
+def test_what_observers_keep_has_no_differences_while_they_are_told(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Top with ranks and groups, clouds that are published, and an export: also while they are built anew."""
+    random.seed(0)
+    app = App()
+    ranked = top(5, every=0, ranks=True, group=lambda key, value: f"of {len(key)}")
+    app.queue(name, observers=[ranked, export_spec("report")])
+    app.configure(db, name, buckets=3)
+    reporting = find_export(db, name)
+    init(reporting.reporting, reporting.definition)
+    monkeypatch.setattr(verifytop, "_COUNTED", 20)
+
+    with busy(db, name, app, lambda: run_tasks(db, name)) as found:
+        for change in (
+            lambda: None,
+            lambda: cq.rebuild_observer(db, name, "top"),
+            lambda: cq.purge(db, name),
+        ):
+            change()
+            turns = found.turns
+            while found.turns < turns + 3 and not found.errors:
+                assert list(verification(db, name, app=app, wait_seconds=20).run()) == []
+    drain(db, name, app=app)
+
+    last = verification(db, name, app=app)
+    assert list(last.run()) == []
+    assert last.notes == []
+    reporting.reporting.close()
+
+
+def run_tasks(db: Any, name: str) -> None:
+    """What a worker does for a queue's observers: publish and export."""
+    config = transact(db, lambda tr: read_config(tr.snapshot, name))
+    for tasks in observer_tasks(db, config).values():
+        for task in tasks:
+            while task.run() == 0.0:
+                pass
+            task.end()
