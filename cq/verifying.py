@@ -28,6 +28,7 @@ from cq.layout import part_of
 from cq.state import BucketState
 from cq.store.api import (
     COMMIT_UNKNOWN_RESULT,
+    VERSIONS_PER_SECOND,
     WANT_ALL,
     Database,
     KeyValue,
@@ -41,6 +42,9 @@ T = TypeVar("T")
 ROWS: Final = 2_000
 BYTES: Final = 200_000
 """Of a piece, at most."""
+
+
+_AN_HOUR: Final = 3_600 * VERSIONS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,15 @@ class Piece:
         self._later: list[Callable[[], object]] = []
         self._fixes: list[tuple[bytes, Callable[[], object]]] = []
         self._states: dict[tuple[int, int], BucketState | None] = {}
+
+    @property
+    def future(self) -> int:
+        """A version that no transaction reaches while the verification goes on.
+
+        From a row on that was added since it began, what else is added up to then is left to the next verification:
+        else adders could keep it busy for ever.
+        """
+        return self.version + _AN_HOUR
 
     @property
     def config(self) -> QueueConfig:

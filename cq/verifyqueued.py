@@ -70,8 +70,8 @@ def check_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         piece.found("row-lost", found.key, what, partial(_keep_whole, piece, at, row, what))
     else:
         _check_updates(piece, shape, at, row)
-        if version > piece.began:  # else adders could keep a verification busy for ever
-            return layout.rows_later_than(piece.keys, at.generation, at.bucket, piece.version)
+        if version > piece.began:
+            return layout.rows_later_than(piece.keys, at.generation, at.bucket, piece.future)
     return None
 
 

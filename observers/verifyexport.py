@@ -121,7 +121,7 @@ def _check_row(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> 
 
     piece.later(look)
     _check_entries(piece, keys, bucket, sequence, found)
-    return keys.rows_later_than(bucket, sequence, piece.version) if version > piece.began else None
+    return keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
 
 
 def _check_entries(piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes, found: KeyValue) -> None:

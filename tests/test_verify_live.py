@@ -11,13 +11,19 @@ import pytest
 import cq
 from cq import codec
 from cq.app import App
+from cq.combining import Pass
+from cq.config import read_config
 from cq.errors import NotNow
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, bucket_of
+from cq.layout import row_in
+from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from cq.verify import PARTS, Difference, Verification
-from tests.busy import busy
+from cq.verify import PARTS, Difference, Progress, Verification
+from tests.busy import KEYS, busy
 from tests.faults import FaultyDatabase
+from tests.helpers import stored
+from tests.test_verify import put
 
 
 def watch(tr: Any, changes: list[cq.Change]) -> None:
@@ -69,6 +75,50 @@ def test_a_queue_in_use_has_no_differences(db: Any, name: str, seed: int) -> Non
     drain(db, name, app=more)
 
     assert verified(db, name) == []
+
+
+def test_adders_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) -> None:
+    """Rows that are added behind those looked at are looked at next time."""
+    cq.configure(db, name, buckets=1)
+    added = 0
+
+    def add(progress: Progress) -> None:
+        nonlocal added
+        added += 1
+        assert added < 100
+        transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"a": 1}))
+
+    add(Progress("", 0, 0))
+    assert list(Verification(db, name, parts=PARTS, rows=1, progress=add).run()) == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["row-astray", "row-future", "row-unreadable", "value-empty", "value-astray"]
+)
+def test_a_pass_under_way_conflicts_with_a_repair_of_its_bucket(db: Any, name: str, kind: str) -> None:
+    """As it may have read what the repair changes."""
+    cq.configure(db, name, buckets=2)
+    queue, handle = QueueKeys(name), cq.CombineQueue(name)
+    own = [key for key in KEYS if bucket_of(codec.encode(key), 2) == 0][:2]
+    transact(db, lambda tr: handle.add(tr, dict.fromkeys(own, 1)))
+    key, value = stored(db, queue.all_rows())[0]
+    writes = {
+        "row-astray": {row_in(key[:-18] + bytes(8) + key[-10:], 1): value},
+        "row-future": {key[:-18] + b"\x7f" * 8 + key[-10:]: value},
+        "row-unreadable": {key[:-18] + bytes(8) + key[-10:]: b"damaged"},
+        "value-empty": {queue.value(codec.encode(own[0])): codec.encode(0)},
+        "value-astray": {queue.values()[0] + bytes(4) + codec.encode(own[0]): codec.encode(1)},
+    }[kind]
+    put(db, writes)
+    tr = db.create_transaction()
+    Pass(tr, App().code(read_config(tr, name)), 0).run()
+
+    found = verified(db, name, repair=True)
+
+    assert [(each.kind, each.repaired) for each in found] == [(kind, True)]
+    with pytest.raises(FDBError) as refused:
+        tr.commit().wait()
+    assert refused.value.code == 1020
 
 
 def test_repairs_of_a_queue_in_use_lose_and_repeat_nothing(db: Any, name: str) -> None:

@@ -12,12 +12,16 @@ from cq.app import App
 from cq.config import read_config
 from cq.observers import verifytop
 from cq.observers.builtin import observer_tasks
+from cq.observers.export import ExportQueue
 from cq.observers.exports import export_spec, find_export
 from cq.observers.sqlcheck import init
 from cq.observers.top import top
-from cq.observers.verify import verification
+from cq.observers.verify import Progress, Verification, verification
+from cq.observers.verifyexport import check_export
 from cq.store.transact import transact
 from cq.testing import drain
+from cq.verifying import every_row
+from cq.verifyrows import HANDLERS
 from tests.busy import busy
 
 
@@ -50,6 +54,21 @@ def test_what_observers_keep_has_no_differences_while_they_are_told(
     assert list(last.run()) == []
     assert last.notes == []
     reporting.reporting.close()
+
+
+def test_exports_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    added = 0
+
+    def add(progress: Progress) -> None:
+        nonlocal added
+        added += 1
+        assert added < 100
+        transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
+
+    add(Progress("", 0, 0))
+    parts = [every_row({**HANDLERS, "e": [check_export]})]
+    assert list(Verification(db, name, parts=parts, rows=1, progress=add).run()) == []
 
 
 def run_tasks(db: Any, name: str) -> None:
