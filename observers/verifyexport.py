@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -161,10 +160,7 @@ def _check_unpacked(
 
 
 def _keep(piece: Piece, keys: ExportKeys, bucket: int, rows: list[tuple[bytes, bytes]], error: str) -> None:
-    """Set rows aside as exports do with those that they cannot read; a batch under way conflicts, and is read again."""
-    state = keys.state(bucket)
-    with suppress(CorruptData):  # which has a repair of its own
-        piece.tr.set(state, ExportState.from_bytes(piece.tr.get(state).value).to_bytes())
+    """Set rows aside as exports do with those that they cannot read; one that does so meanwhile writes the same."""
     data = b"".join(value for _, value in rows)
     set_entry_aside(piece.tr, keys, bucket, rows[0][0], error, None, data)
     for sequence, _ in rows:

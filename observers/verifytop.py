@@ -28,6 +28,7 @@ from cq.store.api import WANT_ALL, KeyValue, Value
 from cq.topkeys import TopKeys, split_group, split_node
 from cq.verifying import Difference, Piece, Verification
 
+COUNTS: Final = "counts of the top"
 _COUNTED: Final = 5_000
 """Entries that are counted in one transaction, at most."""
 _TRIES: Final = 3
@@ -152,7 +153,7 @@ class TopChecks:
 
     def look_at_counts(self, verification: Verification) -> Iterator[Difference]:
         """The part that compares counts with entries."""
-        verification.part = "counts of the top"
+        verification.part = COUNTS
         config, _ = verification.piece(lambda piece: piece.config)
         observer = top_of(config)
         if self.problem:
@@ -243,14 +244,15 @@ class TopChecks:
         self, verification: Verification, kind: str, where: bytes, prefix: bytes
     ) -> Iterator[Difference]:
         """Count entries in several transactions; that is exact if no pass has been committed meanwhile."""
+        verification.part = COUNTS
         for _ in range(_TRIES):
-            (count, before), _ = verification.piece(partial(_count_and_tokens, where=where))
+            (count, before), _ = verification.piece(partial(_count_and_sign, where=where))
             counted = verification.checked
             yield from verification.walk(prefix, prefix_end(prefix), lambda piece, row: None)
             entries = verification.checked - counted
             if entries == _number(count or b""):
                 return
-            (_, after), _ = verification.piece(partial(_count_and_tokens, where=where))
+            (_, after), _ = verification.piece(partial(_count_and_sign, where=where))
             if before == after:
                 if verification.repair:
                     yield from self._rebuild(verification)
@@ -325,11 +327,11 @@ def _stands(index: Index, key: Any, value: bytes, group: str | None, place: byte
     return wanted is not None and wanted[:2] == (group, place)
 
 
-def _count_and_tokens(piece: Piece, where: bytes) -> tuple[bytes | None, list[bytes]]:
-    """A count, and the tokens of the latest passes over all buckets."""
+def _count_and_sign(piece: Piece, where: bytes) -> tuple[bytes | None, object]:
+    """A count, and what is another one once the top may have changed: by a pass, or as it is configured anew."""
     count: Value = piece.snapshot.get(where)
     tokens = [state.token for config in piece.shapes for state in read_states(piece.snapshot, config)]
-    return count.value, tokens
+    return count.value, (piece.config, tokens)
 
 
 def _number(count: bytes) -> int:

@@ -12,7 +12,7 @@ import cq
 from cq import codec
 from cq.app import App
 from cq.combining import Pass
-from cq.config import read_config
+from cq.config import Flags, read_config, read_flags
 from cq.errors import NotNow
 from cq.keys import QueueKeys, bucket_of
 from cq.layout import row_in
@@ -119,6 +119,47 @@ def test_a_pass_under_way_conflicts_with_a_repair_of_its_bucket(db: Any, name: s
     with pytest.raises(FDBError) as refused:
         tr.commit().wait()
     assert refused.value.code == 1020
+
+
+class Overtaken:
+    """A database where somebody else is faster: before the first commit of a transaction that writes, he commits."""
+
+    def __init__(self, db: Any, other: Callable[[], object]) -> None:
+        self.db, self.other = db, other
+        self.is_done = False
+
+    def create_transaction(self) -> Any:
+        return OvertakenTransaction(self, self.db.create_transaction())
+
+
+class OvertakenTransaction:
+    """Passes everything on."""
+
+    def __init__(self, db: Overtaken, tr: Any) -> None:
+        self._db, self._tr = db, tr
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        if not self._db.is_done and self._tr.get_approximate_size().wait() > 0:
+            self._db.is_done = True
+            self._db.other()
+        return self._tr.commit()
+
+
+def test_a_repair_does_not_undo_what_somebody_else_has_just_done(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    put(db, {QueueKeys(name).flags: b"damaged"})
+
+    def set_anew() -> None:
+        put(db, {QueueKeys(name).flags: Flags(priority=50).to_bytes()})
+
+    overtaken: Any = Overtaken(db, set_anew)
+    found = list(Verification(overtaken, name, parts=PARTS, repair=True).run())
+
+    assert found == []
+    assert transact(db, lambda tr: read_flags(tr, name)) == Flags(priority=50)
 
 
 def test_repairs_of_a_queue_in_use_lose_and_repeat_nothing(db: Any, name: str) -> None:

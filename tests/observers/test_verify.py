@@ -11,16 +11,19 @@ import pytest
 import cq
 from cq import codec
 from cq.backfill import current_generation
+from cq.bucket import Bucket
+from cq.config import read_config
 from cq.exportkeys import ExportKeys, first_sequence
 from cq.keys import QueueKeys, bucket_of
 from cq.observers import cloud, verifytop
+from cq.observers.builtin import FACTORIES
 from cq.observers.cloud import CloudReader, Head
 from cq.observers.export import BUCKETS, ExportQueue
 from cq.observers.exportstate import Control
 from cq.observers.ranking import Ranking
 from cq.observers.scores import descending
 from cq.observers.top import top
-from cq.observers.verify import Difference, verification
+from cq.observers.verify import Difference, Progress, verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
 from cq.topkeys import CloudKeys, TopKeys
@@ -59,6 +62,13 @@ class Topped:
         self.clouds = CloudKeys(self.queue)
         add(db, name, VALUES)
         drain(db, name, app=self.app)
+
+    def combine(self) -> None:
+        """Passes only: nothing is published."""
+        code = self.app.code(transact(self.db, lambda tr: read_config(tr, self.name)), FACTORIES)
+        for bucket in [Bucket(self.db, code, number) for number in range(code.config.buckets)]:
+            while bucket.combine().more:
+                pass
 
     def found(self, **settings: Any) -> list[Difference]:
         return found_in(self.db, self.name, app=self.app, **settings)
@@ -212,6 +222,56 @@ def test_a_top_that_is_being_built_is_compared_as_far_as_it_is(topped: Topped) -
     assert topped.found() == []
     drain(topped.db, topped.name, app=topped.app)
     assert topped.found() == []
+
+
+def test_a_cloud_that_is_yet_to_be_published_is_in_order(topped: Topped) -> None:
+    """As its mark says so."""
+    add(topped.db, topped.name, {"k1": 100})
+    topped.combine()
+
+    assert topped.found() == []
+    put(topped.db, {topped.top.mark(None): None})
+    assert [each.kind for each in topped.found()] == ["cloud-different"]
+
+
+def test_counts_that_change_while_they_are_compared_are_not_told(
+    topped: Topped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifytop, "_COUNTED", 3)
+    new = iter(range(10_000))
+
+    def change(progress: Progress) -> None:
+        if progress.part == "counts of the top":
+            add(topped.db, topped.name, {f"new {next(new)}": 1})
+            topped.combine()
+
+    found = verification(topped.db, topped.name, app=topped.app, progress=change)
+
+    assert list(found.run()) == []
+    assert "too fast" in found.notes[0]
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(
+    topped: Topped, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """No pass is needed for what nobody reads yet to be cleared."""
+    monkeypatch.setattr(verifytop, "_COUNTED", 3)
+    cq.rebuild_observer(topped.db, topped.name, "top")
+    topped.combine()
+    pieces = 0
+
+    def rebuild(progress: Progress) -> None:
+        nonlocal pieces
+        if progress.part == verifytop.COUNTS:
+            pieces += 1
+            if pieces == after:
+                cq.rebuild_observer(topped.db, topped.name, "top")
+
+    found = verification(topped.db, topped.name, app=topped.app, progress=rebuild)
+
+    assert list(found.run()) == []
+    assert pieces >= after
 
 
 # Exports
