@@ -256,7 +256,7 @@ DAMAGES = {
     "flags that cannot be read": Damage("flags", lambda q, key: {q.flags: b"\xff"}),
     "a mark of a full queue that cannot be read": Damage("full", lambda q, key: {q.full: encoded("full")}),
     "a mark of a purge that cannot be read": Damage("purge", lambda q, key: {q.purge: b"x"}),
-    "a key of no part of the layout": Damage("unknown-key", lambda q, key: {q.prefix + b"junk": b""}),
+    "a key of no part of the layout": Damage("unknown-key", lambda q, key: {q.prefix + b"~junk": b""}),
     "a key of no part of the store": Damage("unknown-key", lambda q, key: {b"cq/junk/" + q.prefix: b""}),
     "a key of a queue of no name": Damage("unknown-key", lambda q, key: {b"cq/q/#" + q.prefix: b""}),
     "keys of a queue that is not configured": Damage(

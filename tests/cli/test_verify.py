@@ -43,7 +43,7 @@ def test_nothing_to_tell_ends_with_0(here: Here, words: Any) -> None:
 
 
 def test_differences_are_named_a_line_each_and_end_with_4(here: Here, words: Any) -> None:
-    put(words, KEYS.prefix + b"junk\n", b"")
+    put(words, KEYS.prefix + b"~junk\n", b"")
     put(words, KEYS.value(codec.encode("a")), codec.encode(0))
 
     ended = here("verify", "words")
@@ -51,7 +51,7 @@ def test_differences_are_named_a_line_each_and_end_with_4(here: Here, words: Any
     lines = [line.split("\t") for line in ended.out.splitlines()]
     assert (ended.status, [line[0] for line in lines]) == (4, ["value-empty", "unknown-key"])
     assert lines[0][2:] == ["key a", "0 stands for no value"]
-    assert lines[1][1] == r"cq/q/words/junk\x0a"
+    assert lines[1][1] == r"cq/q/words/~junk\x0a"
     assert "2 differences\n`cq verify --repair` mends what can be derived\n" in ended.err
 
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_mended_ends_with_4_also_when_repaired(here: Here, words:
 
 def test_lines_are_bounded(here: Here, words: Any) -> None:
     for number in range(5):
-        put(words, KEYS.prefix + b"junk%d" % number, b"")
+        put(words, KEYS.prefix + b"~junk%d" % number, b"")
 
     ended = here("verify", "words", "--limit", "2")
 
