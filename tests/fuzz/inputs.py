@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import resource
@@ -245,7 +244,6 @@ def _replaced(content: Any, rng: random.Random) -> Any:
 @contextmanager
 def bounded() -> Iterator[None]:
     """Fails when what is within takes too long, in CPU time, or too much memory."""
-    gc.collect()
     begun = time.process_time()
     tracemalloc.start()
     try:

@@ -133,14 +133,18 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("word", WORDS, ids=range(len(WORDS)))
 @pytest.mark.parametrize("name", sorted(KEYS))
-def test_words_of_any_kind_are_added_or_refused(place: Any, name: str, word: str) -> None:
+def test_words_of_any_kind_are_added_or_refused(place: Any, name: str) -> None:
     stores.make(place)
-    for command in (["add", name, "--", word], ["get", name, "--", word], ["dead", "show", name, "--", word]):
-        status, said = run(*command)
-        assert status in (0, 1, 3), (command, said)
-        assert status != 1 or len(said) < 1_000
+    for word in WORDS:
+        for command in (
+            ["add", name, "--", word],
+            ["get", name, "--", word],
+            ["dead", "show", name, "--", word],
+        ):
+            status, said = run(*command)
+            assert status in (0, 1, 3), (command, said)
+            assert status != 1 or len(said) < 1_000
 
 
 URLS = [
