@@ -134,7 +134,7 @@ class Member:
         if (
             len(worker) != _ID_BYTES
             or not isinstance(row, dict)
-            or not all(_is_of(row.get(what), kinds) for what, kinds in _ROW.items())
+            or not all(what in row and _is_of(row[what], kinds) for what, kinds in _ROW.items())
             or not 0 < row["every"] <= _LONGEST_BEAT
         ):
             raise CorruptData(f"the row of a worker is not one that cq wrote: {value[:40]!r}")

@@ -112,7 +112,9 @@ def test_rows_that_were_changed_cost_nothing_else(db: Any, name: str) -> None:
         )
         touched = {codec.decode(codec.decode(value)[1]) for _, value in chosen}
         for key, value in chosen:
-            write(db, key, broken(value, rng))
+            other = broken(value, rng)
+            write(db, key, other)
+            touched |= {each for each in (f"k{number}" for number in range(6)) if each.encode() in other}
 
         combine_all(db, queue)
 

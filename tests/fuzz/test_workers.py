@@ -80,6 +80,15 @@ def test_a_bomb_in_the_row_of_a_worker_takes_little_time_and_memory(db: Any, wha
             look(db)
 
 
+def test_a_row_that_lacks_a_part_is_nobody_s(db: Any) -> None:
+    key, value = row_of(db)
+    content = codec.decode(value[10:])
+    for what in content:
+        lacking = {each: part for each, part in content.items() if each != what}
+        with pytest.raises(CorruptData):
+            Member.of_row(key, value[:10] + codec.encode(lacking))
+
+
 @pytest.mark.parametrize("id_", [b"", b"x", b"x" * 65, b"\xff" * 500])
 def test_a_worker_of_another_kind_of_name_is_nobody(db: Any, id_: bytes) -> None:
     _, value = row_of(db)
