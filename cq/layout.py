@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from cq.errors import CorruptData
 from cq.keys import QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
 
-PARTS: Final = frozenset("abdeklnostuwxyz")
+PARTS: Final = frozenset("abdejklnostuwxyz")
 """The letters that begin a key behind a queue's prefix."""
 SINGLE: Final = ("config", "flags", "full", "purge")
 """The parts that are one key each."""

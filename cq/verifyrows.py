@@ -264,6 +264,7 @@ HANDLERS: Final[Mapping[str, Sequence[Handler]]] = {
     "b": [check_state],
     "d": [check_value],
     "e": [check_nothing],
+    "j": [check_nothing],
     "k": [check_document],
     "l": [check_load],
     "n": [check_notification],

@@ -35,7 +35,7 @@ def check_export(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     if letter == b"n":
         _check_notification(piece, data, found)
     elif letter == b"x":
-        _check_aside(piece, keys, data, found)
+        _check_aside(piece, keys, found)
     elif letter in _STATES:
         _check_state(piece, letter, data, found)
     else:
@@ -176,12 +176,13 @@ def _keep_lost(piece: Piece, keys: ExportKeys, found: KeyValue, error: str) -> N
 # What was set aside
 
 
-def _check_aside(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> None:
+def _check_aside(piece: Piece, keys: ExportKeys, found: KeyValue) -> None:
     """A piece of an entry that was set aside; the entry is looked at with the first of them."""
-    if len(data) != 4 + SEQUENCE_BYTES + 4:
+    parsed = keys.parse_aside(found.key)
+    if parsed is None:
         _tell_of_aside(piece, found, "the key is not one of an export queue")
         return
-    bucket, sequence, number = keys.parse_aside(found.key)
+    bucket, sequence, number = parsed
     if number:
         first = piece.snapshot.get(keys.aside_piece(bucket, sequence, 0))
 

@@ -214,13 +214,13 @@ def clears_exports_first() -> Any:
 
 def leaves_old_scores() -> Any:
     """The top keeps the entry of the value before."""
-    move = top._Index._move
+    move = top.Index._move
 
     def without_old(self: Any, change: Any) -> Any:
         found = move(self, change)
         return found and (found[0], None, found[2])
 
-    return patch.object(top._Index, "_move", without_old)
+    return patch.object(top.Index, "_move", without_old)
 
 
 @contextmanager
