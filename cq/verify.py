@@ -7,6 +7,7 @@ from typing import Final
 
 from cq.combiners import Combiner
 from cq.store.api import Database
+from cq.verifyaudit import look_at_audit
 from cq.verifybuckets import look_at_buckets
 from cq.verifying import Difference, Part, Progress, Verification, every_row
 from cq.verifyrows import HANDLERS
@@ -14,7 +15,13 @@ from cq.verifystore import look_at_queue, look_at_store
 
 __all__ = ["PARTS", "Difference", "Progress", "Verification", "verify"]
 
-PARTS: Final[tuple[Part, ...]] = (look_at_queue, every_row(HANDLERS), look_at_buckets, look_at_store)
+PARTS: Final[tuple[Part, ...]] = (
+    look_at_queue,
+    every_row(HANDLERS),
+    look_at_buckets,
+    look_at_audit,
+    look_at_store,
+)
 """What is looked at, in this order: rows are moved before it is looked whether workers are told of them."""
 
 

@@ -17,6 +17,7 @@ from cq.observers.verifytop import TopChecks
 from cq.store.api import Database
 from cq.store.transact import transact
 from cq.verify import Difference, Progress, Verification
+from cq.verifyaudit import look_at_audit
 from cq.verifybuckets import look_at_buckets
 from cq.verifying import every_row
 from cq.verifyrows import HANDLERS
@@ -70,7 +71,7 @@ def verification(
         look_at_buckets,
         top.look_at_counts,
         look_at_table(wait_seconds, url_env),
-        # An audit of a queue's sums (all that was added is somewhere) would stand here, as a part of its own.
+        look_at_audit,
         look_at_store,
     ]
     return Verification(

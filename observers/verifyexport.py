@@ -20,7 +20,7 @@ from cq.observers.exporterrors import ExportFailed
 from cq.observers.exportrows import Waiting, is_piece, is_whole, unpack
 from cq.observers.exports import NAME, find_export
 from cq.observers.exportstate import Control, ExportState, check_failure, check_stopped, set_entry_aside
-from cq.store.api import KeyValue
+from cq.store.api import KeyValue, Value
 from cq.verifying import Difference, Piece, Verification
 
 _FAILURE: Final = b"f"  # of a bucket, or of the export as a whole
@@ -128,21 +128,31 @@ def _check_entries(piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes,
     if is_whole(found.value):
         _check_unpacked(piece, keys, bucket, [(sequence, found.value)], found)
         return
-    before = piece.snapshot.get(keys.row(bucket, sequence_at(sequence, -1)))
+    before = _neighbour(piece, keys, bucket, sequence, -1)
 
     def look() -> None:
-        if before.value is not None and is_piece(before.value):
+        if before is not None and (value := before[1].value) is not None and is_piece(value):
             return
         pieces = [(sequence, found.value)]
         while is_piece(pieces[-1][1]):
-            following = sequence_at(sequence, len(pieces))
-            value = piece.snapshot.get(keys.row(bucket, following)).value
-            if value is None:
+            following = _neighbour(piece, keys, bucket, sequence, len(pieces))
+            if following is None or (value := following[1].value) is None:
                 break
-            pieces.append((following, value))
+            pieces.append((following[0], value))
         _check_unpacked(piece, keys, bucket, pieces, found)
 
     piece.later(look)
+
+
+def _neighbour(
+    piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes, offset: int
+) -> tuple[bytes, Value] | None:
+    """The sequence so far from another one, and what is read of its row; None when there is no such sequence."""
+    try:
+        other = sequence_at(sequence, offset)
+    except CorruptData:
+        return None
+    return other, piece.snapshot.get(keys.row(bucket, other))
 
 
 def _check_unpacked(

@@ -296,6 +296,17 @@ def test_damage_is_named_and_mended(db: Any, name: str, queue: QueueKeys, done: 
     assert [(key or None, update) for key, update in pieces] == done.aside
 
 
+def test_an_audit_that_is_not_balanced_is_named(db: Any, name: str) -> None:
+    cq.configure(db, name, audit=True, buckets=2)
+    add(db, name, {"a": 5, "b": 2})
+    drain(db, name)
+    assert list(verify(db, name)) == []
+    put(db, {QueueKeys(name).value(encoded("a")): codec.encode(7)})
+    (difference,) = verify(db, name)
+    assert (difference.kind, difference.repairable) == ("audit", False)
+    assert "2 too much" in difference.what
+
+
 def test_a_queue_in_order_has_no_differences(db: Any, name: str, queue: QueueKeys) -> None:
     assert found_in(db, queue) == []
     drain(db, name)

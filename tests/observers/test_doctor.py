@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import machine
 from cq.config import QueueConfig
 from cq.errors import CodeMismatch, StoreUnreachable
 from cq.observers import doctorcluster, doctorembedded
@@ -153,12 +154,15 @@ def test_a_file_near_its_limit_is_said(url: str, monkeypatch: pytest.MonkeyPatch
     assert "SQLite takes 0.0 MB" in wrong(url)["store file"]
 
 
-def test_a_clock_that_was_set_back_is_said(db: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_set_back_is_said(db: Any, url: str) -> None:
     cq.configure(db, "words")
-    now = time.time()
-    monkeypatch.setattr(doctorembedded, "time", SimpleNamespace(time=lambda: now - 3600))
 
-    assert "s ahead of this machine's clock" in wrong(url)["clock"]
+    class HourBefore(machine.Machine):
+        def time_ns(self) -> int:
+            return super().time_ns() - 3600 * 10**9
+
+    with machine.used(HourBefore()):
+        assert "s ahead of this machine's clock" in wrong(url)["clock"]
 
 
 # A cluster

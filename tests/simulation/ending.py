@@ -17,10 +17,11 @@ from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys
 from cq.observers.cloud import CloudReader
 from cq.observers.ranking import Ranking
+from cq.observers.verify import Difference, verification
 from cq.purging import is_purging
 from cq.setaside import read_aside
 from cq.store.transact import transact
-from tests.simulation.application import FEED, SUMS, TEXTS
+from tests.simulation.application import FEED, SUMS, TEXTS, app
 from tests.simulation.model import Violation
 from tests.simulation.plan import MAY_SET_ASIDE
 from tests.simulation.world import TABLE, TOP, World
@@ -168,6 +169,12 @@ def check(world: World) -> None:
     if "top" in world.plan:
         _check_top(world)
     _check_memory(world)
+    for name in world.models:
+        found = verification(world.inner, name, app=app(world, world.extra), wait_seconds=0).run()
+        if differences := [
+            f"{each.kind}: {each.what}" for each in found if not _is_untold(world, name, each)
+        ]:
+            raise Violation(f"cq verify finds in {name}: {differences}")
 
 
 def _check_top(world: World) -> None:
@@ -185,6 +192,11 @@ def _check_top(world: World) -> None:
         rank = 1 + sum(other > value for other in stored.values())
         if ranking.rank(tr, key) != rank:
             raise Violation(f"the rank of {key!r} is {ranking.rank(tr, key)}, expected {rank}")
+
+
+def _is_untold(world: World, name: str, difference: Difference) -> bool:
+    """Whether it is about what observers keep of keys that they could not be told of: that is noted as set aside."""
+    return bool(world.models[name].touched) and difference.kind.startswith(("top-", "cloud-", "export-table"))
 
 
 def _check_memory(world: World) -> None:

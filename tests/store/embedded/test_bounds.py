@@ -33,6 +33,7 @@ def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
     """There is always a reader open, each on a newer snapshot; without a pause the log would never start anew."""
     monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 50)
     monkeypatch.setattr(wal, "LIMIT_PAGES", 500)
+    monkeypatch.setattr(wal, "_STEP_PAGES", 250)
     db.committer._wal._limit = 500
     stop = threading.Event()
 

@@ -1,0 +1,26 @@
+"""What a verification makes of a queue's audit: a difference for each bucket of it that is not balanced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cq.audit import check_audit
+from cq.auditkeys import AuditKeys
+from cq.config import read_config
+from cq.store.transact import transact
+from cq.verifying import Difference, Verification
+
+
+def look_at_audit(verification: Verification) -> Iterator[Difference]:
+    """The part that checks the audit, if the queue has one; each bucket of it at one version."""
+    verification.part = "audit"
+    name = verification.name
+    audit = transact(verification.db, lambda tr: read_config(tr.snapshot, name)).audit
+    if audit is None:
+        return
+    for each in check_audit(verification.db, name):
+        if each.unknown:
+            verification.note(str(each))
+        elif not each.is_balanced:
+            where = AuditKeys(name).added(audit.generation, each.bucket)
+            yield Difference("audit", where, str(each))
