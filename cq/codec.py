@@ -212,11 +212,11 @@ def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
 
 def is_same(left: object, right: object) -> bool:
     """Whether two values differ at most in the order of their sets and dicts."""
-    if type(left) is not type(right) or type(left) in _PLAIN or left != right:
+    if type(left) is not type(right) or type(left) in _PLAIN:
         return False
     try:
-        return cbor2.dumps(left, canonical=True) == cbor2.dumps(right, canonical=True)
-    except Exception:  # noqa: BLE001 - what cannot be brought into one order counts as another value
+        return bool(left == right) and cbor2.dumps(left, canonical=True) == cbor2.dumps(right, canonical=True)
+    except Exception:  # noqa: BLE001 - what cannot be compared or brought into one order counts as another value
         return False
 
 

@@ -200,11 +200,13 @@ class Pass:
         if not self.code.combiner.is_empty(new):
             self.config.value.check(new)
             data = codec.encode_value(new)
+        is_same = before == data or bool(before and data and codec.is_same(old, new))
+        # From here on nothing may raise what is the key's: it would be set aside and combined.
         self.done.add(encoded)
         self.result.values[encoded] = data
         if batch.staged.get(encoded) is not None:
             self.tr.clear(self.keys.staged(encoded))
-        if before == data or (before and data and codec.is_same(old, new)):
+        if is_same:
             return
         if data is None:
             self.tr.clear(self.keys.value(encoded))

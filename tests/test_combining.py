@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -474,6 +475,23 @@ def test_values_that_only_python_calls_equal_are_told_apart(db: Any, name: str) 
         add(db, name, {"a": value})
         combine_all(db, name)
         assert repr(transact(db, lambda tr: cq.CombineQueue(name).get(tr, "a"))) == repr(value)
+
+
+def test_values_that_cannot_be_compared_are_a_change_and_nothing_is_set_aside(db: Any, name: str) -> None:
+    def combine(key: str, values: Any) -> list[Any]:
+        return values[0] if len(values) == 1 else [Decimal("sNaN")]  # it raises when it is compared
+
+    app = cq.App()
+    app.queue(name, combiner=cq.Combiner("odd", 1, combine))
+    app.configure(db, name, value=list, buckets=1)
+    add(db, name, {"a": [1]})
+    combine_all(db, name, app)
+    add(db, name, {"a": [2]})
+
+    result = one_pass(db, name, app)
+
+    assert (result.aside, aside(db, name)) == ({}, [])
+    assert [codec.encode(value) for _, value in cq.CombineQueue(name).scan(db)] == [*result.values.values()]
 
 
 def test_sets_in_another_order_are_no_change(db: Any, name: str) -> None:
