@@ -235,8 +235,9 @@ class ExportTask(Task):
             return  # what was exported in an earlier epoch is not known in this one
         if found.cleared(self.bucket) >= waiting.last:
             return  # somebody else was faster, or the commit got lost
-        if waiting.last_key is not None:
-            tr.clear_range(self.keys.rows(self.bucket)[0], after(waiting.last_key))
+        if waiting.last_key is None or tr.snapshot.get(waiting.last_key).value is None:
+            raise OutdatedBatch  # neither cleared nor there: the queue was deleted, or the store set back
+        tr.clear_range(self.keys.rows(self.bucket)[0], after(waiting.last_key))
         tr.set(self.keys.state(self.bucket), ExportState(epoch, waiting.last).to_bytes())
         tr.clear(self.keys.failure(self.bucket))  # also what another worker has noted
         if waiting.at_end:

@@ -30,6 +30,7 @@ from cq.observers.sqlprogress import CLOSED, ProgressTables
 from cq.observers.sqlrebuild import rebase, rebuild
 from cq.observers.sqlverify import verify
 from cq.store.transact import transact
+from tests.helpers import stored
 from tests.observers.exporthelpers import entries_aside, waits
 from tests.observers.sqlhelpers import add, combine, configure, problems, sql, table_of, work
 
@@ -177,6 +178,27 @@ class TestZombies:
         assert zombie.run() == DONE
 
         assert table_of(export) == []
+
+    def test_it_notes_nothing_in_a_queue_that_was_deleted(self, db: Any, name: str, export: Export) -> None:
+        """Else one of its name would seem to have exported what it has not, and the first one's rows would stay."""
+        change(db, name, 1)
+
+        def deleted(reached: str) -> None:
+            if reached == "exported" and not gone:
+                gone.append(True)
+                cq.delete(db, name)
+
+        gone: list[bool] = []
+        zombie = task(db, export, deleted)
+        assert zombie.run() == 0.0
+        assert zombie.run() == DONE
+        below = ExportKeys(name).prefix
+        assert stored(db, (below, below + b"\xff")) == []
+
+        again = configure(db, name)
+        change(db, name, 7)
+        assert any("the store was set back" in problem for problem in problems(db, name))
+        assert table_of(again) == [(KEY, 2)]
 
     def test_it_sets_nothing_aside_that_others_have_passed(self, db: Any, name: str, export: Export) -> None:
         change(db, name, 1)
