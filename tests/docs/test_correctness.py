@@ -1,0 +1,58 @@
+"""The page for reviewers names functions, tests and canaries that there are."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(set(re.findall(r"`([A-Za-z_][\w.]*)`", (ROOT / "docs" / "correctness.md").read_text())))
+FUNCTIONS = [name for name in NAMES if "." in name and not name.startswith("canaries.")]
+TESTS = [name for name in NAMES if name.startswith("test_")]
+CANARIES = [name.removeprefix("canaries.") for name in NAMES if name.startswith("canaries.")]
+
+
+@cache
+def functions_in(path: Path) -> set[str]:
+    """The names of the functions that a file, or all files below a folder, define."""
+    files = path.rglob("*.py") if path.is_dir() else [path]
+    return {
+        node.name
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def test_the_page_names_some_of_each() -> None:
+    assert min(len(FUNCTIONS), len(TESTS), len(CANARIES)) > 15
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_that_is_named_exists(name: str) -> None:
+    parts = name.split(".")
+    of_module = 2 if parts[0] == "observers" else 1
+    found: Any = importlib.import_module(".".join(["cq", *parts[:of_module]]))
+    for part in parts[of_module:]:
+        fields = getattr(found, "__dataclass_fields__", {})
+        assert hasattr(found, part) or part in fields, part
+        found = getattr(found, part, None)
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_a_test_that_is_named_exists(name: str) -> None:
+    assert name in functions_in(ROOT / "tests")
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_a_canary_that_is_named_exists(name: str) -> None:
+    canaries = ROOT / "tests" / "simulation" / "canaries.py"
+    if not canaries.exists():
+        pytest.skip("the simulation is not there")
+    assert name in functions_in(canaries)
