@@ -1,0 +1,112 @@
+"""Forgetting operation ids: only once nothing can depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cq
+from cq import markers
+from cq.keys import QueueKeys
+from cq.markers import Trim
+from cq.testing import assert_values, drain
+from tests.helpers import add, stored
+
+
+@pytest.fixture
+def combined(db: Any, name: str) -> str:
+    """A queue of which one operation is combined, with later commits, so that its id is older than now."""
+    cq.configure(db, name, buckets=2)
+    add(db, name, {"a": 1}, once="op")
+    add(db, name, {"b": 1})
+    drain(db, name)
+    return name
+
+
+class Interrupted:
+    """A database in which something else is done before the next commit of a transaction that writes."""
+
+    def __init__(self, db: Any, act: Callable[[], object]) -> None:
+        self.db, self.acts = db, [act]
+
+    def create_transaction(self) -> Any:
+        return InterruptedTransaction(self, self.db.create_transaction())
+
+
+class InterruptedTransaction:
+    def __init__(self, interrupted: Interrupted, tr: Any) -> None:
+        self._interrupted, self._tr = interrupted, tr
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        acts = self._interrupted.acts
+        if acts and self._tr.get_approximate_size().wait() > 0:
+            acts.pop()()
+        return self._tr.commit()
+
+
+def trim(db: Any, name: str, seconds: float = 0.0) -> int:
+    """Forget all ids of before so many seconds that can be; how many markers went."""
+    trimming = Trim(db, name, seconds)
+    while trimming.step():
+        pass
+    return trimming.removed
+
+
+def left(db: Any, name: str) -> list[bytes]:
+    queue = QueueKeys(name)
+    return [queue.parse_marker(key)[0] for key, _ in stored(db, queue.markers())]
+
+
+def test_an_id_that_nothing_depends_on_is_forgotten(db: Any, combined: str) -> None:
+    assert trim(db, combined, markers.REMEMBER_SECONDS) == 0
+    assert trim(db, combined) == 1
+    assert left(db, combined) == []
+    add(db, combined, {"a": 1}, once="op")
+    drain(db, combined)
+    assert_values(db, combined, {"a": 2, "b": 1})
+
+
+def test_it_is_kept_while_a_later_try_is_queued(db: Any, combined: str) -> None:
+    """Without the first marker the later try would count."""
+    add(db, combined, {"a": 1}, once="op")
+    add(db, combined, {"b": 1})
+
+    assert trim(db, combined) == 0
+    drain(db, combined)
+    assert_values(db, combined, {"a": 1, "b": 2})
+    assert trim(db, combined) == 2
+
+
+def test_it_is_kept_when_another_try_commits_meanwhile(db: Any, combined: str) -> None:
+    meanwhile = Interrupted(db, lambda: add(db, combined, {"a": 1}, once="op"))
+
+    assert trim(meanwhile, combined) == 0
+    assert meanwhile.acts == []
+    assert len(left(db, combined)) == 2
+    drain(db, combined)
+    assert_values(db, combined, {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize("page", [2, 3, 1000])
+def test_ids_with_many_tries_are_seen_whole_whatever_the_pages(
+    db: Any, combined: str, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    for number in range(7):
+        for _ in range(1 + number % 2):
+            add(db, combined, {"c": 1}, once=f"op {number}")
+    add(db, combined, {"b": 1})
+    drain(db, combined)
+    add(db, combined, {"c": 1}, once="op 3")
+    monkeypatch.setattr(markers, "_PAGE", page)
+
+    trim(db, combined)
+
+    assert set(left(db, combined)) - {b"op 1", b"op 5"} == {b"op 3"}
+    assert len(left(db, combined)) >= 3
+    drain(db, combined)
+    assert_values(db, combined, {"a": 1, "b": 2, "c": 7})
