@@ -5,13 +5,13 @@ Everyone but a pass who changes rows, values or staged updates reads and rewrite
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from cq import codec
 from cq.errors import CorruptData, InvalidData
-from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys import INCOMPLETE_VERSIONSTAMP, overlapping
 from cq.layout import bucket_at
 from cq.setaside import set_aside
 from cq.state import BucketState, fresh_token
@@ -28,7 +28,19 @@ def touch(piece: Piece, *hashes: int) -> None:
 
 
 def rewrite_state(piece: Piece, generation: int, bucket: int, **changes: Any) -> None:
-    """Give a bucket's state a new token, and other changes; one that cannot be read is left to its own repair."""
+    """Give a bucket's state a new token, and other changes; one that cannot be read is left to its own repair.
+
+    When it is one of the shape before, buckets of the shape now that share hashes with it get new tokens, too: a pass
+    under way over these may have found that it has no work, and has read values that its passes are to change.
+    """
+    _rewrite(piece, generation, bucket, changes)
+    shape = piece.shape(generation, bucket)
+    if shape is not None and generation != piece.config.generation:
+        for other in overlapping(shape.buckets, bucket, piece.config.buckets):
+            _rewrite(piece, piece.config.generation, other, {})
+
+
+def _rewrite(piece: Piece, generation: int, bucket: int, changes: Mapping[str, Any]) -> None:
     key = piece.keys.state(generation, bucket)
     try:
         state = BucketState.from_bytes(piece.tr.get(key).value)

@@ -16,13 +16,14 @@ from cq.config import Flags, read_config, read_flags
 from cq.errors import NotNow
 from cq.keys import QueueKeys, bucket_of
 from cq.layout import row_in
+from cq.rows import encode_row
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from cq.verify import PARTS, Difference, Progress, Verification
+from cq.verify import PARTS, Difference, Progress, Verification, verify
 from tests.busy import KEYS, busy
 from tests.faults import FaultyDatabase
-from tests.helpers import stored
+from tests.helpers import add, code_of, stored
 from tests.test_verify import put
 
 
@@ -194,3 +195,29 @@ def damage(tr: Any, queue: QueueKeys) -> None:
             tr.set(queue.rows(1, bucket)[0] + bytes(8) + random.randbytes(10), b"damaged")
         case _:
             tr.set(queue.value(codec.encode(f"damaged {random.random()}")), codec.encode(0))
+
+
+def test_a_repair_in_the_shape_before_conflicts_with_passes_over_the_shape_now(db: Any, name: str) -> None:
+    """Such a pass has found that the buckets of the shape before have no work, and the repair gives them some."""
+    cq.configure(db, name, buckets=2)
+    key, other = "b", "a"
+    encoded = codec.encode(key)
+    assert (bucket_of(encoded, 2), bucket_of(codec.encode(other), 2)) == (1, 0)
+    add(db, name, {key: 1})
+    drain(db, name)
+    add(db, name, {other: 5})
+    ((row, _),) = stored(db, QueueKeys(name).rows(1, 0))
+    transact(db, lambda tr: tr.set(row, encode_row(None, [(encoded, 10)])))  # it belongs to bucket 1
+    cq.rebucket(db, name, 4)
+    add(db, name, {key: 100})
+    former, now = code_of(db, name).shapes
+    under_way = db.create_transaction()
+    assert Pass(under_way, now, bucket_of(encoded, 4)).run().reported == 1
+
+    assert [each.kind for each in verify(db, name, repair=True)] == ["row-astray"]
+    transact(db, lambda tr: Pass(tr, former, 1).run())
+    with pytest.raises(Exception, match="1020"):
+        under_way.commit().wait()
+
+    drain(db, name)
+    assert dict(cq.CombineQueue(name).scan(db)) == {key: 111}
