@@ -17,6 +17,7 @@ from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys
 from cq.observers.cloud import CloudReader
 from cq.observers.ranking import Ranking
+from cq.observers.settling import SettleTask
 from cq.observers.verify import Difference, verification
 from cq.purging import is_purging
 from cq.setaside import read_aside
@@ -145,7 +146,10 @@ def _not_shared(world: World) -> str:
         if known != ids:
             return f"{process} knows {len(known)} workers of {len(ids)}"
         for job in worker._work.jobs:
-            owners[job.share] += [str(process)] if job.owned else []
+            if not isinstance(
+                job.task, SettleTask
+            ):  # all is settled: who has opened the queue since has none
+                owners[job.share] += [str(process)] if job.owned else []
     wrong = {str(share): processes for share, processes in owners.items() if len(processes) != 1}
     return f"tasks are of other than one worker: {wrong}" if wrong else ""
 
