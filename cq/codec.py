@@ -7,6 +7,7 @@ Nothing read from a store is ever executed or unpickled. Python keys are told ap
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -97,6 +98,23 @@ class KeyType:
             return _encoded_key(key)
 
         return encode
+
+    def encode_all(self, keys: Sequence[Any]) -> list[bytes]:
+        """What `encoder` makes of each of these keys, and its errors; for many keys at once."""
+        if self._are_all(keys):
+            with suppress(Exception):  # which key it is is found below
+                encoded = list(map(cbor2.dumps, keys))
+                if max(map(len, encoded)) <= MAX_KEY_BYTES:
+                    return encoded
+        return list(map(self.encoder(), keys))
+
+    def _are_all(self, keys: Sequence[Any]) -> bool:
+        """Whether there are keys, and all of this type."""
+        types = tuple(_KEY_TYPES[part] for part in self.parts)
+        kinds = set(map(type, keys))
+        if self.is_tuple:
+            return kinds == {tuple} and {tuple(map(type, key)) for key in keys} == {types}
+        return kinds == {types[0]}
 
     def _encode_tuple(self, key: Any) -> bytes:
         fits = type(key) is tuple and len(key) == len(self.parts)

@@ -18,7 +18,8 @@ from cq.config import QueueConfig, read_config
 from cq.errors import InvalidData
 from cq.jsonvalues import key_from_json, value_from_json
 from cq.keys import QueueKeys
-from cq.queue import CombineQueue, check_update
+from cq.packing import check_update
+from cq.queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 

@@ -6,28 +6,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-import cbor2
-
 from cq import codec, keys
-from cq.codec import DELETE, MAX_UPDATE_BYTES
 from cq.combiners import BUILT_IN, Combiner
 from cq.config import QueueConfig, read_config
 from cq.errors import BacklogTooDeep, CodeMismatch, InvalidData, PendingUnreadable
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.ledger import count_added
+from cq.packing import pack
 from cq.pressure import refuse_if_full
 from cq.rows import first_tries, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, Database, Transaction, TransactionRead, error_code
 from cq.store.transact import transact
 
-ROW_BYTES: Final = 8_000
-"""Where a row is split: FoundationDB likes values below 10 kB."""
 PENDING_BYTES: Final = 1_000_000
 """How much of a bucket's backlog a read with `pending=True` combines at most."""
 
 PAGE_BYTES: Final = 1_000_000
 """How much a page of items holds, about."""
-_INT64: Final = 1 << 63  # up to here CBOR takes at most nine bytes
 _counter: Final = count()  # process-wide, so that all rows of a transaction are kept apart, whoever adds them
 
 
@@ -92,18 +87,16 @@ class CombineQueue:
         config = read_config(tr, self.name)
         refuse_if_full(tr, config)
         operation = None if once is None else codec.encode_operation(once)
-        rows = _group(config, updates, operation)
-        packed = {bucket: [cbor2.dumps(row) for row in content] for bucket, content in rows.items()}
-        for bucket, values in packed.items():
-            for value in values:
-                tr.set_versionstamped_key(self.keys.new_row(config.generation, bucket, next(_counter)), value)
-            tr.set_versionstamped_value(
-                self.keys.notification(config.generation, bucket), INCOMPLETE_VERSIONSTAMP
-            )
+        packed = pack(config, updates, operation)
+        generation = config.generation
+        for bucket, rows in packed.rows.items():
+            for row in rows:
+                tr.set_versionstamped_key(self.keys.new_row(generation, bucket, next(_counter)), row)
+            tr.set_versionstamped_value(self.keys.notification(generation, bucket), INCOMPLETE_VERSIONSTAMP)
         if operation is not None:
             tr.set_versionstamped_key(self.keys.new_marker(operation), b"")
         if config.audit is not None:
-            count_added(tr, config, _written(rows))
+            count_added(tr, config, packed.pairs)
 
     def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:
         """The value of a key, None when it has none.
@@ -234,59 +227,3 @@ def _checked_place(after: object) -> bytes:
 def _snapshot(tr: TransactionRead) -> TransactionRead:
     """The transaction's snapshot reads, or `tr` itself if it is those already."""
     return getattr(tr, "snapshot", tr)
-
-
-def _group(config: QueueConfig, updates: Any, operation: bytes | None) -> dict[int, list[list[Any]]]:
-    """The rows to write for each bucket: lists of [operation id, encoded key, update, ...], split at ROW_BYTES."""
-    encode_key, buckets = config.key.encoder(), config.buckets
-    plain_ints = not config.value.types or int in config.value.types
-    open_rows: dict[int, list[Any]] = {}
-    sizes: dict[int, int] = {}
-    rows: dict[int, list[list[Any]]] = {}
-    for key, update in updates.items() if isinstance(updates, Mapping) else _pairs(updates):
-        encoded = encode_key(key)
-        if plain_ints and type(update) is int and -_INT64 <= update < _INT64:
-            size = len(encoded) + 9
-        else:
-            size = len(encoded) + check_update(config, key, update)
-        bucket = keys.bucket_of(encoded, buckets)
-        row = open_rows.get(bucket)
-        if row is None or sizes[bucket] + size > ROW_BYTES:
-            row = open_rows[bucket] = [operation]
-            rows.setdefault(bucket, []).append(row)
-            sizes[bucket] = 0
-        row.append(encoded)
-        row.append(update)
-        sizes[bucket] += size
-    return rows
-
-
-def _written(rows: dict[int, list[list[Any]]]) -> Iterator[tuple[bytes, Any]]:
-    """The encoded keys and updates in rows to write."""
-    for content in rows.values():
-        for row in content:
-            yield from zip(row[1::2], row[2::2], strict=True)
-
-
-def _pairs(updates: Any) -> Iterable[tuple[Any, Any]]:
-    if not isinstance(updates, Iterable):
-        raise InvalidData(
-            f"expected a dict of updates, or pairs of key and update, got: {codec.shown(updates)}"
-        )
-    for pair in updates:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise InvalidData(f"expected a pair of key and update, got: {codec.shown(pair)}")
-        yield pair[0], pair[1]
-
-
-def check_update(config: QueueConfig, key: Any, update: Any) -> int:
-    """The size of an update in bytes; raises `InvalidData` or `TooLarge` unless the queue takes it."""
-    if not (update is DELETE and config.takes_delete):
-        try:
-            config.value.check(update)
-        except InvalidData as error:
-            raise InvalidData(f"key {codec.brief(key)}: {error}") from None
-    try:
-        return len(codec.encode_value(update, MAX_UPDATE_BYTES))
-    except InvalidData as error:
-        raise type(error)(f"key {codec.brief(key)}: {error}") from None

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec, config, markers, queue
+from cq import codec, config, markers, packing, queue
 from cq.testing import drain
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_python_that_is_shown_is_python(page: Path) -> None:
         codec.MAX_VALUE_BYTES,
         config.MAX_BUCKETS,
         queue.PENDING_BYTES,
-        queue.ROW_BYTES,
+        packing.ROW_BYTES,
         int(markers.REMEMBER_SECONDS / 3600),
     ],
 )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import batch, combining, config, purging, queue, reporting
+from cq import batch, combining, config, packing, purging, queue, reporting
 from cq.keys import QueueKeys
 from cq.observers import arming, exporting, sql, top, worker
 from cq.observers.handing import Overdue
@@ -46,7 +46,7 @@ def overwrites_rows() -> Iterator[None]:
     same = itertools.repeat(0)
     with (
         patch.object(queue, "_counter", same),
-        patch.object(queue, "ROW_BYTES", 1),
+        patch.object(packing, "ROW_BYTES", 1),
         patch("tests.simulation.run.count", lambda: same),
     ):
         yield

@@ -1,0 +1,103 @@
+"""Updates into queued rows: what `CombineQueue.add` writes for each bucket.
+
+Whatever can be done for all updates of a transaction at once is done so, by built-in functions that loop in C: the
+checks of types and sizes, the encoding and hashing of keys, and one call of CBOR's encoder for each row. An update
+that is wrong is looked for one by one only when there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import cbor2
+
+from cq import codec
+from cq.codec import DELETE, MAX_UPDATE_BYTES
+from cq.config import QueueConfig
+from cq.errors import InvalidData
+
+ROW_BYTES: Final = 8_000
+"""Where a row is split: FoundationDB likes values below 10 kB."""
+_INT64: Final = 1 << 63  # up to here CBOR takes at most nine bytes
+_NINE_BYTES: Final = frozenset((float, bool))  # at most, in CBOR
+
+
+class Packed(NamedTuple):
+    """What is to be added: `{bucket: [row, ...]}`, and the updates as (encoded key, update)."""
+
+    rows: dict[int, list[bytes]]
+    pairs: Iterable[tuple[bytes, Any]]
+
+
+def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packed:
+    """The rows of these updates for each bucket that they touch, in CBOR, of about ROW_BYTES at most.
+
+    `updates` is as `CombineQueue.add` takes it. Raises `InvalidData` or `TooLarge` unless the queue takes all of it.
+    """
+    keys, values = _columns(updates)
+    encoded = config.key.encode_all(keys)
+    _check_updates(config, keys, values)
+    buckets = config.buckets
+    contents: dict[int, list[Any]] = {}
+    for key, value in zip(encoded, values, strict=True):
+        bucket = crc32(key) * buckets >> 32
+        content = contents.get(bucket)
+        if content is None:
+            content = contents[bucket] = [operation]
+        content.append(key)
+        content.append(value)
+    rows = {bucket: _split(content) for bucket, content in contents.items()}
+    return Packed(rows, zip(encoded, values, strict=True))
+
+
+def _columns(updates: object) -> tuple[list[Any], list[Any]]:
+    """The keys and the updates, in order."""
+    if isinstance(updates, Mapping):
+        return list(updates.keys()), list(updates.values())
+    if not isinstance(updates, Iterable):
+        raise InvalidData(
+            f"expected a dict of updates, or pairs of key and update, got: {codec.shown(updates)}"
+        )
+    pairs = list(updates)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidData(f"expected a pair of key and update, got: {codec.shown(pair)}")
+    return [key for key, _ in pairs], [value for _, value in pairs]
+
+
+def _check_updates(config: QueueConfig, keys: list[Any], values: list[Any]) -> None:
+    kinds = set(map(type, values))
+    if not config.value.types or kinds <= set(config.value.types):
+        if kinds <= _NINE_BYTES:
+            return
+        if kinds == {int} and min(values) >= -_INT64 and max(values) < _INT64:
+            return
+    for key, value in zip(keys, values, strict=True):
+        check_update(config, key, value)
+
+
+def check_update(config: QueueConfig, key: Any, update: Any) -> int:
+    """The size of an update in bytes; raises `InvalidData` or `TooLarge` unless the queue takes it."""
+    if not (update is DELETE and config.takes_delete):
+        try:
+            config.value.check(update)
+        except InvalidData as error:
+            raise InvalidData(f"key {codec.brief(key)}: {error}") from None
+    try:
+        return len(codec.encode_value(update, MAX_UPDATE_BYTES))
+    except InvalidData as error:
+        raise type(error)(f"key {codec.brief(key)}: {error}") from None
+
+
+def _split(content: list[Any]) -> list[bytes]:
+    """[operation id, encoded key, update, ...] in CBOR, in as many rows as it takes."""
+    row = cbor2.dumps(content)
+    updates = len(content) // 2
+    if len(row) <= ROW_BYTES or updates == 1:
+        return [row]
+    pieces = min(updates, -(-len(row) // ROW_BYTES))
+    step = 2 * -(-updates // pieces)
+    starts = range(1, len(content), step)
+    return [row for start in starts for row in _split([content[0], *content[start : start + step]])]
