@@ -6,16 +6,17 @@ these keys again will cost. The row at which the limits end is taken in part; it
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cq.config import QueueConfig, read_config
 from cq.errors import CodeMismatch
 from cq.keys import QueueKeys, after
-from cq.reading import read_bounded
+from cq.reading import read_by_place
 from cq.rows import Backlog, Row, encode_row, first_tries, read_rows
-from cq.state import BucketState
+from cq.state import BucketState, Memory
 from cq.store.api import Transaction
 
 _KEY_OVERHEAD: Final = 40  # what a write costs beside key and value, about
@@ -33,9 +34,9 @@ class Limits:
         stale_seconds: how old a note of an attempt must be to count as that of a worker that died.
     """
 
-    read_bytes: int = 240_000
+    read_bytes: int = 2_000_000
     load_bytes: int = 400_000
-    write_bytes: int = 1_000_000
+    write_bytes: int = 1_600_000
     overload_seconds: float = 5.0
     stale_seconds: float = 10.0
 
@@ -106,12 +107,13 @@ def read_batch(
     *,
     max_take: int | None = None,
     first: Collection[bytes] = (),
+    memory: Memory | None = None,
 ) -> Batch:
     """Read a bucket, and decide what is taken of it.
 
     The state is read for real, all else by snapshot reads. `max_take` limits the number of different keys; what is
-    staged for the keys in `first` is read before that of all others. Raises `CodeMismatch` when the configuration is
-    not the one given.
+    staged for the keys in `first` is read before that of all others, unless it is in `memory`. Raises `CodeMismatch`
+    when the configuration is not the one given.
     """
     keys = QueueKeys(config.name)
     generation = config.generation
@@ -126,7 +128,7 @@ def read_batch(
     rows = first_tries(tr.snapshot, keys, backlog.rows)
     found = BucketState.from_bytes(state.value)
     batch = Batch(version, found, notification.value, backlog, rows, is_former=config != stored)
-    _take(tr, keys, batch, limits, max_take, first)
+    _take(tr, config, batch, limits, max_take, first, memory or Memory())
     return batch
 
 
@@ -146,19 +148,45 @@ def clear_rows(tr: Transaction, keys: QueueKeys, begin: bytes, batch: Batch) -> 
 
 def _take(
     tr: Transaction,
-    keys: QueueKeys,
+    config: QueueConfig,
     batch: Batch,
     limits: Limits,
     max_take: int | None,
     first: Collection[bytes],
+    memory: Memory,
 ) -> None:
-    wanted = _affordable(keys, batch.rows, limits.write_bytes, max_take)
+    """Take what the limits allow; that this is all of it is the rule, and found out first."""
+    keys = QueueKeys(config.name)
+    updates = _by_key(batch.rows)
+    wanted: Collection[bytes] = updates
+    cost = _Cost(keys, config)
+    if not cost.allows_all(batch.rows, updates, limits.write_bytes, max_take):
+        wanted = cost.affordable(batch.rows, limits.write_bytes, max_take)
     if batch.state.staged:
         order = [*first, *(encoded for encoded in wanted if encoded not in first)]
-        batch.staged = read_bounded(
-            lambda encoded: tr.snapshot.get(keys.staged(encoded)), order, limits.load_bytes
-        )
-        wanted = {encoded: None for encoded in wanted if encoded in batch.staged}
+        known = memory.staged if memory.knows(batch.state.token) else {}
+        batch.staged = read_by_place(tr.snapshot, keys.staged_at, order, known, limits.load_bytes)
+        if len(batch.staged) < len(order):
+            wanted = {encoded for encoded in wanted if encoded in batch.staged}
+    if len(wanted) == len(updates):
+        batch.updates = updates
+    else:
+        _take_until(batch, wanted)
+
+
+def _by_key(rows: Iterable[Row]) -> dict[bytes, list[Any]]:
+    """{encoded key: updates in commit order}."""
+    updates: defaultdict[bytes, list[Any]] = defaultdict(list)
+    for row in rows:
+        content = iter(row.content)
+        next(content)
+        for encoded, update in zip(content, content, strict=True):
+            updates[encoded].append(update)
+    return dict(updates)
+
+
+def _take_until(batch: Batch, wanted: Collection[bytes]) -> None:
+    """Take updates up to the first of another key than those wanted."""
     for row in batch.rows:
         for position, (encoded, update) in enumerate(row.updates):
             if encoded not in wanted:
@@ -167,20 +195,36 @@ def _take(
             batch.updates.setdefault(encoded, []).append(update)
 
 
-def _affordable(
-    keys: QueueKeys, rows: list[Row], write_bytes: int, max_take: int | None
-) -> dict[bytes, None]:
-    """The first different keys of the rows, as many as may be written."""
-    wanted: dict[bytes, None] = {}
-    each = len(keys.staged(b"")) + _KEY_OVERHEAD
-    size = 0
-    for row in rows:
-        size += row.size
-        for encoded, _ in row.updates:
-            if encoded in wanted:
-                continue
-            size += len(encoded) + each
-            if wanted and (size > write_bytes or (max_take is not None and len(wanted) >= max_take)):
-                return wanted
-            wanted[encoded] = None
-    return wanted
+class _Cost:
+    """What it costs to write what is combined of some rows, about.
+
+    A key, and its value: of types of which values grow, as much as the updates that are combined in it.
+    """
+
+    def __init__(self, keys: QueueKeys, config: QueueConfig) -> None:
+        self._each = len(keys.staged(b"")) + _KEY_OVERHEAD
+        self._grows = config.value.grows
+
+    def allows_all(
+        self, rows: list[Row], different: Collection[bytes], write_bytes: int, max_take: int | None
+    ) -> bool:
+        """Whether all of the rows' keys may be written."""
+        if max_take is not None and len(different) > max_take:
+            return False
+        size = sum(row.size for row in rows) if self._grows else 0
+        return size + sum(map(len, different)) + self._each * len(different) <= write_bytes
+
+    def affordable(self, rows: list[Row], write_bytes: int, max_take: int | None) -> dict[bytes, None]:
+        """The first different keys of the rows, as many as may be written."""
+        wanted: dict[bytes, None] = {}
+        size = 0
+        for row in rows:
+            size += row.size if self._grows else 0
+            for encoded in row.content[1::2]:
+                if encoded in wanted:
+                    continue
+                size += len(encoded) + self._each
+                if wanted and (size > write_bytes or (max_take is not None and len(wanted) >= max_take)):
+                    return wanted
+                wanted[encoded] = None
+        return wanted

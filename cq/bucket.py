@@ -31,7 +31,7 @@ from cq.store.api import (
 
 OBSERVER_BYTES: Final = 500_000
 """What the observers of one pass may write, as predicted from what their reports have cost so far."""
-MAX_REPORT: Final = 5_000
+MAX_REPORT: Final = 8_000
 _FIRST_COST: Final = 5_000  # bytes that observers write for a change, before any has been seen
 _MAX_SUSPECTS: Final = 1_000
 _TRY_SUSPECT_EVERY: Final = 8
@@ -217,10 +217,10 @@ class Bucket:
         """Take over what a committed pass has found out."""
         self.pace.done()
         self._met.clear()
-        if not result.was_ours:
+        if result.forgets or not result.was_ours:
             self.memory.forget()
         if result.token:
-            self.memory.take(result.token, result.values)
+            self.memory.take(result.token, result.values, result.staged)
         self._condemned = {}
         self._refused = {}
         self._refilling = result.refilling

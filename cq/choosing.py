@@ -6,6 +6,7 @@ When the rows were not read to their end nothing is reported, unless that has be
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -48,8 +49,10 @@ def choose(
         last_staged = _read_staged(tr, config, bucket, batch, room, limits.load_bytes)
         chosen.all_staged_known = last_staged is None
     waiting = _in_turn(batch, last_staged)
-    others = [encoded for encoded in waiting if encoded not in suspects]
-    suspected = [encoded for encoded in waiting if encoded in suspects]
+    others, suspected = waiting, []
+    if suspects:
+        others = [encoded for encoded in waiting if encoded not in suspects]
+        suspected = [encoded for encoded in waiting if encoded in suspects]
     is_next = bool(suspected) and (is_suspect_next or not others)
     chosen.report = suspected[:1] if is_next else others[:max_report]
     return chosen
@@ -62,18 +65,16 @@ def _is_overloaded(batch: Batch, limits: Limits) -> bool:
 
 def _in_turn(batch: Batch, last_staged: bytes | None) -> list[bytes]:
     """The keys with work in hash order, beginning behind the cursor, as far as all of them are known."""
+    candidates = dict.fromkeys(batch.updates)
+    candidates.update((encoded, None) for encoded, staged in batch.staged.items() if staged is not None)
+    places = {place(encoded): encoded for encoded in candidates}
     cursor = batch.state.cursor
-    places = {
-        place(encoded): encoded for encoded in {**batch.updates, **batch.staged} if batch.has_work(encoded)
-    }
-
-    def turn(where: bytes) -> tuple[bool, bytes]:
-        return where <= cursor, where
-
-    order = sorted(places, key=turn)
+    order = sorted(places)
+    behind = bisect_right(order, cursor)
+    order = order[behind:] + order[:behind]
     if last_staged is not None:  # there may be more staged behind it, whose turn comes first
-        known = [where for where in order if turn(where) <= turn(last_staged)]
-        order = known or order[:1]
+        last = last_staged <= cursor, last_staged
+        order = [where for where in order if (where <= cursor, where) <= last] or order[:1]
     return [places[where] for where in order]
 
 

@@ -43,6 +43,7 @@ _MOST_PARTS: Final = 1_000_000  # of a value; each takes a byte at least
 _PLAIN: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime, type(None)))
 _SURE: Final = frozenset((int, float, bool, str, bytes))  # CBOR gives back what it takes of these
 _KEY_TYPES: Final[dict[str, type]] = {"str": str, "int": int, "bytes": bytes}
+_NUMBERS: Final = frozenset(("int", "float", "bool", "datetime"))
 _VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "int": (int,),
     "float": (float,),
@@ -126,15 +127,16 @@ class KeyType:
 
     def decode(self, encoded: bytes) -> Any:
         """The key of these bytes; raises `CorruptData` when they hold none."""
-        key = decode(encoded)
-        key = tuple(key) if self.is_tuple and isinstance(key, list) else key
-        try:
-            is_own = self.encoder()(key) == encoded
-        except InvalidData:
-            is_own = False
-        if not is_own:  # of another type, or spelt otherwise: two entries would be one key
+        key = self.decode_known(encoded)
+        # Of another type, or spelt otherwise, it would be a second entry of one key.
+        if not (self._are_all((key,)) and cbor2.dumps(key) == encoded and len(encoded) <= MAX_KEY_BYTES):
             raise CorruptData(f"stored bytes are no key of type {self}: {encoded[:40]!r}")
         return key
+
+    def decode_known(self, encoded: bytes) -> Any:
+        """The same of bytes that are known to be a key of this type."""
+        key = decode(encoded)
+        return tuple(key) if self.is_tuple and isinstance(key, list) else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,11 @@ class ValueType:
     def types(self) -> tuple[type, ...]:
         """The Python types that values have; empty when any will do."""
         return _VALUE_TYPES[self.name]
+
+    @property
+    def grows(self) -> bool:
+        """Whether a value can be much larger than an update, or as large as many: not numbers, but for huge ones."""
+        return self.name not in _NUMBERS
 
     def check(self, value: object) -> None:
         """Raises `InvalidData` unless the value is of this type."""

@@ -33,7 +33,7 @@ from cq.errors import CqError, InvalidData
 from cq.keys import QueueKeys, place, version_of
 from cq.ledger import count_dropped
 from cq.purging import is_to_be_purged, purge_some
-from cq.reading import read_bounded
+from cq.reading import read_by_place
 from cq.reporting import Refill, describe, read_refill, tell, told_so_far
 from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
@@ -158,26 +158,28 @@ class Pass:
 
     def _read(self) -> Batch:
         batch = read_batch(
-            self.tr, self.config, self.bucket, self.limits, max_take=self.max_take, first=self.condemned
+            self.tr,
+            self.config,
+            self.bucket,
+            self.limits,
+            max_take=self.max_take,
+            first=self.condemned,
+            memory=self.memory,
         )
         self.result.foreign = batch.backlog.foreign
-        self.result.was_ours = bool(batch.state.token) and batch.state.token == self.memory.token
+        self.result.was_ours = self.memory.knows(batch.state.token)
         return batch
 
     # Combining and writing
 
     def _load_current(self) -> dict[bytes, bytes | None]:
         """The current values of what is reported, remembered or read; what is beyond the limit is not reported."""
-        current: dict[bytes, bytes | None] = {}
-        if self.result.was_ours:
-            remembered = self.memory.values
-            current = {encoded: remembered[encoded] for encoded in self.report if encoded in remembered}
-        missing = [encoded for encoded in self.report if encoded not in current]
-        get = self.tr.snapshot.get
-        found = read_bounded(lambda encoded: get(self.keys.value(encoded)), missing, self.limits.load_bytes)
-        current.update(found)
-        if len(found) < len(missing):
-            self.report = self.report[: self.report.index(missing[len(found)])]
+        known = self.memory.values if self.result.was_ours else {}
+        load = self.limits.load_bytes
+        current = read_by_place(self.tr.snapshot, self.keys.value_at, self.report, known, load)
+        if len(current) < len(self.report):
+            beyond = next(number for number, encoded in enumerate(self.report) if encoded not in current)
+            self.report = self.report[:beyond]
         return current
 
     def _write_values(self, batch: Batch, current: dict[bytes, bytes | None]) -> None:
@@ -192,10 +194,13 @@ class Pass:
         self.result.reported = len(self.done)
 
     def _write_value(self, batch: Batch, encoded: bytes, before: bytes | None) -> None:
-        key = self.config.key.decode(encoded)
-        old = None if before is None else codec.decode(before)
+        key = self._key(encoded)
         values = self._pending(batch, encoded)
-        new = self._combined(key, values if before is None else [old, *values])
+        old = None
+        if before is not None:
+            old = codec.decode(before)
+            values = [old, *values]
+        new = self._combined(key, values)
         data = None
         if not self.code.combiner.is_empty(new):
             self.config.value.check(new)
@@ -204,21 +209,34 @@ class Pass:
         # From here on nothing may raise what is the key's: it would be set aside and combined.
         self.done.add(encoded)
         self.result.values[encoded] = data
+        where = place(encoded)
         if batch.staged.get(encoded) is not None:
-            self.tr.clear(self.keys.staged(encoded))
+            self.tr.clear(self.keys.staged_at(where))
+            self.result.staged[encoded] = None
         if is_same:
             return
         if data is None:
-            self.tr.clear(self.keys.value(encoded))
+            self.tr.clear(self.keys.value_at(where))
         else:
-            self.tr.set(self.keys.value(encoded), data)
-        change = Change(key, old, None if data is None else new, batch.is_complete)
-        self.changes.append((place(encoded), change))
+            self.tr.set(self.keys.value_at(where), data)
+        if self.code.observers:
+            change = Change(key, old, None if data is None else new, batch.is_complete)
+            self.changes.append((where, change))
+
+    def _key(self, encoded: bytes) -> Any:
+        """The key itself, where combiner or observers see it; raises `CorruptData` unless it is one of the queue's.
+
+        One that was combined before needs no other look at its bytes.
+        """
+        if encoded not in self.memory.values and encoded not in self.memory.staged:
+            return self.config.key.decode(encoded)
+        return self.config.key.decode_known(encoded) if self.code.is_foreign else None
 
     def _pending(self, batch: Batch, encoded: bytes) -> list[Any]:
         """What is staged for a key, and its updates taken, in commit order."""
+        updates = batch.updates.get(encoded, [])
         staged = batch.staged.get(encoded)
-        return ([] if staged is None else [codec.decode(staged)]) + batch.updates.get(encoded, [])
+        return updates if staged is None else [codec.decode(staged), *updates]
 
     def _combined(self, key: Any, values: list[Any]) -> Any:
         value = self.code.combiner.combine(key, values)
@@ -232,13 +250,13 @@ class Pass:
             if encoded in self.done or encoded in self.result.aside or encoded in self.condemned:
                 continue
             try:
-                key = self.config.key.decode(encoded)
-                value = self._combined(key, self._pending(batch, encoded))
+                value = self._combined(self._key(encoded), self._pending(batch, encoded))
                 data = codec.encode_value(value, codec.MAX_UPDATE_BYTES)
             except Exception as error:  # noqa: BLE001 - one bad key holds nobody up
                 self._note_failure(encoded, error)
                 continue
             self.tr.set(self.keys.staged(encoded), data)
+            self.result.staged[encoded] = data
             self.result.folded += 1
 
     # Setting aside
@@ -266,6 +284,7 @@ class Pass:
             set_aside(self.tr, self.keys, encoded, error, pending)
             if batch.staged.get(encoded) is not None:
                 self.tr.clear(self.keys.staged(encoded))
+                self.result.staged[encoded] = None
         self._set_broken_aside(batch)
 
     def _set_broken_aside(self, batch: Batch) -> None:
@@ -310,6 +329,7 @@ class Pass:
         self.report = list(purged.keys)
         self.result.values = dict.fromkeys([*purged.keys, *purged.aside])
         self.result.purged = len(self.result.values)
+        self.result.forgets = True  # what was staged is gone
         self.before_code(self.report)
         self.result.more = True
         self.result.token = fresh_token()

@@ -28,6 +28,11 @@ def versionstamp_behind(prefix: bytes, key: bytes) -> bytes:
     return key[len(prefix) : len(prefix) + VERSIONSTAMP_BYTES].ljust(VERSIONSTAMP_BYTES, b"\x00")
 
 
+def later_than(prefix: bytes, version: int) -> bytes:
+    """Where those begin that are stamped later than a version."""
+    return prefix + (version + 1).to_bytes(8, "big")
+
+
 def bucket_behind(prefix: bytes, key: bytes) -> tuple[int, int] | None:
     """Generation and bucket in a notification's key; None when it is not one that cq writes."""
     if len(key) != len(prefix) + _BUCKET.size:

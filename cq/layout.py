@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from cq.errors import CorruptData
+from cq.foundkeys import later_than
 from cq.keys import QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
 
 PARTS: Final = frozenset("abdejklnostuwxyz")
@@ -73,7 +74,7 @@ def row_in(key: bytes, bucket: int) -> bytes:
 
 def rows_later_than(queue: QueueKeys, generation: int, bucket: int, version: int) -> bytes:
     """The first key of a bucket's rows that could be stamped later than a version."""
-    return queue.rows(generation, bucket)[0] + (version + 1).to_bytes(8, "big")
+    return later_than(queue.rows(generation, bucket)[0], version)
 
 
 def of_bucket(rest: bytes) -> tuple[int, int]:

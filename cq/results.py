@@ -32,7 +32,8 @@ class PassResult:
         retries: transactions begun before the one that was committed.
         conflicts: how many of these had met another transaction.
         was_ours: whether nobody else has passed since the pass whose memory was given.
-        token, values: what a worker may remember after the commit.
+        forgets: whether nothing that was remembered before holds any more.
+        token, values, staged: what a worker may remember after the commit.
     """
 
     reported: int = 0
@@ -54,8 +55,10 @@ class PassResult:
     retries: int = 0
     conflicts: int = 0
     was_ours: bool = False
+    forgets: bool = False
     token: bytes = b""
     values: dict[bytes, bytes | None] = field(default_factory=dict)
+    staged: dict[bytes, bytes | None] = field(default_factory=dict)
 
 
 class ManyFailed(CqError):

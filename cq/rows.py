@@ -8,33 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from cq import codec
 from cq.codec import MAX_KEY_BYTES, MAX_OPERATION_BYTES
 from cq.errors import CorruptData
-from cq.foundkeys import bucket_behind, is_row, versionstamp_behind
+from cq.foundkeys import bucket_behind, is_row, later_than, versionstamp_behind
 from cq.keys import QueueKeys, version_of
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One queued row.
 
     Attributes:
         key: its key in the store.
-        versionstamp: of the transaction that added it.
-        operation: the operation id that it was added with.
-        updates: (encoded key, update) in the order given; a key occurs once.
+        content: [operation id or None, encoded key, update, encoded key, update, ...] in the order given.
         size: bytes of key and value.
     """
 
     key: bytes
-    versionstamp: bytes
-    operation: bytes | None
-    updates: list[tuple[bytes, Any]]
+    content: list[Any]
     size: int
+
+    @property
+    def operation(self) -> bytes | None:
+        """The operation id that it was added with."""
+        operation: bytes | None = self.content[0]
+        return operation
+
+    @property
+    def versionstamp(self) -> bytes:
+        """Of the transaction that added it."""
+        return QueueKeys.versionstamp_of_row(self.key)
+
+    @property
+    def updates(self) -> list[tuple[bytes, Any]]:
+        """(encoded key, update) in the order given."""
+        return list(zip(self.content[1::2], self.content[2::2], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +75,24 @@ def decode_row(key: bytes, value: bytes) -> Row:
     if not isinstance(content, list) or len(content) % 2 == 0:
         raise CorruptData(f"the queued row {key!r} holds no list of updates")
     operation, encoded_keys = content[0], content[1::2]
-    if not all(type(encoded) is bytes and 0 < len(encoded) <= MAX_KEY_BYTES for encoded in encoded_keys):
+    if encoded_keys and not _are_encoded(encoded_keys):
         raise CorruptData(f"the queued row {key!r} holds keys that are not encoded")
     if operation is not None and (
         type(operation) is not bytes or not 0 < len(operation) <= MAX_OPERATION_BYTES
     ):
         raise CorruptData(f"the queued row {key!r} holds an operation id that is none")
-    updates = list(zip(encoded_keys, content[2::2], strict=True))
-    return Row(key, QueueKeys.versionstamp_of_row(key), operation, updates, len(key) + len(value))
+    return Row(key, content, len(key) + len(value))
 
 
-def encode_row(operation: bytes | None, updates: Sequence[tuple[bytes, Any]]) -> bytes:
+def _are_encoded(keys: list[Any]) -> bool:
+    if set(map(type, keys)) != {bytes}:
+        return False
+    return len(min(keys)) > 0 and max(map(len, keys)) <= MAX_KEY_BYTES  # the least of all is the empty one
+
+
+def encode_row(operation: bytes | None, updates: Iterable[tuple[bytes, Any]]) -> bytes:
     """The inverse of `decode_row`, for the rest of a row of which only a part was taken."""
-    content: list[Any] = [operation]
-    for pair in updates:
-        content += pair
-    return codec.encode(content)
+    return codec.encode([operation, *chain.from_iterable(updates)])
 
 
 def read_rows(
@@ -91,22 +105,23 @@ def read_rows(
     """
     backlog = Backlog([], [], at_end=True, last_key=None)
     prefix, size = bounds[0], 0
+    foreign = bounds[1] if read_version is None else later_than(prefix, read_version)
     for found in snapshot.get_range(*bounds, streaming_mode=WANT_ALL):
         if size > limit_bytes:
             backlog.at_end = False
             break
-        key = found.key
-        if read_version is not None and version_of(versionstamp_behind(prefix, key)) > read_version:
+        key, value = found.key, found.value
+        if key >= foreign:
             backlog.foreign = True
             break
-        size += len(key) + len(found.value)
+        size += len(key) + len(value)
         backlog.last_key = key
         try:
             if not is_row(prefix, key):
                 raise CorruptData(f"the key {key!r} is not one of a queued row")
-            backlog.rows.append(decode_row(key, found.value))
+            backlog.rows.append(decode_row(key, value))
         except CorruptData as error:
-            backlog.broken.append(Broken(key, found.value, str(error)))
+            backlog.broken.append(Broken(key, value, str(error)))
     return backlog
 
 
@@ -116,7 +131,8 @@ def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row])
     An operation's first marker decides for all rows of all its tries, whatever their bucket. An operation without
     any marker has been forgotten, and counts.
     """
-    operations = {row.operation for row in rows if row.operation is not None}
+    operations = {row.content[0] for row in rows}
+    operations.discard(None)
     if not operations:
         return list(rows)
     futures = {operation: snapshot.get_range(*keys.markers(operation), limit=1) for operation in operations}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
@@ -60,36 +61,51 @@ def fresh_token() -> bytes:
 
 
 class Memory:
-    """Current values, encoded, that a worker remembers of a bucket; valid while the bucket's token is its own.
+    """What a worker remembers of a bucket, encoded: current values, and updates staged; None for a key without any.
 
-    Taken over only after a known commit. Bounded by bytes: when it is full, it begins anew.
+    Valid while the bucket's token is its own, and taken over only after a known commit. Bounded by bytes: when it is
+    full, it begins anew.
     """
 
     def __init__(self, max_bytes: int = 4_000_000) -> None:
         self.max_bytes = max_bytes
         self.token = b""
         self.values: dict[bytes, bytes | None] = {}
-        self._bytes = 0
+        self.staged: dict[bytes, bytes | None] = {}
+        self._bytes = 0  # at most; entries that were replaced count until it is reckoned anew
 
     def forget(self) -> None:
         """Remember nothing: somebody else may have passed."""
         self.token = b""
+        self._clear()
+
+    def knows(self, token: bytes) -> bool:
+        """Whether it is valid for a bucket with this token."""
+        return bool(token) and token == self.token
+
+    def take(
+        self, token: bytes, values: Mapping[bytes, bytes | None], staged: Mapping[bytes, bytes | None]
+    ) -> None:
+        """Take over what a committed pass has written."""
+        self.token = token
+        for known, new in ((self.values, values), (self.staged, staged)):
+            known.update(new)
+            for encoded_key, value in new.items():
+                if value is not None and len(value) > _LARGEST_REMEMBERED:
+                    del known[encoded_key]
+            self._bytes += _size(new)
+        if self._bytes > self.max_bytes:
+            self._bytes = _size(self.values) + _size(self.staged)
+        if self._bytes > self.max_bytes:
+            self._clear()
+
+    def _clear(self) -> None:
         self.values.clear()
+        self.staged.clear()
         self._bytes = 0
 
-    def take(self, token: bytes, values: dict[bytes, bytes | None]) -> None:
-        """Take over the values that a committed pass has written; None for a key without one."""
-        self.token = token
-        for encoded_key, value in values.items():
-            if encoded_key in self.values:
-                self._bytes -= _size(encoded_key, self.values.pop(encoded_key))
-            if value is None or len(value) <= _LARGEST_REMEMBERED:
-                self._bytes += _size(encoded_key, value)
-                self.values[encoded_key] = value
-        if self._bytes > self.max_bytes:
-            self.values.clear()
-            self._bytes = 0
 
-
-def _size(encoded_key: bytes, value: bytes | None) -> int:
-    return _ENTRY_BYTES + len(encoded_key) + len(value or b"")
+def _size(entries: Mapping[bytes, bytes | None]) -> int:
+    return (
+        _ENTRY_BYTES * len(entries) + sum(map(len, entries)) + sum(map(len, filter(None, entries.values())))
+    )
