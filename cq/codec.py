@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from itertools import chain
 from types import UnionType
 from typing import Any, Final, NoReturn, get_args
@@ -37,6 +38,9 @@ MAX_DEPTH: Final = 100
 
 MAX_OPERATION_BYTES: Final = 1_000
 """An operation id."""
+
+INT64: Final = 1 << 63
+"""Ints below, and down to its negative, take at most nine bytes."""
 
 _AROUND: Final = 2  # lists around an update or a value wherever it is stored
 _MOST_PARTS: Final = 1_000_000  # of a value; each takes a byte at least
@@ -127,16 +131,20 @@ class KeyType:
 
     def decode(self, encoded: bytes) -> Any:
         """The key of these bytes; raises `CorruptData` when they hold none."""
-        key = self.decode_known(encoded)
-        # Of another type, or spelt otherwise, it would be a second entry of one key.
-        if not (self._are_all((key,)) and cbor2.dumps(key) == encoded and len(encoded) <= MAX_KEY_BYTES):
-            raise CorruptData(f"stored bytes are no key of type {self}: {encoded[:40]!r}")
-        return key
+        try:
+            return self.decode_all([encoded])[0]
+        except CorruptData:
+            raise CorruptData(f"stored bytes are no key of type {self}: {encoded[:40]!r}") from None
 
-    def decode_known(self, encoded: bytes) -> Any:
-        """The same of bytes that are known to be a key of this type."""
-        key = decode(encoded)
-        return tuple(key) if self.is_tuple and isinstance(key, list) else key
+    def decode_all(self, encoded: Sequence[bytes], *, known: bool = False) -> list[Any]:
+        """The keys of these; raises `CorruptData` if any holds none. `known` says that all have been decoded before."""
+        keys = decode_all(encoded)
+        if self.is_tuple:
+            keys = [tuple(key) if type(key) is list else key for key in keys]
+        # Of another type, or spelt otherwise, one would be a second entry of one key.
+        if not known and not (self._are_all(keys) and list(map(cbor2.dumps, keys)) == list(encoded)):
+            raise CorruptData(f"stored bytes are no keys of type {self}")
+        return keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +211,23 @@ def _refuse(content: Any, immutable: bool) -> NoReturn:
 _REFUSED: Final = dict.fromkeys((25, 29, 35, 36), _refuse)
 
 
+_loads: Final = partial(cbor2.loads, semantic_decoders=_REFUSED, max_depth=MAX_DEPTH + _AROUND)
+
+
 def decode(data: bytes) -> Any:
     """The value of these bytes; raises `CorruptData` when they are not CBOR, or none that `encode` writes."""
     try:
-        return cbor2.loads(data, semantic_decoders=_REFUSED, max_depth=MAX_DEPTH + _AROUND)
+        return _loads(data)
     except Exception as error:  # a decoder fed with foreign bytes raises many kinds
         raise CorruptData(f"stored bytes are not CBOR: {data[:40]!r} ({error})") from error
+
+
+def decode_all(many: Iterable[bytes]) -> list[Any]:
+    """What `decode` makes of each of these; raises `CorruptData` if any is not CBOR."""
+    try:
+        return list(map(_loads, many))
+    except Exception as error:
+        raise CorruptData(f"stored bytes are not CBOR ({error})") from error
 
 
 def decode_list(data: bytes, types: Sequence[type | UnionType], what: str) -> list[Any]:
@@ -227,6 +246,8 @@ def decode_list(data: bytes, types: Sequence[type | UnionType], what: str) -> li
 
 def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
     """A value in CBOR; raises `InvalidData`, or `TooLarge` when it exceeds the limit (in bytes)."""
+    if type(value) is int and -INT64 <= value < INT64:  # most values
+        return cbor2.dumps(value)
     data = encode(value)
     if len(data) > limit:
         raise TooLarge(f"a value of {len(data):,} bytes exceeds the limit of {limit:,}")

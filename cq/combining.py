@@ -29,6 +29,7 @@ from cq.app import QueueCode
 from cq.batch import Batch, Limits, clear_rows, read_batch
 from cq.changes import Change
 from cq.choosing import choose
+from cq.decoding import Keys
 from cq.errors import CqError, InvalidData
 from cq.keys import QueueKeys, place, version_of
 from cq.ledger import count_dropped
@@ -98,6 +99,7 @@ class Pass:
         self.refused = refused
         self.before_code = before_code
         self.keys = QueueKeys(self.config.name)
+        self.types = self.config.value.types
         self.result = PassResult()
         # What a caller looks at when the pass has failed:
         self.batch: Batch | None = None
@@ -146,6 +148,8 @@ class Pass:
         self.report, self.all_staged_known = chosen.report, chosen.all_staged_known
         current = self._load_current()
         self.before_code(list(dict.fromkeys([*batch.updates, *self.report])))
+        touched = [*batch.updates, *self.report]
+        self.decoded = Keys(self.config.key, touched, self.memory, are_seen=self.code.is_foreign)
         self._write_values(batch, current)
         self._fold(batch)
         self._refuse_many_failures(batch)
@@ -194,7 +198,7 @@ class Pass:
         self.result.reported = len(self.done)
 
     def _write_value(self, batch: Batch, encoded: bytes, before: bytes | None) -> None:
-        key = self._key(encoded)
+        key = self.decoded[encoded]
         values = self._pending(batch, encoded)
         old = None
         if before is not None:
@@ -203,7 +207,8 @@ class Pass:
         new = self._combined(key, values)
         data = None
         if not self.code.combiner.is_empty(new):
-            self.config.value.check(new)
+            if type(new) not in self.types:
+                self.config.value.check(new)
             data = codec.encode_value(new)
         is_same = before == data or bool(before and data and codec.is_same(old, new))
         # From here on nothing may raise what is the key's: it would be set aside and combined.
@@ -223,15 +228,6 @@ class Pass:
             change = Change(key, old, None if data is None else new, batch.is_complete)
             self.changes.append((where, change))
 
-    def _key(self, encoded: bytes) -> Any:
-        """The key itself, where combiner or observers see it; raises `CorruptData` unless it is one of the queue's.
-
-        One that was combined before needs no other look at its bytes.
-        """
-        if encoded not in self.memory.values and encoded not in self.memory.staged:
-            return self.config.key.decode(encoded)
-        return self.config.key.decode_known(encoded) if self.code.is_foreign else None
-
     def _pending(self, batch: Batch, encoded: bytes) -> list[Any]:
         """What is staged for a key, and its updates taken, in commit order."""
         updates = batch.updates.get(encoded, [])
@@ -250,7 +246,7 @@ class Pass:
             if encoded in self.done or encoded in self.result.aside or encoded in self.condemned:
                 continue
             try:
-                value = self._combined(self._key(encoded), self._pending(batch, encoded))
+                value = self._combined(self.decoded[encoded], self._pending(batch, encoded))
                 data = codec.encode_value(value, codec.MAX_UPDATE_BYTES)
             except Exception as error:  # noqa: BLE001 - one bad key holds nobody up
                 self._note_failure(encoded, error)

@@ -14,13 +14,12 @@ from zlib import crc32
 import cbor2
 
 from cq import codec
-from cq.codec import DELETE, MAX_UPDATE_BYTES
+from cq.codec import DELETE, INT64, MAX_UPDATE_BYTES
 from cq.config import QueueConfig
 from cq.errors import InvalidData
 
 ROW_BYTES: Final = 8_000
 """Where a row is split: FoundationDB likes values below 10 kB."""
-_INT64: Final = 1 << 63  # up to here CBOR takes at most nine bytes
 _NINE_BYTES: Final = frozenset((float, bool))  # at most, in CBOR
 
 
@@ -72,7 +71,7 @@ def _check_updates(config: QueueConfig, keys: list[Any], values: list[Any]) -> N
     if not config.value.types or kinds <= set(config.value.types):
         if kinds <= _NINE_BYTES:
             return
-        if kinds == {int} and min(values) >= -_INT64 and max(values) < _INT64:
+        if kinds == {int} and min(values) >= -INT64 and max(values) < INT64:
             return
     for key, value in zip(keys, values, strict=True):
         check_update(config, key, value)

@@ -74,20 +74,40 @@ def decode_row(key: bytes, value: bytes) -> Row:
     content = codec.decode(value)
     if not isinstance(content, list) or len(content) % 2 == 0:
         raise CorruptData(f"the queued row {key!r} holds no list of updates")
-    operation, encoded_keys = content[0], content[1::2]
-    if encoded_keys and not _are_encoded(encoded_keys):
+    if not _are_encoded(content[1::2]):
         raise CorruptData(f"the queued row {key!r} holds keys that are not encoded")
-    if operation is not None and (
-        type(operation) is not bytes or not 0 < len(operation) <= MAX_OPERATION_BYTES
-    ):
+    if not _are_operations(content[:1]):
         raise CorruptData(f"the queued row {key!r} holds an operation id that is none")
     return Row(key, content, len(key) + len(value))
 
 
+def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> list[Row] | None:
+    """What `decode_row` makes of each of these, many at once; None when any is broken."""
+    try:
+        contents = codec.decode_all([value for _, value in found])
+    except CorruptData:
+        return None
+    if set(map(type, contents)) != {list} or not all(len(content) % 2 for content in contents):
+        return None
+    encoded = list(chain.from_iterable([content[1::2] for content in contents]))
+    if not (_are_encoded(encoded) and _are_operations([content[0] for content in contents])):
+        return None
+    return [
+        Row(key, content, len(key) + len(value))
+        for (key, value), content in zip(found, contents, strict=True)
+    ]
+
+
 def _are_encoded(keys: list[Any]) -> bool:
-    if set(map(type, keys)) != {bytes}:
-        return False
-    return len(min(keys)) > 0 and max(map(len, keys)) <= MAX_KEY_BYTES  # the least of all is the empty one
+    if not keys:
+        return True
+    # The least of all is the empty one.
+    return set(map(type, keys)) == {bytes} and min(keys) != b"" and max(map(len, keys)) <= MAX_KEY_BYTES
+
+
+def _are_operations(operations: list[Any]) -> bool:
+    given = [operation for operation in operations if operation is not None]
+    return all(type(each) is bytes and 0 < len(each) <= MAX_OPERATION_BYTES for each in given)
 
 
 def encode_row(operation: bytes | None, updates: Iterable[tuple[bytes, Any]]) -> bytes:
@@ -103,9 +123,10 @@ def read_rows(
     With a read version, reading ends before a row stamped later than that: such a row was copied here from
     elsewhere, and clearing a range behind it could take a concurrent add's row along.
     """
-    backlog = Backlog([], [], at_end=True, last_key=None)
     prefix, size = bounds[0], 0
     foreign = bounds[1] if read_version is None else later_than(prefix, read_version)
+    backlog = Backlog([], [], at_end=True, last_key=None)
+    rows: list[tuple[bytes, bytes]] = []
     for found in snapshot.get_range(*bounds, streaming_mode=WANT_ALL):
         if size > limit_bytes:
             backlog.at_end = False
@@ -115,14 +136,26 @@ def read_rows(
             backlog.foreign = True
             break
         size += len(key) + len(value)
-        backlog.last_key = key
+        rows.append((key, value))
+    if rows:
+        backlog.last_key = rows[-1][0]
+        _sort_broken(backlog, prefix, rows)
+    return backlog
+
+
+def _sort_broken(backlog: Backlog, prefix: bytes, found: Sequence[tuple[bytes, bytes]]) -> None:
+    """Tell the rows that cq has written from those that it has not; that all are its own is the rule."""
+    rows = _decode_rows(found) if all(is_row(prefix, key) for key, _ in found) else None
+    if rows is not None:
+        backlog.rows = rows
+        return
+    for key, value in found:
         try:
             if not is_row(prefix, key):
                 raise CorruptData(f"the key {key!r} is not one of a queued row")
             backlog.rows.append(decode_row(key, value))
         except CorruptData as error:
             backlog.broken.append(Broken(key, value, str(error)))
-    return backlog
 
 
 def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row]) -> list[Row]:
