@@ -10,6 +10,7 @@ import pytest
 
 import cq
 from cq import codec
+from cq.app import QueueCode
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.keys import QueueKeys
@@ -74,6 +75,68 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
         "compare_and_clear",  # the notification
         "set",  # the state
     ]
+
+
+def calls_of(db: Any, code: QueueCode, memory: Memory, **settings: Any) -> tuple[list[str], list[str]]:
+    """The calls of one committed pass, those of snapshot reads first; what it may remember is taken over."""
+    tr = db.create_transaction()
+    calls, snapshot = Calls(tr), Calls(tr.snapshot)
+    calls.__dict__["snapshot"] = snapshot
+    result = Pass(calls, code, 0, memory=memory, **settings).run()
+    tr.commit().wait()
+    memory.take(result.token, result.values, result.staged)
+    return snapshot.made, calls.made
+
+
+BEGIN = ["get_read_version", "get", "get"]  # the bucket's state, the metadata version
+
+
+def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {"a": 1, "b": 1}, {"a": 1})
+    code, memory = code_of(db, name), Memory()
+
+    # Notification and rows; a and b staged, the rows cleared, the state.
+    first = calls_of(db, code, memory, max_report=0)
+    assert first == (["get", "get_range"], [*BEGIN, "set", "set", "clear_range", "set"])
+    add(db, name, {"a": 1, "c": 1})
+
+    # Of what is staged only that of c is not known.
+    second = calls_of(db, code, memory, max_report=0)
+    assert second == (["get", "get_range", "get"], [*BEGIN, "set", "set", "clear_range", "set"])
+
+    # All that is staged in one range, and the current values; each value set and what was staged cleared, no rows.
+    third = calls_of(db, code, memory)
+    reads = ["get", "get_range", *["get_range"] * 2, *["get"] * 3]
+    assert third == (reads, [*BEGIN, *["clear", "set"] * 3, "compare_and_clear", "set"])
+    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 3, "b": 1, "c": 1}
+
+
+def test_values_of_many_keys_that_lie_together_are_read_as_ranges(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {f"k{number}": 1 for number in range(1_000)})
+    one_pass(db, name)
+    add(db, name, {f"k{number}": 1 for number in range(1_500)})
+
+    reads, _ = calls_of(db, code_of(db, name), Memory(), max_report=2_000)
+
+    assert reads == ["get", "get_range", *["get_range"] * 3]  # of 256 rows, of 512, and of what is left
+    assert dict(cq.CombineQueue(name).scan(db)) == {
+        f"k{number}": 1 + (number < 1_000) for number in range(1_500)
+    }
+
+
+def test_values_of_few_of_many_keys_are_read_one_by_one(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {f"k{number}": 1 for number in range(3_000)})
+    one_pass(db, name, max_report=3_000)
+    add(db, name, {f"k{number}": 1 for number in range(0, 3_000, 10)})
+
+    reads, _ = calls_of(db, code_of(db, name), Memory())
+
+    assert reads[2] == "get_range"  # 256 rows, too few of which are wanted
+    assert set(reads[3:]) == {"get"}
+    assert 250 < len(reads[3:]) < 300
 
 
 def test_a_pass_over_an_empty_bucket_writes_nothing(db: Any, name: str) -> None:

@@ -73,6 +73,22 @@ def test_an_add_issues_just_the_writes_it_must(db: Any, name: str) -> None:
     ]
 
 
+def test_an_add_costs_by_the_buckets_it_touches_and_not_by_its_updates(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=4, audit=True)
+    words = cq.CombineQueue(name)
+    transact(db, lambda tr: words.add(tr, {"a": 1}))
+    tr = Calls(db.create_transaction())
+
+    words.add(tr, {f"k{number}": 1 for number in range(1_000)})
+
+    assert tr.made == [
+        "get",
+        *["set_versionstamped_key", "set_versionstamped_value"]
+        * 4,  # a row and the notification of each bucket
+        *["add"] * 4,  # to the audit's sum of each bucket
+    ]
+
+
 def test_adds_write_a_row_for_every_8_kb_of_a_bucket(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     transact(db, lambda tr: cq.CombineQueue(name).add(tr, {f"{n:0100}": n for n in range(1000)}))
