@@ -20,6 +20,9 @@ from cq.jsonvalues import to_json
 
 Row = Mapping[str, Any]
 
+TABLES_REMEMBERED: Final = 64
+"""How many tables of each kind are kept as they were described, by dialect: SQLAlchemy compiles anew for new ones."""
+
 _INT64: Final = 1 << 63
 
 

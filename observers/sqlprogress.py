@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from cq import machine
 from cq.exportkeys import SEQUENCE_BYTES
-from cq.observers.sqldialect import Dialect
+from cq.observers.sqldialect import TABLES_REMEMBERED, Dialect
 from cq.storeid import STORE_ID_BYTES
 
 CLOSED: Final = b"\xff" * SEQUENCE_BYTES
@@ -41,31 +42,7 @@ class ProgressTables:
     @classmethod
     def of(cls, dialect: Dialect, schema: str | None) -> ProgressTables:
         """The tables of a schema, None for the default one."""
-        metadata = sa.MetaData()
-        name = dialect.binary_text(_NAME_LENGTH)
-        store = dialect.binary(STORE_ID_BYTES)
-        quoted = None if schema is None else sa.sql.quoted_name(schema, quote=True)
-        progress = sa.Table(
-            "cq_progress",
-            metadata,
-            sa.Column("store", store, primary_key=True),
-            sa.Column("queue", name, primary_key=True),
-            sa.Column("epoch", sa.BigInteger(), primary_key=True, autoincrement=False),
-            sa.Column("bucket", sa.BigInteger(), primary_key=True, autoincrement=False),
-            sa.Column("sequence", dialect.binary(SEQUENCE_BYTES), nullable=False),
-            sa.Column("updated_at", dialect.time(), nullable=False),
-            schema=quoted,
-        )
-        tables = sa.Table(
-            "cq_tables",
-            metadata,
-            sa.Column("name", name, primary_key=True),
-            sa.Column("store", store, nullable=False),
-            sa.Column("queue", name, nullable=False),
-            sa.Column("claim", dialect.binary(_CLAIM_BYTES), nullable=False),
-            schema=quoted,
-        )
-        return cls(dialect, progress, tables)
+        return cls(dialect, *_tables(dialect, schema))
 
     # Progress
 
@@ -159,3 +136,33 @@ class ProgressTables:
 
     def _now(self) -> Any:
         return self.dialect.moment(datetime.now(UTC))
+
+
+@lru_cache(maxsize=TABLES_REMEMBERED)
+def _tables(dialect: Dialect, schema: str | None) -> tuple[sa.Table, sa.Table]:
+    """The two tables; the same ones again, so that statements about them are compiled once."""
+    metadata = sa.MetaData()
+    name = dialect.binary_text(_NAME_LENGTH)
+    store = dialect.binary(STORE_ID_BYTES)
+    quoted = None if schema is None else sa.sql.quoted_name(schema, quote=True)
+    progress = sa.Table(
+        "cq_progress",
+        metadata,
+        sa.Column("store", store, primary_key=True),
+        sa.Column("queue", name, primary_key=True),
+        sa.Column("epoch", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("bucket", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("sequence", dialect.binary(SEQUENCE_BYTES), nullable=False),
+        sa.Column("updated_at", dialect.time(), nullable=False),
+        schema=quoted,
+    )
+    tables = sa.Table(
+        "cq_tables",
+        metadata,
+        sa.Column("name", name, primary_key=True),
+        sa.Column("store", store, nullable=False),
+        sa.Column("queue", name, nullable=False),
+        sa.Column("claim", dialect.binary(_CLAIM_BYTES), nullable=False),
+        schema=quoted,
+    )
+    return progress, tables

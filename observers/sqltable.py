@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -21,7 +22,7 @@ from cq.codec import KeyType, ValueType
 from cq.errors import InvalidConfiguration
 from cq.exportkeys import SEQUENCE_BYTES
 from cq.observers.exportspec import check_identifier
-from cq.observers.sqldialect import CannotConvert, Dialect
+from cq.observers.sqldialect import TABLES_REMEMBERED, CannotConvert, Dialect
 
 SEQUENCE: Final = "sequence"
 UPDATED_AT: Final = "updated_at"
@@ -158,20 +159,7 @@ class TableDefinition:
 
     def table(self, dialect: Dialect) -> sa.Table:
         """The table as the dialect has it; its names are quoted wherever they occur."""
-        columns = [
-            sa.Column(_quoted(name), of, primary_key=True, autoincrement=False)
-            for name, of in self.layout.key_types(dialect).items()
-        ]
-        columns += [
-            sa.Column(_quoted(name), of, nullable=isinstance(self.layout, Columns))
-            for name, of in self.layout.value_types(dialect).items()
-        ]
-        columns += [
-            sa.Column(_quoted(SEQUENCE), dialect.binary(SEQUENCE_BYTES), nullable=False),
-            sa.Column(_quoted(UPDATED_AT), dialect.time(), nullable=False),
-        ]
-        schema = None if self.schema is None else _quoted(self.schema)
-        return sa.Table(_quoted(self.name), sa.MetaData(), *columns, schema=schema)
+        return _table(self, dialect)
 
     def row(self, dialect: Dialect, key: Any, value: Any, sequence: bytes) -> dict[str, Any]:
         """The row of a key; raises `CannotConvert`."""
@@ -181,6 +169,26 @@ class TableDefinition:
             SEQUENCE: sequence,
             UPDATED_AT: dialect.moment(datetime.now(UTC)),
         }
+
+
+@lru_cache(maxsize=TABLES_REMEMBERED)
+def _table(definition: TableDefinition, dialect: Dialect) -> sa.Table:
+    """The table; the same one again, so that statements about it are compiled once."""
+    layout = definition.layout
+    columns = [
+        sa.Column(_quoted(name), of, primary_key=True, autoincrement=False)
+        for name, of in layout.key_types(dialect).items()
+    ]
+    columns += [
+        sa.Column(_quoted(name), of, nullable=isinstance(layout, Columns))
+        for name, of in layout.value_types(dialect).items()
+    ]
+    columns += [
+        sa.Column(_quoted(SEQUENCE), dialect.binary(SEQUENCE_BYTES), nullable=False),
+        sa.Column(_quoted(UPDATED_AT), dialect.time(), nullable=False),
+    ]
+    schema = None if definition.schema is None else _quoted(definition.schema)
+    return sa.Table(_quoted(definition.name), sa.MetaData(), *columns, schema=schema)
 
 
 def same(expected: Any, found: Any) -> bool:
