@@ -16,6 +16,7 @@ from cq.observers.exporterrors import CannotExport, ExportFailed
 from cq.observers.exportspec import DEFAULT_ENV
 from cq.observers.sqldialect import Dialect
 from cq.observers.sqldialects import dialect_of
+from cq.observers.sqlpostgresql import send_arrays_binary
 
 BUSY_SECONDS: Final = 30
 _READ_ONLY: Final = "cq_read_only"
@@ -200,6 +201,8 @@ def _listen(engine: sa.Engine) -> None:
             event.listen(engine, "begin", _begin_sqlite)
         case "mysql" | "mariadb":
             event.listen(engine, "connect", _prepare_mysql)
+        case "postgresql" if engine.driver == "psycopg":
+            event.listen(engine, "connect", send_arrays_binary)
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:
