@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -215,14 +216,20 @@ class SqlExporter:
         """The rows to write and the keys to delete: of each key what its last entry says."""
         errors: dict[bytes, str] = {}
         latest: dict[bytes, Entry] = {}
-        for entry in batch.ordered:
+        for entry in reversed(batch.ordered):
             if entry.sequence > progress:
-                latest[entry.encoded_key] = entry
+                latest.setdefault(entry.encoded_key, entry)
         rows: dict[tuple[Any, ...], tuple[Entry, dict[str, Any]]] = {}
-        for entry in sorted(latest.values(), key=lambda entry: entry.sequence):
+        layout, now = self.definition.layout, dialect.moment(datetime.now(UTC))
+        for entry in reversed(
+            latest.values()
+        ):  # of different keys with one primary key, too, the last one counts
             try:
-                key = self.definition.layout.key_row(dialect, entry.key)
-                row = key if entry.value is None else self._row(dialect, entry)
+                row = key = layout.key_row(dialect, entry.key)
+                if entry.value is not None:
+                    row = self.definition.row(
+                        dialect, entry.key, entry.value, entry.sequence, key_row=key, now=now
+                    )
                 rows[tuple(key.values())] = entry, row
             except CannotConvert as error:
                 errors[entry.sequence] = str(error)
@@ -232,9 +239,6 @@ class SqlExporter:
             [row for entry, row in rows.values() if entry.value is not None],
             [row for entry, row in rows.values() if entry.value is None],
         )
-
-    def _row(self, dialect: Dialect, entry: Entry) -> dict[str, Any]:
-        return self.definition.row(dialect, entry.key, entry.value, entry.sequence)
 
 
 def _advice(queue: str) -> str:

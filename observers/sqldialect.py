@@ -97,12 +97,12 @@ class Dialect(ABC):
 
     def checked(self, value: Any) -> Any:
         """The value itself, unless it is one that this database cannot hold."""
+        if isinstance(value, str):
+            return self.text(value)
         if isinstance(value, int) and not -_INT64 <= value < _INT64:
             raise CannotConvert(f"an integer of {value.bit_length()} bits exceeds the 64 bits of a BIGINT")
         if isinstance(value, float):
             return self.number(value)
-        if isinstance(value, str):
-            return self.text(value)
         return value
 
     def text(self, value: str) -> str:
@@ -136,15 +136,16 @@ class Dialect(ABC):
 
     def check_key(self, parts: Sequence[Any]) -> None:
         """Raises `CannotConvert` for a key that the primary key's index does not take."""
+        most = self.max_key_bytes
+        if most is None or 4 * sum(len(part) for part in parts if isinstance(part, str | bytes)) <= most:
+            return  # a character has at most four bytes
         size = sum(
             len(part.encode() if isinstance(part, str) else part)
             for part in parts
             if isinstance(part, str | bytes)
         )
-        if self.max_key_bytes is not None and size > self.max_key_bytes:
-            raise CannotConvert(
-                f"a key of {size:,} bytes exceeds the {self.max_key_bytes:,} of {self.name}'s index"
-            )
+        if size > most:
+            raise CannotConvert(f"a key of {size:,} bytes exceeds the {most:,} of {self.name}'s index")
 
     # Statements
 

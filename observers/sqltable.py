@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
@@ -161,14 +160,18 @@ class TableDefinition:
         """The table as the dialect has it; its names are quoted wherever they occur."""
         return _table(self, dialect)
 
-    def row(self, dialect: Dialect, key: Any, value: Any, sequence: bytes) -> dict[str, Any]:
-        """The row of a key; raises `CannotConvert`."""
-        return {
-            **self.layout.key_row(dialect, key),
-            **self.layout.value_row(dialect, key, value),
-            SEQUENCE: sequence,
-            UPDATED_AT: dialect.moment(datetime.now(UTC)),
-        }
+    def row(
+        self, dialect: Dialect, key: Any, value: Any, sequence: bytes, *, key_row: Mapping[str, Any], now: Any
+    ) -> dict[str, Any]:
+        """The row of a key; raises `CannotConvert`.
+
+        Args:
+            key_row: what the layout makes of the key.
+            now: the moment, as the dialect has it.
+        """
+        row = {**key_row, **self.layout.value_row(dialect, key, value)}
+        row[SEQUENCE], row[UPDATED_AT] = sequence, now
+        return row
 
 
 @lru_cache(maxsize=TABLES_REMEMBERED)

@@ -557,7 +557,7 @@ class TestMysqlStatements:
             def execute(self, statement: Any) -> None:
                 sent.append(statement)
 
-        rows = [definition.row(dialect, key, 1, b"s") for key in ("a", "b")]
+        rows = [definition.row(dialect, key, 1, b"s", key_row={"key": key}, now=None) for key in ("a", "b")]
         dialect.upsert(Connection(), table, rows)
         dialect.delete(Connection(), table, [{"key": "a"}, {"key": "b"}])
         upsert, delete = map(self.compiled, sent)

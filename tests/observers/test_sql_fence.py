@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -435,7 +436,9 @@ class TestEpochs:
     def test_rows_that_no_value_has_written_are_swept(self, db: Any, name: str, export: Export) -> None:
         sql(export, "UPDATE report SET value = 8")
         with export.reporting.transaction() as (conn, dialect):
-            row = export.definition.row(dialect, "stale", 1, b"\0\0\0\1" + b"\1" * 18)
+            sequence, now = b"\0\0\0\1" + b"\1" * 18, dialect.moment(datetime.now(UTC))
+            key_row = export.definition.layout.key_row(dialect, "stale")
+            row = export.definition.row(dialect, "stale", 1, sequence, key_row=key_row, now=now)
             dialect.upsert(conn, export.definition.table(dialect), [row])
         rebuild(db, export)
         combine(db, name)
