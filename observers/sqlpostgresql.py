@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from cq.observers.sqldialect import CannotConvert, Dialect, Row, on_conflict_update
+from cq.observers.sqldialect import TABLES_REMEMBERED, CannotConvert, Dialect, Row, on_conflict_update
 
-_DURABLE: Final = sa.text(
-    "SELECT set_config('synchronous_commit', 'on', true)"
-    " WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
-)
 _COLLATIONS: Final = sa.text(
     "SELECT a.attname AS column, c.collname AS collation"
     " FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation"
@@ -24,8 +21,10 @@ _COLLATIONS: Final = sa.text(
     " WHERE t.relname = :name AND a.attnum > 0 AND NOT a.attisdropped"
     " AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_table_is_visible(t.oid) ELSE n.nspname = :schema END"
 )
-_IMPATIENT: Final = sa.text(
-    "SELECT set_config('lock_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '60s', true)"
+_BEGIN: Final = sa.text(
+    "SELECT set_config('lock_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '60s', true),"
+    " CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
+    " THEN set_config('synchronous_commit', 'on', true) END"
 )
 _HOLD: Final = sa.text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
 _HOLD_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
@@ -86,8 +85,7 @@ class Postgresql(Dialect):
     def begin(self, conn: sa.Connection) -> None:
         # A commit that returns is on disk, also where the server is set to promise less. A worker that stands still in
         # its transaction must not hold its bucket for ever.
-        conn.execute(_DURABLE)
-        conn.execute(_IMPATIENT)
+        conn.execute(_BEGIN)
 
     def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
         # Not by locks of the row: those who share one let nobody in who wants it alone, as long as there are any.
@@ -101,31 +99,41 @@ class Postgresql(Dialect):
         return postgresql.insert(table).values(row).on_conflict_do_nothing()
 
     def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-        columns = list(table.columns)
-        source = self._unnested(columns)
-        statement = postgresql.insert(table).from_select(columns, sa.select(*map(_typed, source.c, columns)))
-        conn.execute(on_conflict_update(statement, table), self._arrays(columns, rows))
+        conn.execute(_upsert(table), _arrays(table.columns, rows))
 
     def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
-        columns = list(table.primary_key.columns)
-        wanted = sa.select(*self._unnested(columns).c)
-        statement = sa.delete(table).where(sa.tuple_(*columns).in_(wanted))
-        conn.execute(statement, self._arrays(columns, keys))
+        conn.execute(_delete(table), _arrays(table.primary_key.columns, keys))
 
-    def _unnested(self, columns: Sequence[sa.Column[Any]]) -> Any:
-        """A table made of one array for each column: any number of rows in one statement that is prepared once."""
-        arrays = [
-            sa.bindparam(f"p{number}", type_=postgresql.ARRAY(_plain(column.type)))
-            for number, column in enumerate(columns)
-        ]
-        names = [sa.column(f"c{number}", _plain(column.type)) for number, column in enumerate(columns)]
-        return sa.func.unnest(*arrays).table_valued(*names, name="given").render_derived()
 
-    def _arrays(self, columns: Sequence[sa.Column[Any]], rows: Sequence[Row]) -> dict[str, list[Any]]:
-        return {
-            f"p{number}": _encoded(column.type, [row[column.name] for row in rows])
-            for number, column in enumerate(columns)
-        }
+@lru_cache(maxsize=TABLES_REMEMBERED)
+def _upsert(table: sa.Table) -> sa.Executable:
+    columns = list(table.columns)
+    source = _unnested(columns)
+    statement = postgresql.insert(table).from_select(columns, sa.select(*map(_typed, source.c, columns)))
+    return on_conflict_update(statement, table)
+
+
+@lru_cache(maxsize=TABLES_REMEMBERED)
+def _delete(table: sa.Table) -> sa.Executable:
+    columns = list(table.primary_key.columns)
+    return sa.delete(table).where(sa.tuple_(*columns).in_(sa.select(*_unnested(columns).c)))
+
+
+def _unnested(columns: Sequence[sa.Column[Any]]) -> Any:
+    """A table made of one array for each column: any number of rows in one statement that is prepared once."""
+    arrays = [
+        sa.bindparam(f"p{number}", type_=postgresql.ARRAY(_plain(column.type)))
+        for number, column in enumerate(columns)
+    ]
+    names = [sa.column(f"c{number}", _plain(column.type)) for number, column in enumerate(columns)]
+    return sa.func.unnest(*arrays).table_valued(*names, name="given").render_derived()
+
+
+def _arrays(columns: Iterable[sa.Column[Any]], rows: Sequence[Row]) -> dict[str, list[Any]]:
+    return {
+        f"p{number}": _encoded(column.type, [row[column.name] for row in rows])
+        for number, column in enumerate(columns)
+    }
 
 
 class _Bytes(postgresql.BYTEA):

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from cq.observers.sqldialect import Dialect, Row, on_conflict_update
+from cq.observers.sqldialect import TABLES_REMEMBERED, Dialect, Row, on_conflict_update
 
 _INDEXES: Final = sa.text("SELECT name, origin FROM pragma_index_list(:name)")
 _INDEX_COLLATIONS: Final = sa.text("SELECT name, coll FROM pragma_index_xinfo(:name) WHERE key = 1")
@@ -69,16 +70,22 @@ class Sqlite(Dialect):
 
     def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
         # One prepared statement, run for each row within the library: faster than one with many rows.
-        conn.execute(on_conflict_update(sqlite.insert(table), table), list(rows))
+        conn.execute(_upsert(table), list(rows))
 
     def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
-        conn.execute(*_delete_each(table, keys))
+        given = {column.name: f"p{number}" for number, column in enumerate(table.primary_key.columns)}
+        conn.execute(
+            _delete(table),
+            [{parameter: key[column] for column, parameter in given.items()} for key in keys],
+        )
 
 
-def _delete_each(table: sa.Table, keys: Sequence[Row]) -> tuple[sa.Executable, list[dict[str, Any]]]:
-    columns = list(table.primary_key.columns)
-    given = {column.name: f"p{number}" for number, column in enumerate(columns)}
-    where = [column == sa.bindparam(given[column.name]) for column in columns]
-    return sa.delete(table).where(*where), [
-        {parameter: key[column] for column, parameter in given.items()} for key in keys
-    ]
+@lru_cache(maxsize=TABLES_REMEMBERED)
+def _upsert(table: sa.Table) -> sa.Executable:
+    return on_conflict_update(sqlite.insert(table), table)
+
+
+@lru_cache(maxsize=TABLES_REMEMBERED)
+def _delete(table: sa.Table) -> sa.Executable:
+    columns = enumerate(table.primary_key.columns)
+    return sa.delete(table).where(*(column == sa.bindparam(f"p{number}") for number, column in columns))
