@@ -5,6 +5,7 @@ Numbers are big-endian, so that keys sort as the numbers do.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -14,6 +15,7 @@ from cq.keys import QueueKeys, prefix_end
 _LENGTH: Final = Struct(">H")
 _VERSION: Final = Struct(">Q")
 _PIECE: Final = Struct(">I")
+_GROUPS_REMEMBERED: Final = 1_000
 
 
 class TopKeys:
@@ -114,6 +116,7 @@ class CloudKeys:
         return self.pieces(group, version) + _PIECE.pack(piece)
 
 
+@lru_cache(maxsize=_GROUPS_REMEMBERED)
 def group_bytes(group: str | None) -> bytes:
     """A group in a key: no group's bytes begin with another's."""
     text = b"" if group is None else group.encode()

@@ -18,6 +18,7 @@ first byte where the numbers do: that is what ranks count by.
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 from cq.codec import shown
@@ -32,6 +33,12 @@ _SHORT: Final = 10**18
 _EXPONENT_MAX: Final = 60
 _EXPONENT_OFFSET: Final = 1 << 63
 _DESCENDING: Final = bytes(range(255, -1, -1))
+_DIGITS: Final = bytes(
+    min(10 * (pair >> 4) + (pair & 15) + 1, 255) for pair in range(256)
+)  # of two decimal ones
+_REMEMBERED: Final = (
+    10_000  # ints: most counts are small, and the old score is the new one of the change before
+)
 _ZERO: Final = b"\x80"
 _INFINITY: Final = b"\xff"
 
@@ -61,6 +68,11 @@ def ascending(score: Score) -> bytes:
 
 def descending(score: Score) -> bytes:
     """The score's bytes, in which a higher score sorts earlier: its place. Raises as `ascending` does."""
+    return _of_int(score) if type(score) is int else ascending(score).translate(_DESCENDING)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _of_int(score: int) -> bytes:
     return ascending(score).translate(_DESCENDING)
 
 
@@ -83,8 +95,8 @@ def _magnitude(digits: str, point: int) -> bytes:
     exponent = -(-point // 2)
     digits = "0" * (point % 2) + digits
     digits += "0" * (len(digits) % 2)
-    mantissa = bytes(int(digits[place : place + 2]) + 1 for place in range(0, len(digits), 2))
-    return _exponent(exponent) + mantissa + b"\x00"
+    # Two decimal digits are read as one byte of hexadecimal ones, and then mapped to what that byte stands for.
+    return _exponent(exponent) + bytes.fromhex(digits).translate(_DIGITS) + b"\x00"
 
 
 def _exponent(exponent: int) -> bytes:

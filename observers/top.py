@@ -182,12 +182,11 @@ class Index:
         for sort_key, old, new in moves:
             if old is not None:
                 tr.clear(self.entry(old, sort_key))
-                self._count(counts, old, -1)
                 groups[old.group] = None
             if new is not None:
                 tr.set(self.entry(new, sort_key), codec.encode(new.score))
-                self._count(counts, new, 1)
                 groups[new.group] = None
+            self._count(counts, old, new)
         for key, difference in counts.items():
             _add(tr, key, difference)
         for group in groups:
@@ -199,7 +198,10 @@ class Index:
         """Sort key, and where the entry stood and is to stand; None when that is the same."""
         old = self.place(change.key, change.old)
         new = self.place(change.key, change.new)
-        if old is new or (old is not None and new is not None and old[:2] == new[:2]):
+        if old is None or new is None:
+            if old is new:
+                return None
+        elif old.place == new.place and old.group == new.group:
             return None
         sort_key = to_sort_key(self._key_type, change.key)
         if new is not None and (size := len(self.entry(new, sort_key))) > MAX_ENTRY_BYTES:
@@ -209,12 +211,22 @@ class Index:
             )
         return sort_key, old, new
 
-    def _count(self, counts: Counter[bytes], place: Place, difference: int) -> None:
-        """Note that the entry has come or gone; beginnings that old and new place share cancel out."""
-        counts[self.keys.count(place.group)] += difference
-        if self.ranks:
-            for length in range(len(place.place) + 1):
-                counts[self.keys.node(place.group, place.place[:length])] += difference
+    def _count(self, counts: Counter[bytes], old: Place | None, new: Place | None) -> None:
+        """Note that an entry has come, gone or moved: what old and new place share stays as it is."""
+        shared = 0
+        if old is not None and new is not None and old.group == new.group:
+            if not self.ranks:
+                return
+            pairs = enumerate(zip(old.place, new.place, strict=False))  # neither begins with the other
+            shared = 1 + next(position for position, (one, other) in pairs if one != other)
+        for place, difference in ((old, -1), (new, 1)):
+            if place is None:
+                continue
+            if not shared:
+                counts[self.keys.count(place.group)] += difference
+            if self.ranks:
+                for length in range(shared, len(place.place) + 1):
+                    counts[self.keys.node(place.group, place.place[:length])] += difference
 
 
 def _add(tr: Transaction, key: bytes, difference: int) -> None:
