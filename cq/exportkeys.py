@@ -132,6 +132,13 @@ def sequence_at(first: bytes, offset: int) -> bytes:
     return first[: -_COUNTER.size] + _COUNTER.pack(counter)
 
 
+def sequences_from(first: bytes, count: int) -> list[bytes]:
+    """The sequences of the entries of a row, from its first one on; raises `CorruptData` when there are not so many."""
+    last = _COUNTER.unpack(sequence_at(first, count - 1)[-_COUNTER.size :])[0]
+    before, pack = first[: -_COUNTER.size], _COUNTER.pack
+    return [before + pack(counter) for counter in range(last - count + 1, last + 1)]
+
+
 def first_sequence(generation: int) -> bytes:
     """What no sequence of the generation is below, and all of earlier ones are."""
     return _NUMBER.pack(generation) + b"\x00" * (SEQUENCE_BYTES - 4)

@@ -16,16 +16,23 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
+import cbor2
+
 from cq import codec, machine
 from cq.codec import MAX_VALUE_BYTES
 from cq.errors import CorruptData, InvalidData, TooLarge
-from cq.exportkeys import SEQUENCE_BYTES, ExportKeys, generation_of, sequence_at, versionstamp_of
+from cq.exportkeys import SEQUENCE_BYTES, ExportKeys, generation_of, sequences_from, versionstamp_of
 from cq.keys import after, version_of
 from cq.store.api import WANT_ALL, TransactionRead
 
 ROW_BYTES: Final = 8_000
 """Where a row is split: FoundationDB likes values below 10 kB."""
 _PIECE_BYTES: Final = 90_000
+_INT64: Final = 1 << 63
+_NUMBERS: Final = frozenset(
+    (int, float, bool, type(None))
+)  # which CBOR always carries, ints of 64 bits at least
+_NUMBER_BYTES: Final = 9
 _WHOLE: Final = b"\x00"
 _PIECE: Final = b"\x01"
 _LAST_PIECE: Final = b"\x02"
@@ -110,7 +117,9 @@ def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[tuple[int, bytes]]:
 
 
 def _checked_size(value: Any) -> int:
-    size = len(codec.encode(value))
+    if type(value) in _NUMBERS and (type(value) is not int or -_INT64 <= value < _INT64):
+        return _NUMBER_BYTES
+    size = len(codec.encode([value])) - 1  # in a list, as it is in a row, since lists can be nested too deep
     if size > MAX_VALUE_BYTES:
         raise TooLarge(f"a value of {size:,} bytes exceeds the limit of {MAX_VALUE_BYTES:,}")
     return size
@@ -118,7 +127,7 @@ def _checked_size(value: Any) -> int:
 
 def _rows(content: list[Any]) -> list[tuple[int, bytes]]:
     """One row, or the pieces of an entry that is too large for it."""
-    data = codec.encode(content)
+    data = cbor2.dumps(content)  # every part of it has been checked
     if len(data) <= _PIECE_BYTES:
         return [(_counters.take(len(content) // 2), _WHOLE + data)]
     pieces = [data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES)]
@@ -196,10 +205,9 @@ def unpack(found: Waiting, pieces: Sequence[tuple[bytes, bytes]]) -> None:
         content = codec.decode(data)
         if not isinstance(content, list) or len(content) % 2 or not content:
             raise CorruptData(f"the exported row {first.hex()} holds no entries")
-        entries = [
-            Entry(decoded_key(key), value, sequence_at(first, number), key)
-            for number, (key, value) in enumerate(zip(content[::2], content[1::2], strict=True))
-        ]
+        encoded = content[::2]
+        keys = list(map(decoded_key, encoded))
+        entries = list(map(Entry, keys, content[1::2], sequences_from(first, len(keys)), encoded))
     except CorruptData as error:
         found.broken.append(Broken(first, data, str(error)))
         return
