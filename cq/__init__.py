@@ -14,6 +14,7 @@ from cq.configuring import (
     remove_observer,
     resume,
 )
+from cq.emitter import Emitter
 from cq.errors import (
     BacklogTooDeep,
     ClientLibraryError,
@@ -22,6 +23,9 @@ from cq.errors import (
     ConfigurationError,
     CorruptData,
     CqError,
+    EmitterClosed,
+    EmitterFull,
+    FlushFailed,
     InvalidConfiguration,
     InvalidData,
     InvalidUrl,
@@ -54,6 +58,10 @@ __all__ = [
     "ConfigurationError",
     "CorruptData",
     "CqError",
+    "Emitter",
+    "EmitterClosed",
+    "EmitterFull",
+    "FlushFailed",
     "InvalidConfiguration",
     "InvalidData",
     "InvalidUrl",

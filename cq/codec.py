@@ -91,6 +91,11 @@ class KeyType:
     def __str__(self) -> str:
         return f"({', '.join(self.parts)})" if self.is_tuple else self.parts[0]
 
+    @property
+    def plain(self) -> type | None:
+        """The Python type of all its keys; None for tuples."""
+        return None if self.is_tuple else _KEY_TYPES[self.parts[0]]
+
     def encoder(self) -> Callable[[Any], bytes]:
         """A function from a key of this type to its bytes; it raises `InvalidData` or `TooLarge`."""
         if self.is_tuple:
@@ -254,6 +259,11 @@ def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
     if type(value) not in _SURE:
         _check_decodes(value)
     return data
+
+
+def kept(value: Any) -> Any:
+    """The value as a store gives it back, which nobody else can change any more."""
+    return value if type(value) in _PLAIN else decode(encode(value))
 
 
 def is_same(left: object, right: object) -> bool:

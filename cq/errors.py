@@ -16,6 +16,9 @@
     ├── InvalidData                 (ValueError) a key, update or operation id that a queue does not take
     │   └── TooLarge                a key, update or value beyond FoundationDB's limits
     ├── QueueFull                   so much waits in the queue that adds are refused
+    ├── EmitterFull                 so much waits in an emitter that nothing more is taken
+    ├── EmitterClosed               an emitter that takes nothing any more
+    ├── FlushFailed                 what an emitter was given could not be committed, or nobody knows
     ├── PendingUnreadable           pending updates asked for after an add in the same transaction
     ├── BacklogTooDeep              more waits in the bucket than one read may combine
     ├── NotChecked                  a bucket of an audit that cannot be checked now
@@ -111,6 +114,29 @@ class TooLarge(InvalidData):
 
 class QueueFull(CqError):
     """More waits in the queue than its limits allow; nothing was written."""
+
+
+class EmitterFull(CqError):
+    """More waits in an emitter than it may hold, and none of it was committed in time; nothing was taken."""
+
+
+class EmitterClosed(CqError):
+    """The emitter was closed, or belongs to the process that this one was forked from; nothing was taken."""
+
+
+class FlushFailed(CqError):
+    """What an emitter was given could not be committed; the message and the cause say why.
+
+    Attributes:
+        is_unknown: whether it may count all the same, now or later. Else nothing of it counts, nor ever will.
+    """
+
+    def __init__(self, message: str, is_unknown: bool) -> None:
+        super().__init__(message, is_unknown)
+        self.is_unknown = is_unknown
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class PendingUnreadable(CqError):

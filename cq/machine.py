@@ -8,6 +8,7 @@ that: for files, SQL databases and child processes.
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import threading
 import time as clocks
@@ -41,6 +42,11 @@ class Machine:
     def start_thread(self, target: Callable[[], object], name: str) -> None:
         """Run a function in a thread that ends with the process."""
         threading.Thread(target=target, name=name, daemon=True).start()
+
+    def at_exit(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Call a function when the process ends in good order; what this returns takes that back."""
+        atexit.register(call)
+        return lambda: atexit.unregister(call)
 
     def token_bytes(self, count: int) -> bytes:
         """So many random bytes that nobody can guess."""
@@ -88,6 +94,10 @@ def condition() -> threading.Condition:
 
 def start_thread(target: Callable[[], object], name: str) -> None:
     _used[-1].start_thread(target, name)
+
+
+def at_exit(call: Callable[[], object]) -> Callable[[], object]:
+    return _used[-1].at_exit(call)
 
 
 def token_bytes(count: int) -> bytes:

@@ -35,7 +35,7 @@ def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packe
 
     `updates` is as `CombineQueue.add` takes it. Raises `InvalidData` or `TooLarge` unless the queue takes all of it.
     """
-    keys, values = _columns(updates)
+    keys, values = columns(updates)
     encoded = config.key.encode_all(keys)
     _check_updates(config, keys, values)
     buckets = config.buckets
@@ -51,8 +51,8 @@ def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packe
     return Packed(rows, zip(encoded, values, strict=True))
 
 
-def _columns(updates: object) -> tuple[list[Any], list[Any]]:
-    """The keys and the updates, in order."""
+def columns(updates: object) -> tuple[list[Any], list[Any]]:
+    """The keys and the updates of a dict, or of pairs, in order; raises `InvalidData` when it is neither."""
     if isinstance(updates, Mapping):
         return list(updates.keys()), list(updates.values())
     if not isinstance(updates, Iterable):

@@ -44,7 +44,7 @@ class CombineQueue:
 
     Args:
         name: the name given to `cq.configure`; raises `InvalidConfiguration` when no queue can be called so.
-        combiner: the queue's combiner if it is one of your own; only `get(pending=True)` needs it.
+        combiner: the queue's combiner if it is one of your own; `get(pending=True)` and `cq.Emitter` need it.
     """
 
     def __init__(self, name: str, *, combiner: Combiner | None = None) -> None:
@@ -168,7 +168,7 @@ class CombineQueue:
     def _with_pending(
         self, tr: TransactionRead, config: QueueConfig, encoded: bytes, key: Any, current: Any
     ) -> Any:
-        combiner = self._own_combiner(config)
+        combiner = own_combiner(self, config)
         staged = tr.get(self.keys.staged(encoded))
         updates = self._queued_updates(_snapshot(tr), config, encoded)
         values = [codec.decode(future.value) for future in (current, staged) if future.value is not None]
@@ -205,17 +205,19 @@ class CombineQueue:
         rows = first_tries(snapshot, self.keys, backlog.rows)
         return before + [update for row in rows for row_key, update in row.updates if row_key == encoded]
 
-    def _own_combiner(self, config: QueueConfig) -> Combiner:
-        combiner = self._combiner or BUILT_IN.get(config.combiner.name)
-        if combiner is None or (combiner.name, combiner.version) != (
-            config.combiner.name,
-            config.combiner.version,
-        ):
-            raise CodeMismatch(
-                f"queue {self.name!r} asks for the combiner {config.combiner}: "
-                "give it as CombineQueue(name, combiner=...) to read pending updates"
-            )
-        return combiner
+
+def own_combiner(queue: CombineQueue, config: QueueConfig) -> Combiner:
+    """The combiner that a queue asks for, as this process has it; raises `CodeMismatch` when it has not."""
+    combiner = queue._combiner or BUILT_IN.get(config.combiner.name)
+    if combiner is None or (combiner.name, combiner.version) != (
+        config.combiner.name,
+        config.combiner.version,
+    ):
+        raise CodeMismatch(
+            f"queue {queue.name!r} asks for the combiner {config.combiner}: "
+            "give it as CombineQueue(name, combiner=...) to combine updates here"
+        )
+    return combiner
 
 
 def _checked_place(after: object) -> bytes:

@@ -1,0 +1,334 @@
+"""`Emitter`: increments that are many and small, merged in memory and committed together.
+
+A transaction for each increment is mostly the price of the transaction. An emitter gathers the increments of all
+threads of a process and merges them by key, with the queue's combiner; a thread of its own commits them, a flush at a
+time. It is the one loop and the one thread that an application gets from cq: whoever calls must not have to wait for
+others' increments to be enough, and an event loop must not wait for a store at all.
+
+Flushes are committed in the order in which they were filled, and each has an operation id that its tries share: so
+updates of a key count once and in the order of the calls, whatever becomes of a commit's answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+from weakref import WeakSet
+
+from cq import codec, machine
+from cq.codec import INT64
+from cq.config import read_config
+from cq.emitterbuffer import EmitterBuffer, EmitterStatistics
+from cq.errors import CodeMismatch, CqError, EmitterFull, FlushFailed, InvalidConfiguration, TooLarge
+from cq.gathering import Flush, Increment, Intake
+from cq.pressure import is_positive
+from cq.queue import CombineQueue, own_combiner
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+MODES: Final = ("durable", "fast")
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+
+log = logging.getLogger("cq.emitter")
+
+
+class Emitter:
+    """Adds increments of one queue, from any thread and from asyncio, many of them in one transaction.
+
+    Make one for each queue and process, after forking, and close it at the end; it is a context manager, too. What
+    is left in it when the process ends in good order is flushed then; a signal that kills the process, as SIGTERM does
+    unless it is handled, is no good order.
+
+    Args:
+        queue: the queue; with its combiner, `CombineQueue(name, combiner=...)`, if that is one of your own.
+        db: a database of either store.
+        mode: `durable`: a call returns, or its awaitable resolves, when its increments are committed, together with
+            those of all other callers that wait. `fast`: it returns at once; what is not committed is lost when the
+            process dies.
+        every: seconds that `fast` gathers increments before it flushes them.
+        at_most: how many increments may wait to be committed, the most that a death can cost. `fast` flushes as soon
+            as half of them are there.
+        timeout: seconds that a call waits for room when so many wait, that `flush` waits, and that `close` does.
+
+    Raises `InvalidConfiguration` for a setting that is none, `QueueNotConfigured`, `CodeMismatch` when the combiner is
+    missing, and `FDBError`: it reads the queue's configuration.
+    """
+
+    def __init__(
+        self,
+        queue: CombineQueue,
+        db: Database,
+        *,
+        mode: str = "durable",
+        every: float = 0.1,
+        at_most: int = 10_000,
+        timeout: float = 10.0,
+    ) -> None:
+        _check_settings(mode, every, at_most, timeout)
+        self.queue = queue
+        self.mode = mode
+        self.at_most = at_most
+        self.timeout = timeout
+        self._db = db
+        config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
+        self._intake = Intake(config, own_combiner(queue, config))
+        self._is_durable = mode == "durable"
+        self._buffer = EmitterBuffer(self._intake, is_durable=self._is_durable, every=every, at_most=at_most)
+        self._closing = machine.event()
+        self._take_back = machine.at_exit(self._at_exit)
+        _emitters.add(self)
+        machine.start_thread(self._run, f"cq-emitter-{queue.name}")
+
+    def __repr__(self) -> str:
+        return f"Emitter({self.queue!r}, mode={self.mode!r})"
+
+    def __enter__(self) -> Emitter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Calls
+
+    def emit(self, key: Any, update: Any = 1) -> None:
+        """Add an update of a key; what it takes for and guarantees is up to the mode.
+
+        Raises:
+            InvalidData, TooLarge: the queue takes no such key or update; nothing was taken.
+            EmitterFull: there was no room within `timeout` seconds; nothing was taken.
+            EmitterClosed: nothing was taken.
+            FlushFailed: only in `durable` mode; whether the update may count all the same, it says itself.
+        """
+        intake, buffer = self._intake, self._buffer
+        if type(key) is not intake.plain_key or type(update) is not int or not -INT64 <= update < INT64:
+            self.emit_many(((key, update),))
+            return
+        with buffer.lock:
+            flush = buffer.open
+            if flush is not None:
+                total = flush.sums.get(key)
+                if total is None:
+                    flush.grow(intake.plain_size(key))
+                    total = 0
+                flush.sums[key] = total + update
+                flush.count += 1
+                if flush.count >= flush.enough:
+                    buffer.has_enough(flush)
+        if flush is None:
+            self.emit_many(((key, update),))
+        elif self._is_durable:
+            flush.done.wait()
+            self._check(flush)
+
+    def emit_many(self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        """Add updates, as `emit` does, and all of them in one transaction or none.
+
+        Args:
+            updates: `{key: update}`, or pairs of these; `at_most` of them and about 500 kB at once, else `TooLarge`.
+        """
+        increments = self._increments(updates)
+        until = machine.monotonic() + self.timeout
+        flush, is_taken = self._buffer.take(increments)
+        while not is_taken:
+            flush.done.wait(self._seconds_left(until))
+            flush, is_taken = self._buffer.take(increments)
+        if self._is_durable:
+            flush.done.wait()
+            self._check(flush)
+
+    async def emit_async(self, key: Any, update: Any = 1) -> None:
+        """As `emit`, for asyncio: where that waits, this awaits.
+
+        A task that is cancelled while it awaits has its update taken or not; it is never taken twice, and once taken
+        it counts as if the task had gone on.
+        """
+        await self.emit_many_async(((key, update),))
+
+    async def emit_many_async(self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        """As `emit_many`, for asyncio."""
+        increments = self._increments(updates)
+        until = machine.monotonic() + self.timeout
+        flush, is_taken = self._buffer.take(increments)
+        while not is_taken:
+            await self._settled(flush, self._seconds_left(until))
+            flush, is_taken = self._buffer.take(increments)
+        if self._is_durable:
+            await self._settled(flush)
+            self._check(flush)
+
+    def flush(self) -> None:
+        """Commit what was taken before this call, and wait for it, at most `timeout` seconds.
+
+        Raises `FlushFailed` when that is not done in time, or was given up; what is not done in time goes on.
+        """
+        last = self._buffer.seal()
+        if last is None:
+            return
+        if not last.done.wait(self.timeout):
+            raise FlushFailed(self._told("not committed yet", self._buffer.latest_failure), is_unknown=True)
+        self._check(last)
+
+    def close(self) -> None:
+        """Take nothing any more, and commit what was taken, within `timeout` seconds. Once closed, it does nothing.
+
+        What is not committed in time is given up: in `durable` mode those who wait for it are told, else this raises
+        `FlushFailed`.
+        """
+        if not self._buffer.refuse(f"the emitter of queue {self.queue.name!r} is closed: make another one"):
+            return
+        self._take_back()
+        self._closing.set()
+        last = self._buffer.seal()
+        if last is None:
+            return
+        if not last.done.wait(self.timeout):
+            self._buffer.give_up(
+                TimeoutError(self._buffer.latest_failure or f"not done within {self.timeout:g} s")
+            )
+        if not self._is_durable:
+            self._check(last)
+
+    def statistics(self) -> EmitterStatistics:
+        """What it has done so far."""
+        return self._buffer.statistics()
+
+    # What callers wait for, and are told
+
+    def _increments(self, updates: Any) -> list[Increment]:
+        increments = self._intake.increments(updates)
+        if len(increments) > self.at_most:
+            raise TooLarge(
+                f"{len(increments):,} updates at once are more than the {self.at_most:,} that the emitter may hold: "
+                "emit them in smaller parts, or make it with another at_most"
+            )
+        return increments
+
+    def _seconds_left(self, until: float) -> float:
+        left = until - machine.monotonic()
+        if left > 0:
+            return left
+        what = f"no room for more within {self.timeout:g} s, nothing was taken"
+        raise EmitterFull(self._told(what, self._buffer.latest_failure))
+
+    async def _settled(self, flush: Flush, seconds: float | None = None) -> None:
+        """Await that a flush is done, for so long at most."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def settle() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody awaits any more
+                loop.call_soon_threadsafe(settle)
+
+        with self._buffer.lock:
+            flush.on_done(tell)
+        await asyncio.wait([done], timeout=seconds)
+
+    def _check(self, flush: Flush) -> None:
+        """Raises what has become of a flush that was given up."""
+        if flush.error is None:
+            return
+        fate = "they may count all the same" if flush.in_doubt else "none of them counts"
+        what = f"{flush.count:,} increments that were to be committed together are given up, {fate}"
+        raise FlushFailed(self._told(what, flush.error), flush.in_doubt) from flush.error
+
+    def _told(self, what: str, why: object) -> str:
+        return f"emitter of queue {self.queue.name!r}: {what}" + (f": {why}" if str(why) else "")
+
+    # Its thread
+
+    def _run(self) -> None:
+        buffer = self._buffer
+        while not buffer.is_over():
+            flush, seconds = buffer.due()
+            if flush is None:
+                buffer.wake.wait(seconds)
+            else:
+                self._commit(flush)
+
+    def _commit(self, flush: Flush) -> None:
+        """Commit a flush: until it is, or is given up, in `fast` mode; else with the store's own retries."""
+        begun, pause = machine.monotonic(), _FIRST_PAUSE
+        updates: Any = {}
+        while self._buffer.begin_try(flush):
+            try:
+                updates = updates or flush.updates()
+                transact(self._db, lambda tr: self._add(tr, flush, updates))  # noqa: B023 - runs at once
+            except Exception as error:  # noqa: BLE001 - whatever it is, callers are told, or it is tried again
+                self._buffer.fail_try(flush, error)
+            else:
+                self._buffer.commit(flush, len(updates), machine.monotonic() - begun)
+            if not flush.done.is_set():
+                self._pause(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _add(self, tr: Transaction, flush: Flush, updates: Any) -> None:
+        """Add what a flush holds, unless an earlier try of it is known to have been committed."""
+        if flush.in_doubt:
+            if tr.snapshot.get_range(*self.queue.keys.markers(flush.operation), limit=1).to_list():
+                return
+            flush.in_doubt = False
+        self._refuse_other_shape(tr)
+        self.queue.add(tr, updates, once=flush.operation)
+        flush.in_doubt = True  # from here on, it may be committed
+
+    def _refuse_other_shape(self, tr: Transaction) -> None:
+        """What was checked and merged for one configuration must not be added under another."""
+        now, then = read_config(tr, self.queue.name), self._intake.config
+        if (now.key, now.value, now.combiner) != (then.key, then.value, then.combiner):
+            raise CodeMismatch(
+                f"queue {self.queue.name!r} has been made anew with other settings since the emitter was made: "
+                "make another one"
+            )
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before the next try; whoever closes the emitter has one at once."""
+        if self._closing.is_set():
+            machine.sleep(seconds)
+        else:
+            self._closing.wait(seconds)
+
+    # The end of the process, and what a fork leaves
+
+    def _at_exit(self) -> None:
+        try:
+            self.close()
+        except CqError as error:
+            log.error("%s", error)
+
+    def _forget(self) -> None:
+        self._buffer.forget(
+            f"the emitter of queue {self.queue.name!r} was made before this process was forked: "
+            "open the store and make the emitter only afterwards"
+        )
+
+
+_emitters: Final[WeakSet[Emitter]] = WeakSet()
+
+
+def _after_fork() -> None:
+    for emitter in list(_emitters):
+        emitter._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _check_settings(mode: object, every: object, at_most: object, timeout: object) -> None:
+    if mode not in MODES:
+        raise InvalidConfiguration(f"expected the mode to be {' or '.join(MODES)}, got: {codec.brief(mode)}")
+    for what, given, kind in (
+        ("every", every, float),
+        ("at_most", at_most, int),
+        ("timeout", timeout, float),
+    ):
+        if not is_positive(given, kind):
+            raise InvalidConfiguration(f"expected {what} to be a positive number, got: {codec.brief(given)}")
