@@ -1,0 +1,46 @@
+"""An emitter: threads and tasks count visits, many of which are committed together."""
+
+import asyncio
+import tempfile
+import threading
+
+import cq
+from cq.observers.worker import Worker
+
+db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
+cq.configure(db, "visits", key=(str, str), value=int, combiner="sum", buckets=2)
+visits = cq.CombineQueue("visits")
+
+
+def serve(emitter):
+    for page in ("/", "/about", "/"):
+        emitter.emit(("example.org", page))  # in this mode, it returns when the visit is committed
+
+
+async def serve_all(emitter):
+    await asyncio.gather(*(emitter.emit_async(("example.org", "/")) for _ in range(100)))
+
+
+with cq.Emitter(visits, db, mode="durable") as emitter:
+    threads = [threading.Thread(target=serve, args=(emitter,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asyncio.run(serve_all(emitter))
+    done = emitter.statistics()
+
+with cq.Emitter(visits, db, mode="fast", every=0.5, at_most=1_000) as emitter:
+    for _ in range(500):
+        emitter.emit(("example.org", "/search"))  # returns at once; closing the emitter flushes
+
+Worker(db).drain()
+for key, count in sorted(visits.scan(db)):
+    print(*key, count)
+print(done.committed, "visits in fewer transactions:", done.flushes < done.committed)
+
+# Prints:
+# example.org / 116
+# example.org /about 8
+# example.org /search 500
+# 124 visits in fewer transactions: True
