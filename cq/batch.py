@@ -91,6 +91,11 @@ class Batch:
         """Whether a row read is taken whole."""
         return self.rest is None or key < self.rest[0].key
 
+    @property
+    def taken_bytes(self) -> int:
+        """The bytes of the rows that are taken whole."""
+        return sum(row.size for row in self.backlog.rows if self.is_taken(row.key))
+
     def repeated(self) -> list[Row]:
         """The rows that go without being combined, as an earlier transaction had added their operation."""
         if len(self.rows) == len(self.backlog.rows):

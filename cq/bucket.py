@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from cq.app import QueueCode
@@ -32,6 +33,7 @@ from cq.store.api import (
 OBSERVER_BYTES: Final = 500_000
 """What the observers of one pass may write, as predicted from what their reports have cost so far."""
 MAX_REPORT: Final = 8_000
+_LEAST_READ: Final = 100_000  # bytes of rows, where few of those read could be taken
 _FIRST_COST: Final = 5_000  # bytes that observers write for a change, before any has been seen
 _MAX_SUSPECTS: Final = 1_000
 _TRY_SUSPECT_EVERY: Final = 8
@@ -67,6 +69,7 @@ class Bucket:
         self.attempts = Attempts(db, code.config, bucket)
         self._max_report = MAX_REPORT
         self._max_take: int | None = None
+        self._read_bytes = self.limits.read_bytes
         self._cost: float = _FIRST_COST if code.observers else 1
         self._suspects: dict[bytes, None] = {}
         self._condemned: dict[bytes, str] = {}
@@ -126,6 +129,7 @@ class Bucket:
 
     def _pass(self, tr: Transaction) -> Pass:
         self._passes += 1
+        limits = self.pace.limits(self.limits)
         afford = self.pace.most(min(MAX_REPORT, int(OBSERVER_BYTES / self._cost)))
         refill = self._refilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
         return Pass(
@@ -133,7 +137,7 @@ class Bucket:
             self.code,
             self.bucket,
             memory=self.memory,
-            limits=self.pace.limits(self.limits),
+            limits=replace(limits, read_bytes=min(limits.read_bytes, self._read_bytes)),
             max_report=0 if refill else max(1, min(self._max_report, afford)),
             max_refill=max(1, min(self._max_refill, afford)) if refill else 0,
             max_take=1 if self._condemned and self.attempts.cautious else self._max_take,
@@ -230,6 +234,10 @@ class Bucket:
             self._cost = cost if cost > self._cost else 0.7 * self._cost + 0.3 * cost
         if result.reported or result.purged:
             self._max_report = min(2 * self._max_report, MAX_REPORT)
+        if result.cut_at is None:
+            self._read_bytes = min(2 * self._read_bytes, self.limits.read_bytes)
+        else:  # what is read in vain is read again
+            self._read_bytes = min(max(_LEAST_READ, 5 * result.cut_at // 4), self.limits.read_bytes)
         if result.refilled:
             self._max_refill = min(2 * self._max_refill, MAX_REPORT)
         if self._max_take is not None:

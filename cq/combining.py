@@ -337,6 +337,7 @@ class Pass:
     def _finish(self, batch: Batch) -> None:
         begin = self.keys.rows(self.config.generation, self.bucket)[0]
         self.result.rows = clear_rows(self.tr, self.keys, begin, batch)
+        self.result.cut_at = batch.taken_bytes if batch.rest else None
         repeated = batch.repeated()
         self.result.repeated = len(repeated)
         count_dropped(self.tr, self.config, (pair for row in repeated for pair in row.updates))

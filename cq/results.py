@@ -24,6 +24,7 @@ class PassResult:
         repeated: rows left out because an earlier transaction had added their operation.
         aside: {encoded key: error} of keys set aside (an empty key stands for a row that cannot be read).
         age: for how many seconds the last row taken had been queued, when more are left.
+        cut_at: how many bytes of rows were taken, if that is not all that was read; else None.
         more: whether work is left that no notification will announce.
         foreign: whether a row stamped later than the read version was met, and left.
         completed: whether an observer has now been told of all values of the bucket.
@@ -47,6 +48,7 @@ class PassResult:
     repeated: int = 0
     aside: dict[bytes, str] = field(default_factory=dict)
     age: float = 0.0
+    cut_at: int | None = None
     more: bool = False
     foreign: bool = False
     completed: bool = False
