@@ -90,13 +90,15 @@ class Core(Reading, Writing):
         limit = self.settings.size_limit
         if self._total_size > limit and self._exact_size(changes) > limit:
             raise FDBError(TRANSACTION_TOO_LARGE)
-        if self._reads and self._snapshot is not None and self._snapshot.expired:
+        seen = self._snapshot or self._glance
+        if self._reads and seen is not None and seen.expired:
             raise FDBError(TRANSACTION_TOO_OLD)
 
     def _make_request(self, changes: Changes) -> Request:
         request = Request(changes, self._reads, self._total_size, self._finish)
         # A version that was set may be later than the snapshot taken for it: what was read counts.
-        request.read_version = self._version if self._snapshot is None else self._snapshot.version
+        seen = self._snapshot or self._glance
+        request.read_version = self._version if seen is None else seen.version
         return request
 
     def _finish(self, request: Request | None, error: FDBError | None) -> None:

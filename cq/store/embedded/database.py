@@ -21,7 +21,7 @@ from .lockfile import LockFile
 from .operations import AtomicOperations
 from .options import DatabaseOptions, Settings
 from .ranges import WANT_ALL
-from .snapshots import Pool, Snapshot, leak
+from .snapshots import Glance, Pool, Snapshot, leak
 from .transaction import Transaction
 from .wal import pressing
 from .watches import Watches
@@ -204,6 +204,11 @@ class Database(AtomicOperations):
         """The latest version, for reading."""
         self.check_usable()
         return self._pool.snapshot()
+
+    def glance(self) -> Glance:
+        """The latest version and the metadata version, for a transaction that may need nothing else."""
+        self.check_usable()
+        return self._pool.glance()
 
     def check_usable(self) -> None:
         """Raise if the store is closed, or was opened by the parent process."""

@@ -19,7 +19,7 @@ from .ranges import EXACT
 from .reads import View
 from .readset import Place, RangeRead, seen_range, seen_range_plain
 from .sizes import range_size, split_points
-from .snapshots import Snapshot
+from .snapshots import Glance, Snapshot
 from .state import State
 from .writes import Row, Writes
 
@@ -51,11 +51,30 @@ class Reading(State):
             return failed(Value, self._poison(error))
 
     def _value(self, key: bytes, snapshot: bool) -> bytes | None:
-        view, writes = self._view(snapshot)
-        value = view.get(key, bypass_unreadable=self.settings.bypass_unreadable)
+        writes = None
+        if key == METADATA_VERSION and self._may_glance():
+            value = self._look().metadata
+        else:
+            view, writes = self._view(snapshot)
+            value = view.get(key, bypass_unreadable=self.settings.bypass_unreadable)
         if not snapshot:
             self._reads.add_key(key, writes)
         return value
+
+    def _may_glance(self) -> bool:
+        """Whether the metadata version can be read without a snapshot: none is there, and nothing covers that key."""
+        return (
+            self._snapshot is None
+            and self._version is None
+            and not self._changes_metadata
+            and not self._writes.segments
+        )
+
+    def _look(self) -> Glance:
+        self._touched = True
+        if self._glance is None:
+            self._glance = self.database.glance()
+        return self._glance
 
     def read_key(self, place: Place, snapshot: bool) -> Key:
         """The key at a place."""

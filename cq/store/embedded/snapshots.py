@@ -1,8 +1,11 @@
-"""Read snapshots: what a transaction sees, from its first read until it ends or gets too old.
+"""Read snapshots: what a transaction sees, from its first read until it ends or gets too old; and glances.
 
 A snapshot is a read transaction of SQLite on a connection of its own; connections are used again. SQLite cannot
 shorten its log while an old snapshot is open, so a thread gives back those of transactions that are older than
 FoundationDB's five seconds, also when their owner never calls again.
+
+A transaction that begins with the metadata version, and perhaps reads nothing else, gets a glance: the version of the
+store and the value of that key, by one statement that holds nothing open. All transactions that only add are so.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cq import machine
 from cq.errors import StoreError
 
 from .error import TRANSACTION_TOO_OLD, FDBError, storage_error
+from .keys import METADATA_VERSION
 from .writes import Row
 
 LIFETIME_SECONDS = 5.0
@@ -29,12 +33,26 @@ _IDLE_CONNECTIONS = 16
 _OPEN_SNAPSHOTS = 250
 _LINGER_CHECKS = 20
 
+_GLANCE = "SELECT (SELECT max(version) FROM commits), (SELECT v FROM kv WHERE k = ?)"
 _GET = "SELECT v FROM kv WHERE k = ?"
 _FORWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _BACKWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
 _FORWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT 1 OFFSET ?"
 _BACKWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT 1 OFFSET ?"
 _FETCH_ROWS = 32
+
+
+class Glance(NamedTuple):
+    """The version of the store at some moment, and the metadata version then."""
+
+    version: int
+    metadata: bytes | None
+    started: float
+
+    @property
+    def expired(self) -> bool:
+        """Whether a transaction that has it is too old to commit."""
+        return machine.monotonic() - self.started > LIFETIME_SECONDS
 
 
 class Snapshot:
@@ -61,7 +79,7 @@ class Snapshot:
             return None
         value: bytes = rows[0][0]
         if not isinstance(value, bytes):
-            raise self._damaged()
+            raise damaged(self._pool.path)
         return value
 
     def rows(
@@ -83,7 +101,7 @@ class Snapshot:
             except sqlite3.Error as error:
                 raise storage_error(error, self._pool.path) from error
             except TypeError:
-                raise self._damaged() from None
+                raise damaged(self._pool.path) from None
         return rows, not more and len(rows) < limit
 
     def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
@@ -116,9 +134,6 @@ class Snapshot:
         connection, self._connection = self._connection, None
         if connection is not None:
             leak(connection)
-
-    def _damaged(self) -> FDBError:
-        return storage_error(sqlite3.DatabaseError("a row of it is not made of bytes"), self._pool.path)
 
     def _use(self) -> sqlite3.Connection:
         if self._connection is None or self.expired:
@@ -159,6 +174,20 @@ class Pool:
             self._start_keeper()
         return snapshot
 
+    def glance(self) -> Glance:
+        """The latest version, and the metadata version with it."""
+        started = machine.monotonic()
+        connection = self._take()
+        try:
+            version, metadata = connection.execute(_GLANCE, (METADATA_VERSION,)).fetchall()[0]
+        except sqlite3.Error as error:
+            self._discard(connection)
+            raise storage_error(error, self.path) from error
+        self._keep_idle(connection)
+        if metadata is not None and not isinstance(metadata, bytes):
+            raise damaged(self.path)
+        return Glance(version, metadata, started)
+
     def give_back(self, snapshot: Snapshot, connection: sqlite3.Connection) -> None:
         """Take the connection of a snapshot that has ended."""
         self._open.pop(id(snapshot), None)
@@ -167,6 +196,9 @@ class Pool:
         except sqlite3.Error:
             self._discard(connection)
             return
+        self._keep_idle(connection)
+
+    def _keep_idle(self, connection: sqlite3.Connection) -> None:
         with self._changed:
             if not self._closed and len(self._idle) < _IDLE_CONNECTIONS:
                 self._idle.append(connection)
@@ -250,6 +282,11 @@ class Pool:
         for snapshot in list(self._open.values()):
             if snapshot.started < born:
                 snapshot.close()
+
+
+def damaged(path: Path) -> FDBError:
+    """The error of a store that holds what none holds."""
+    return storage_error(sqlite3.DatabaseError("a row of it is not made of bytes"), path)
 
 
 def leak(connection: sqlite3.Connection) -> None:

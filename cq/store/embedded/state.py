@@ -29,10 +29,10 @@ from .error import (
     FDBError,
 )
 from .future import FutureInt64, Key, failed, ready
-from .keys import SYSTEM_END, USER_END
+from .keys import METADATA_VERSION, SYSTEM_END, USER_END
 from .options import Settings
 from .readset import ReadSet
-from .snapshots import Snapshot
+from .snapshots import Glance, Snapshot
 from .watches import Watch
 from .writes import Writes
 
@@ -48,12 +48,14 @@ class State:
 
     __slots__ = (
         "_backoffs",
+        "_changes_metadata",
         "_committed",
         "_committing",
         "_deadline",
         "_deferred",
         "_ended",
         "_failure",
+        "_glance",
         "_reads",
         "_request",
         "_retries",
@@ -86,6 +88,8 @@ class State:
     def _begin_try(self) -> None:
         self._writes = Writes()
         self._reads = ReadSet()
+        self._glance: Glance | None = None
+        self._changes_metadata = False
         self._version: int | None = None  # as set, or as shown to the owner
         self._deferred: int | None = None
         self._ended: int | None = None
@@ -187,7 +191,7 @@ class State:
 
     def set_read_version(self, version: int) -> None:
         """Read as of a version, if a snapshot taken later still shows it."""
-        if self._version is not None:
+        if self._version is not None or self._glance is not None:
             raise FDBError(READ_VERSION_ALREADY_SET)
         if version <= 0:
             raise FDBError(VERSION_INVALID)
@@ -197,6 +201,8 @@ class State:
         if self._snapshot is None:
             snapshot = self.database.snapshot()
             code = self._check_version(snapshot.version)
+            if self._glance is not None and snapshot.get(METADATA_VERSION) != self._glance.metadata:
+                code = TRANSACTION_TOO_OLD  # what it has seen is not of this version
             if code:
                 snapshot.close()
                 raise FDBError(code)

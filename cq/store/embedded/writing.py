@@ -71,6 +71,7 @@ class Writing(State):
             conflict = self._begin_write(None)
             if operation != atomic.SET_VERSIONSTAMPED_VALUE or operand != _METADATA_PARAM:
                 raise FDBError(CLIENT_INVALID_OPERATION)
+            self._changes_metadata = True
         else:
             conflict = self._begin_write(key)
         _check_lengths(key, operand)

@@ -1,0 +1,103 @@
+"""A transaction that begins with the metadata version takes no snapshot for it, and nobody can tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cq.store.api import METADATA_VERSION
+from cq.store.embedded import Database, FDBError
+
+
+def change(db: Database) -> None:
+    """What a change of a configuration does."""
+    db.transact(lambda tr: tr.set_versionstamped_value(METADATA_VERSION, bytes(14)))
+
+
+def code_of(call: Any) -> int:
+    with pytest.raises(FDBError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_nothing_is_held_open_for_it(db: Database) -> None:
+    tr = db.create_transaction()
+    assert tr.get(METADATA_VERSION).value is None
+    tr[b"a"] = b"1"
+    assert not db._pool._open
+    tr.commit().wait()
+    assert db[b"a"] == b"1"
+
+
+def test_a_change_of_it_conflicts_with_what_has_seen_the_one_before(db: Database) -> None:
+    tr = db.create_transaction()
+    tr.get(METADATA_VERSION).wait()
+    change(db)
+    tr[b"a"] = b"1"
+    assert code_of(tr.commit().wait) == 1020
+    assert db[b"a"] is None
+
+
+def test_a_snapshot_read_of_it_conflicts_with_nothing(db: Database) -> None:
+    tr = db.create_transaction()
+    tr.snapshot.get(METADATA_VERSION).wait()
+    change(db)
+    tr[b"a"] = b"1"
+    tr.commit().wait()
+    assert db[b"a"] == b"1"
+
+
+def test_other_reads_see_what_was_committed_since_unless_it_has_changed(db: Database) -> None:
+    tr = db.create_transaction()
+    tr.get(METADATA_VERSION).wait()
+    db[b"a"] = b"1"
+    assert tr.get(b"a").value == b"1"
+    db[b"a"] = b"2"
+    assert tr.get(b"a").value == b"1"
+
+    tr = db.create_transaction()
+    tr.get(METADATA_VERSION).wait()
+    change(db)
+    assert code_of(tr.get(b"a").wait) == 1007
+    tr.on_error(FDBError(1007)).wait()
+    assert tr.get(METADATA_VERSION).value is not None
+    assert tr.get(b"a").value == b"2"
+
+
+def test_conflicts_are_looked_for_from_the_version_that_the_other_reads_have_seen(db: Database) -> None:
+    tr = db.create_transaction()
+    tr.get(METADATA_VERSION).wait()
+    db[b"a"] = b"1"
+    tr.get(b"a").wait()
+    tr[b"b"] = b"1"
+    tr.commit().wait()
+
+    tr.reset()
+    tr.get(METADATA_VERSION).wait()
+    tr.get(b"a").wait()
+    db[b"a"] = b"2"
+    tr[b"b"] = b"2"
+    assert code_of(tr.commit().wait) == 1020
+
+
+def test_it_fixes_the_read_version_as_any_read_does(db: Database) -> None:
+    tr = db.create_transaction()
+    tr.get(METADATA_VERSION).wait()
+    tr.set_read_version(1)
+    assert code_of(tr.get_read_version().wait) == 2010
+
+
+def test_one_that_the_transaction_changes_itself_is_unreadable(db: Database) -> None:
+    tr = db.create_transaction()
+    tr.get(METADATA_VERSION).wait()
+    tr.set_versionstamped_value(METADATA_VERSION, bytes(14))
+    assert code_of(tr.get(METADATA_VERSION).wait) == 1036
+
+
+def test_a_transaction_too_old_does_not_commit_by_it(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    tr = db.create_transaction()
+    tr.get(METADATA_VERSION).wait()
+    monkeypatch.setattr("cq.store.embedded.snapshots.LIFETIME_SECONDS", -1.0)
+    tr[b"a"] = b"1"
+    assert code_of(tr.commit().wait) == 1007
