@@ -9,8 +9,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, apply, stamp
-from .writes import CLEAR_RANGE, Changes, Mutation
+from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, apply, stamp, stamp_at
+from .changes import CLEAR_RANGE, Changes, Mutation
+from .stamped import StampedKey
 
 _FEW = 64
 
@@ -29,10 +30,20 @@ class Applier:
 
     def apply(self, changes: Changes, versionstamp: bytes) -> list[bytes]:
         """Apply one transaction; the keys that got their versionstamp."""
-        if not (changes.early or changes.clears or changes.pending):
+        if changes.plain:
+            stamped = []
             self._values.update(changes.values)
-            return []
-        return self._mutate(changes.mutations(), versionstamp)
+        else:
+            stamped = self._mutate(changes.mutations(), versionstamp)
+        values = self._values
+        for write in changes.stamped:
+            if isinstance(write, StampedKey):
+                key = stamp_at(write.param, write.start, versionstamp)
+                values[key] = write.value
+                stamped.append(key)
+            else:
+                values[write.key] = stamp_at(write.param, write.start, versionstamp)
+        return stamped
 
     def flush(self) -> None:
         """Write what has been gathered."""

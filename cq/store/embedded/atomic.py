@@ -130,7 +130,11 @@ def merge(operations: list[Operation], operation: int, operand: bytes) -> None:
 
 def stamp(param: bytes, versionstamp: bytes) -> bytes:
     """A versionstamped key or value as it is stored: its last four bytes say where the stamp goes."""
-    start = stamp_offset(param)
+    return stamp_at(param, stamp_offset(param), versionstamp)
+
+
+def stamp_at(param: bytes, start: int, versionstamp: bytes) -> bytes:
+    """The same where it is known already where the stamp goes."""
     return param[:start] + versionstamp + param[start + STAMP_BYTES : -4]
 
 

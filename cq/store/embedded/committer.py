@@ -24,6 +24,7 @@ from cq import machine
 from cq.errors import StoreError
 
 from .apply import Applier
+from .changes import Changes
 from .conflicts import ConflictLog, Group, encode, overlaps
 from .error import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, is_unwritten, storage_error
 from .future import FutureVoid
@@ -31,7 +32,6 @@ from .keys import Range
 from .lockfile import LockFile
 from .readset import ReadSet
 from .wal import WalKeeper
-from .writes import Changes
 
 GROUP_TRANSACTIONS = 500
 GROUP_BYTES = 16_000_000

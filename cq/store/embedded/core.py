@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .backoff import BackOff, Backoffs
+from .changes import Changes
 from .committer import Request
 from .error import (
     CLIENT_INVALID_OPERATION,
@@ -23,7 +24,6 @@ from .keys import METADATA_VERSION, max_key_bytes
 from .reading import Reading
 from .readset import RANGE_BYTES
 from .watches import Watch
-from .writes import Changes
 from .writing import MUTATION_BYTES, Writing
 
 
@@ -65,6 +65,8 @@ class Core(Reading, Writing):
         except FDBError as error:
             return failed(FutureVoid, error)
         self._committing = True
+        if self._total_size > self.settings.size_limit:
+            self._writes.settle()  # what later writes replace does not count
         changes = self._writes.changes()
         try:
             self._check_commit(changes)

@@ -152,7 +152,7 @@ class Reading(State):
         self._touched = True
         settings = self.settings
         visible = not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0))
-        writes = self._writes if visible else None
+        writes = self._own_writes() if visible else None
         return View(self._take_snapshot, writes, self._read_end), writes
 
     def range_size(self, begin: bytes, end: bytes) -> FutureInt64:

@@ -11,7 +11,7 @@ A transaction fails in four ways, which are kept apart as FoundationDB's client 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cq import machine
 
@@ -125,11 +125,11 @@ class State:
         if self._ended is not None:
             raise FDBError(self._ended)
 
-    def defer(self, call: Callable[[], None]) -> None:
+    def defer(self, call: Callable[..., None], *arguments: Any) -> None:
         """Make a call without a result: its error is raised by later calls, and once there is one it does nothing."""
         if self._deferred is None:
             try:
-                call()
+                call(*arguments)
             except FDBError as error:
                 self._deferred = error.code
 
@@ -172,6 +172,12 @@ class State:
     @property
     def _write_end(self) -> bytes:
         return SYSTEM_END if self.settings.access_system else USER_END
+
+    def _own_writes(self) -> Writes:
+        """The writes, for whoever looks at them."""
+        if self._writes.stamped:
+            self._writes.settle()
+        return self._writes
 
     # Versions
 

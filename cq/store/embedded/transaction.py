@@ -94,19 +94,19 @@ class Transaction(TransactionRead, AtomicOperations):
 
     def set(self, key: Any, value: Any) -> None:
         """Set a key."""
-        self._core.defer(partial(self._core.set, key_bytes(key), value_bytes(value)))
+        self._core.defer(self._core.set, key_bytes(key), value_bytes(value))
 
     def clear(self, key: Any) -> None:
         """Clear a key."""
         if isinstance(key, KeySelector):
             key = self.get_key(key)
-        self._core.defer(partial(self._core.clear, key_bytes(key)))
+        self._core.defer(self._core.clear, key_bytes(key))
 
     def clear_range(self, begin: Any, end: Any) -> None:
         """Clear the keys from `begin` to before `end`; None for an end of the key space."""
         first = self._bound(b"" if begin is None else begin)
         last = self._bound(USER_END if end is None else end)
-        self._core.defer(partial(self._core.clear_range, first, last))
+        self._core.defer(self._core.clear_range, first, last)
 
     def clear_range_startswith(self, prefix: Any) -> None:
         """Clear the keys that begin with `prefix`."""
@@ -117,7 +117,7 @@ class Transaction(TransactionRead, AtomicOperations):
         return key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
 
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
-        self._core.defer(partial(self._core.mutate, opcode, key_bytes(key), value_bytes(param)))
+        self._core.defer(self._core.mutate, opcode, key_bytes(key), value_bytes(param))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.set(key, value)
@@ -133,7 +133,7 @@ class Transaction(TransactionRead, AtomicOperations):
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
         """Conflict with writes of others in [begin, end); an inverted range raises 2005 at once."""
         first, last = _ordered(begin, end)
-        self._core.defer(partial(self._core.add_read_conflict, first, last))
+        self._core.defer(self._core.add_read_conflict, first, last)
 
     def add_read_conflict_key(self, key: Any) -> None:
         """Conflict with writes of others to a key."""
@@ -143,7 +143,7 @@ class Transaction(TransactionRead, AtomicOperations):
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
         """Conflict with reads of others in [begin, end); an inverted range raises 2005 at once."""
         first, last = _ordered(begin, end)
-        self._core.defer(partial(self._core.add_write_conflict, first, last))
+        self._core.defer(self._core.add_write_conflict, first, last)
 
     def add_write_conflict_key(self, key: Any) -> None:
         """Conflict with reads of others of a key."""
@@ -158,7 +158,7 @@ class Transaction(TransactionRead, AtomicOperations):
 
     def set_read_version(self, version: int) -> None:
         """Read as of a version; on one file only the latest can be read, an older one raises 1007."""
-        self._core.defer(partial(self._core.set_read_version, version))
+        self._core.defer(self._core.set_read_version, version)
 
     def commit(self) -> FutureVoid:
         """Commit. When `wait()` returns, the writes are on disk (see `power_safe`) and every later read sees them.

@@ -7,96 +7,47 @@ The rules are those of FoundationDB's read-your-writes client:
   several of these: see `segments`;
 - a versionstamped value makes its key unreadable, a versionstamped key the range of all keys it may become.
 
-Writes of plain values, by far the most, are an entry in a dict and nothing else; sorted views are built when a range
-read or a clear needs them.
+Writes of plain values, by far the most, are an entry in a dict and nothing else; versionstamped writes are only noted
+(see `stamped`); sorted views are built when a range read or a clear needs them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from itertools import chain, islice
 
-from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, Operation, apply, merge
+from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, apply, merge
+from .changes import CLEAR_RANGE, INDEPENDENT, STAMPED, Changes, Pending
 from .keys import SYSTEM_END, Range, after
 from .segments import CLEARED, UNREADABLE, Segments
-
-CLEAR_RANGE = 1
+from .stamped import Stamped, StampedKey, StampedValue
 
 Row = tuple[bytes, bytes]
 """A key and its value."""
 
-Mutation = tuple[int, bytes, bytes | None]
-"""A code, a key, and the operand; for `CLEAR_RANGE` the end of the range."""
-
-_STAMPED = frozenset({SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE})
-_INDEPENDENT = _STAMPED | {SET}
 _FEW = 16
-
-
-class Pending:
-    """The writes of one key that are more than one plain value."""
-
-    __slots__ = ("operations", "unreadable")
-
-    def __init__(self, operations: list[Operation], unreadable: bool) -> None:
-        self.operations = operations
-        self.unreadable = unreadable
-
-    @property
-    def dependent(self) -> bool:
-        """Whether the result depends on the stored value."""
-        return self.operations[0][0] not in _INDEPENDENT
-
-    def value(self, stored: bytes | None) -> bytes | None:
-        """What the key becomes on top of a stored value."""
-        for operation, operand in self.operations:
-            # Only a reader that bypasses unreadability meets a stamped operand; it sees it as it was given.
-            stored = operand if operation in _STAMPED else apply(operation, stored, operand)
-        return stored
-
-
-class Changes:
-    """What a commit applies, in order: `early`, `clears`, then each key's own writes; and its write conflicts."""
-
-    __slots__ = ("clears", "early", "pending", "values", "write_keys", "write_ranges")
-
-    def __init__(self) -> None:
-        self.early: list[Mutation] = []
-        self.clears: list[Range] = []
-        self.values: dict[bytes, bytes | None] = {}
-        self.pending: dict[bytes, Pending] = {}
-        self.write_keys: set[bytes] = set()
-        self.write_ranges: list[Range] = []
-
-    @property
-    def empty(self) -> bool:
-        """Nothing to apply and nothing for others to conflict with: a read-only transaction."""
-        return not (
-            self.values or self.pending or self.clears or self.early or self.write_keys or self.write_ranges
-        )
-
-    def mutations(self) -> Iterator[Mutation]:
-        """All mutations, one after the other."""
-        yield from self.early
-        for begin, end in self.clears:
-            yield CLEAR_RANGE, begin, end
-        for key, value in self.values.items():
-            yield SET, key, value
-        for key, pending in self.pending.items():
-            for operation, operand in pending.operations:
-                yield operation, key, operand
 
 
 class Writes:
     """A transaction's own writes."""
 
-    __slots__ = ("_changes", "_counts", "_ghosts", "_quiet", "_sorted", "pending", "segments", "values")
+    __slots__ = (
+        "_changes",
+        "_counts",
+        "_ghosts",
+        "_quiet",
+        "_sorted",
+        "pending",
+        "segments",
+        "stamped",
+        "values",
+    )
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes | None] = {}  # plain writes; None: cleared
         self.pending: dict[bytes, Pending] = {}  # all other writes of single keys
         self.segments: Segments | None = None
+        self.stamped: list[Stamped] = []  # after all others, which do not know of them yet
         self._changes = Changes()
         self._quiet: set[bytes] = set()  # keys of `values` that others may have read
         self._ghosts: set[bytes] = set()  # keys of `values` that an operation has cleared
@@ -105,7 +56,7 @@ class Writes:
 
     def __bool__(self) -> bool:
         """Whether reads have to look here."""
-        return bool(self.values or self.pending or self.segments)
+        return bool(self.values or self.pending or self.segments or self.stamped)
 
     @property
     def untouched(self) -> bool:
@@ -116,13 +67,15 @@ class Writes:
 
     def set(self, key: bytes, value: bytes) -> None:
         """Set a key, as a write that conflicts."""
-        if self.pending or self.segments or self._quiet:
+        if self.pending or self.segments or self._quiet or self.stamped:
             self.mutate(key, SET, value, True)
         else:
             self.values[key] = value
 
     def mutate(self, key: bytes, operation: int, operand: bytes, conflict: bool) -> None:
         """Set a key or apply an atomic operation to it."""
+        if self.stamped:
+            self.settle()
         waiting = self.pending.get(key)
         if waiting is None and key not in self.values:
             self._first(key, operation, operand, conflict)
@@ -136,20 +89,20 @@ class Writes:
 
     def _first(self, key: bytes, operation: int, operand: bytes | None, conflict: bool) -> None:
         flags = self._flags(key)
-        if flags & CLEARED and operation not in _INDEPENDENT:
+        if flags & CLEARED and operation not in INDEPENDENT:
             operation, operand = SET, apply(operation, None, operand)
         if operation == SET and not flags & UNREADABLE:
             self._put(key, operand)
             if not conflict:
                 self._quiet.add(key)
         else:
-            unreadable = bool(flags & UNREADABLE) or operation in _STAMPED
+            unreadable = bool(flags & UNREADABLE) or operation in STAMPED
             self.pending[key] = Pending([(operation, operand)], unreadable)
             if conflict:
                 self._changes.write_keys.add(key)
 
     def _overwrite(self, key: bytes, operation: int, operand: bytes) -> None:
-        if operation in _STAMPED:
+        if operation in STAMPED:
             self._forget(key)
             self.pending[key] = Pending([(operation, operand)], True)
         else:
@@ -174,6 +127,8 @@ class Writes:
 
     def clear(self, key: bytes, conflict: bool) -> None:
         """Clear one key."""
+        if self.stamped:
+            self.settle()
         if key not in self.values:
             self._forget(key)
             self._quiet.add(key)
@@ -184,6 +139,8 @@ class Writes:
 
     def clear_range(self, begin: bytes, end: bytes, conflict: bool) -> None:
         """Clear [begin, end). Without a conflict of its own, the range keeps those that it has already."""
+        if self.stamped:
+            self.settle()
         self._drop(begin, end)
         self._ranges().change(begin, end, CLEARED, UNREADABLE)
         if conflict:
@@ -196,16 +153,20 @@ class Writes:
         else:
             self._changes.write_ranges.append((begin, end))
 
-    def set_versionstamped_key(self, span: Range, key: bytes, param: bytes) -> None:
-        """Write a key that gets its stamp at commit, somewhere in `span`; `key` is where it lies until then.
+    def settle(self) -> None:
+        """Have the versionstamped writes find their places: what reads this next, or writes plainly, must see them."""
+        stamped, self.stamped = self.stamped, []
+        for write in stamped:
+            if isinstance(write, StampedKey):
+                span = write.span()
+                self._fix(*span)
+                self._ranges().change(*span, UNREADABLE, CLEARED)
+                self.mutate(write.place(), SET_VERSIONSTAMPED_KEY, write.value, False)
+            else:
+                self.mutate(write.key, SET_VERSIONSTAMPED_VALUE, write.param, write.conflict)
 
-        The writes so far in the span are settled: what is written there from now on comes after them.
-        """
-        self._settle(*span)
-        self._ranges().change(*span, UNREADABLE, CLEARED)
-        self.mutate(key, SET_VERSIONSTAMPED_KEY, param, False)
-
-    def _settle(self, begin: bytes, end: bytes) -> None:
+    def _fix(self, begin: bytes, end: bytes) -> None:
+        """Settle for good what is written in [begin, end): what is written there from now on comes after it."""
         early = self._changes.early
         early += [(CLEAR_RANGE, b, e) for b, e in self._ranges().runs(begin, end, CLEARED)]
         for key in self.keys(begin, end):
@@ -324,10 +285,13 @@ class Writes:
     def changes(self) -> Changes:
         """All that a commit applies. The writes must not be used any more."""
         changes = self._changes
-        changes.values, changes.pending = self.values, self.pending
+        changes.values, changes.pending, changes.stamped = self.values, self.pending, self.stamped
         changes.write_keys.update(self.values.keys() - self._quiet if self._quiet else self.values)
         if self.segments:
             changes.clears = self.segments.runs(b"", SYSTEM_END, CLEARED)
+        for write in self.stamped:
+            if isinstance(write, StampedValue) and write.conflict:
+                changes.write_keys.add(write.key)
         return changes
 
     # Inside

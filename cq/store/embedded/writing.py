@@ -11,8 +11,9 @@ from .error import (
     VALUE_TOO_LARGE,
     FDBError,
 )
-from .keys import MAX_VALUE_BYTES, METADATA_VERSION, STAMP_BYTES, after, clip, max_key_bytes
+from .keys import MAX_KEY_BYTES, MAX_VALUE_BYTES, METADATA_VERSION, USER_END, after, clip, max_key_bytes
 from .readset import RANGE_BYTES
+from .stamped import StampedKey, StampedValue
 from .state import State
 
 MUTATION_BYTES = 44
@@ -78,10 +79,14 @@ class Writing(State):
         if operation == atomic.SET_VERSIONSTAMPED_KEY:
             self._set_versionstamped_key(key, operand)
             return
-        if operation == atomic.SET_VERSIONSTAMPED_VALUE and atomic.stamp_offset(operand) < 0:
+        start = atomic.stamp_offset(operand) if operation == atomic.SET_VERSIONSTAMPED_VALUE else 0
+        if start < 0:
             raise FDBError(CLIENT_INVALID_OPERATION)
         self._count_mutation(len(key) + len(operand), 2 * len(key) + 1, conflict)
-        self._writes.mutate(key, operation, operand, conflict)
+        if operation == atomic.SET_VERSIONSTAMPED_VALUE:
+            self._writes.stamped.append(StampedValue(key, operand, start, conflict))
+        else:
+            self._writes.mutate(key, operation, operand, conflict)
         if self._watches:
             self._trigger_unknown(key)
 
@@ -91,11 +96,7 @@ class Writing(State):
             raise FDBError(CLIENT_INVALID_OPERATION)
         self._count_mutation(len(key) + len(value), 0, False)
         # The stamp will be later than the read version, if that is known already.
-        least = (self._version or 0).to_bytes(8, "big") + b"\0\0"
-        first = atomic.stamp(key, least)
-        last = after(atomic.stamp(key, b"\xff" * STAMP_BYTES))
-        waiting = key[:start] + least + key[start + STAMP_BYTES :]
-        self._writes.set_versionstamped_key((first, min(last, self._read_end)), waiting, value)
+        self._writes.stamped.append(StampedKey(key, start, value, self._version or 0, self._read_end))
 
     def add_read_conflict(self, begin: bytes, end: bytes) -> None:
         """Conflict with later writes of others in [begin, end)."""
@@ -103,7 +104,9 @@ class Writing(State):
             self._protect_commit()
         if max(begin, end) > self._read_end and (begin, end) != (METADATA_VERSION, after(METADATA_VERSION)):
             raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
-        self._reads.add_range(clip(begin), clip(end), None if self.settings.ryw_disabled else self._writes)
+        self._reads.add_range(
+            clip(begin), clip(end), None if self.settings.ryw_disabled else self._own_writes()
+        )
 
     def add_write_conflict(self, begin: bytes, end: bytes) -> None:
         """Make reads of others in [begin, end) conflict."""
@@ -123,7 +126,7 @@ class Writing(State):
         settings.next_write_no_conflict = False
         if self._committing:
             self._protect_commit()
-        if key is not None and key >= self._write_end:
+        if key is not None and key >= USER_END and key >= self._write_end:
             raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
         return conflict
 
@@ -143,7 +146,7 @@ class Writing(State):
 
 
 def _check_lengths(key: bytes, value: bytes) -> None:
-    if len(key) > max_key_bytes(key):
+    if len(key) > MAX_KEY_BYTES and len(key) > max_key_bytes(key):
         raise FDBError(KEY_TOO_LARGE)
     if len(value) > MAX_VALUE_BYTES:
         raise FDBError(VALUE_TOO_LARGE)

@@ -1,0 +1,76 @@
+"""What a transaction has written, as its commit applies it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, Operation, apply
+from .keys import Range
+from .stamped import Stamped
+
+CLEAR_RANGE = 1
+
+Mutation = tuple[int, bytes, bytes | None]
+"""A code, a key, and the operand; for `CLEAR_RANGE` the end of the range."""
+
+STAMPED = frozenset({SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE})
+INDEPENDENT = STAMPED | {SET}
+
+
+class Pending:
+    """The writes of one key that are more than one plain value."""
+
+    __slots__ = ("operations", "unreadable")
+
+    def __init__(self, operations: list[Operation], unreadable: bool) -> None:
+        self.operations = operations
+        self.unreadable = unreadable
+
+    @property
+    def dependent(self) -> bool:
+        """Whether the result depends on the stored value."""
+        return self.operations[0][0] not in INDEPENDENT
+
+    def value(self, stored: bytes | None) -> bytes | None:
+        """What the key becomes on top of a stored value."""
+        for operation, operand in self.operations:
+            # Only a reader that bypasses unreadability meets a stamped operand; it sees it as it was given.
+            stored = operand if operation in STAMPED else apply(operation, stored, operand)
+        return stored
+
+
+class Changes:
+    """What a commit applies: `early`, `clears`, each key's own writes, `stamped`; and its write conflicts."""
+
+    __slots__ = ("clears", "early", "pending", "stamped", "values", "write_keys", "write_ranges")
+
+    def __init__(self) -> None:
+        self.early: list[Mutation] = []
+        self.clears: list[Range] = []
+        self.values: dict[bytes, bytes | None] = {}
+        self.pending: dict[bytes, Pending] = {}
+        self.stamped: list[Stamped] = []
+        self.write_keys: set[bytes] = set()
+        self.write_ranges: list[Range] = []
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to apply and nothing for others to conflict with: a read-only transaction."""
+        written = self.values or self.pending or self.stamped or self.clears or self.early
+        return not (written or self.write_keys or self.write_ranges)
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing to apply but plain values, and then `stamped`."""
+        return not (self.pending or self.clears or self.early)
+
+    def mutations(self) -> Iterator[Mutation]:
+        """All mutations, one after the other, but for those in `stamped`."""
+        yield from self.early
+        for begin, end in self.clears:
+            yield CLEAR_RANGE, begin, end
+        for key, value in self.values.items():
+            yield SET, key, value
+        for key, pending in self.pending.items():
+            for operation, operand in pending.operations:
+                yield operation, key, operand
