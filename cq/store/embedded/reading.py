@@ -14,7 +14,7 @@ from .error import (
     FDBError,
 )
 from .future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
-from .keys import METADATA_VERSION, max_key_bytes
+from .keys import METADATA_VERSION, USER_END, max_key_bytes
 from .ranges import EXACT
 from .reads import View
 from .readset import Place, RangeRead, seen_range, seen_range_plain
@@ -62,12 +62,12 @@ class Reading(State):
         return value
 
     def _may_glance(self) -> bool:
-        """Whether the metadata version can be read without a snapshot: none is there, and nothing covers that key."""
+        """Whether the metadata version can be read without a snapshot: there is none, and no own write covers it."""
         return (
             self._snapshot is None
             and self._version is None
             and not self._changes_metadata
-            and not self._writes.segments
+            and self._read_end == USER_END
         )
 
     def _look(self) -> Glance:

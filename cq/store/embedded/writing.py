@@ -96,7 +96,8 @@ class Writing(State):
             raise FDBError(CLIENT_INVALID_OPERATION)
         self._count_mutation(len(key) + len(value), 0, False)
         # The stamp will be later than the read version, if that is known already.
-        self._writes.stamped.append(StampedKey(key, start, value, self._version or 0, self._read_end))
+        known = self._version or (self._glance.version if self._glance else 0)
+        self._writes.stamped.append(StampedKey(key, start, value, known, self._read_end))
 
     def add_read_conflict(self, begin: bytes, end: bytes) -> None:
         """Conflict with later writes of others in [begin, end)."""
