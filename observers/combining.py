@@ -27,6 +27,8 @@ from cq.store.transact import transact
 log = logging.getLogger("cq.worker")
 
 
+GATHER_SECONDS: Final = 0.1
+"""How long updates of a bucket come together at most, in a worker that has much to do: a pass costs a commit."""
 BLOCKED_SECONDS: Final = 0.1
 """How soon a bucket is tried again of which the shape before has yet to be drained."""
 
@@ -37,6 +39,8 @@ class Paused(CqError):
 
 class CombineTask(Task):
     """Passes over one bucket."""
+
+    gather = GATHER_SECONDS
 
     def __init__(self, bucket: Bucket, failures: FailureShare, totals: Totals) -> None:
         config = bucket.code.config

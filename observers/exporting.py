@@ -33,6 +33,8 @@ from cq.store.transact import transact
 
 BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000
+GATHER_SECONDS: Final = 0.3
+"""How long entries come together at most, in a worker that has much to do: a batch costs commits in both databases."""
 STOPPED_SECONDS: Final = 5.0
 """How often a stopped export is looked at: somebody may have decided what to do."""
 AHEAD_SECONDS: Final = 1.0
@@ -70,6 +72,7 @@ class ExportTask(Task):
     """
 
     notification: bytes
+    gather = GATHER_SECONDS
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ class Task(ABC):
             that is the only one.
         sign: a key whose value changes with every step that gets on; None for a task that is not looked after so.
         delay: for a task that goes by time: after how many seconds it first runs.
+        gather: for how many seconds work may come together between two steps, while the worker has much to do.
         age: for how many seconds the oldest work that the latest step has left had waited, about.
         problem: the latest error while it fails, else empty.
     """
@@ -25,6 +26,7 @@ class Task(ABC):
     siblings: bytes | None = None
     sign: bytes | None = None
     delay: float = 0.0
+    gather: float = 0.0
     age: float = 0.0
     problem: str = ""
 
@@ -56,6 +58,7 @@ class Job:
         is_guest: whether this worker runs it, until it is done, though it is another one's, which does not get on.
         is_fresh: whether it has not run since it was taken up.
         failures: in a row.
+        rests_until: when it is woken before, it waits until then, see `Gathering`.
     """
 
     def __init__(self, task: Task, share: Share, weight: float = 1.0) -> None:
@@ -64,6 +67,7 @@ class Job:
         self.weight = weight
         self.watch = WatchSlot()
         self.failures = 0
+        self.rests_until = 0.0
         self.owned = False
         self.is_guest = False
         self.is_fresh = False

@@ -22,6 +22,7 @@ from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.observers.arming import look
 from cq.observers.combining import CombineTask, Paused, end_attempts
 from cq.observers.finishing import finish
+from cq.observers.gathering import Gathering
 from cq.observers.handing import Given, Overdue
 from cq.observers.jobs import Job
 from cq.observers.membership import BEAT_SECONDS, MEASURE, ROLES, Membership, Report
@@ -110,6 +111,7 @@ class Worker:
         self._next_look = 0.0
         self._next_resumption = math.inf  # when a pause ends by itself
         self._given, self._overdue = Given(), Overdue()
+        self._gathering = Gathering()
         self._steps = 0  # of tasks, until the latest beat
         self._taken: list[Job] = []  # jobs that are neither watched nor run yet
         self._is_scanning = False  # whether there are more tasks than watches
@@ -336,12 +338,15 @@ class Worker:
             room = MOST_WATCHES - sum(not job.watch.is_free for job in self._work.jobs)
         notified, watches = look(self.db, waiting, room)
         for job in notified:
-            self._runner.submit(job)
+            self._woken(job)
         for job, watch in watches:
-            submit = partial(self._runner.submit, job)
-            job.watch.hold(watch, submit, partial(submit, _REST_SECONDS))
+            job.watch.hold(watch, partial(self._woken, job), partial(self._runner.submit, job, _REST_SECONDS))
             if not job.owned:
                 job.watch.cancel()
+
+    def _woken(self, job: Job) -> None:
+        """There is work for a job."""
+        self._runner.submit(job, self._gathering.left(job))
 
     def _after(self, job: Job) -> None:
         """A job is done, or was left while it ran."""
@@ -362,6 +367,7 @@ class Worker:
         if not (job.owned or job.is_guest) or self._stopping.is_set():
             return DONE
         job.is_fresh = False
+        begun = machine.monotonic()
         try:
             seconds = job.task.run()
         except (CodeMismatch, QueueNotConfigured):
@@ -370,6 +376,8 @@ class Worker:
         except Paused:
             self._outdated()
             return DONE if self._draining else _REST_SECONDS
+        finally:
+            self._gathering.ran(job, begun)
         job.failures = job.failures + 1 if job.task.problem else 0
         return DONE if job.failures and not job.owned else seconds  # the owner tries again
 
