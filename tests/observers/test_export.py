@@ -37,6 +37,7 @@ from tests.observers.exporthelpers import (
     tasks,
     waits,
 )
+from tests.test_queue import Calls
 
 KEYS = st.one_of(
     st.text(max_size=9), st.integers(), st.binary(max_size=9), st.tuples(st.text(max_size=3), st.integers())
@@ -77,6 +78,16 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(db: Any, name: 
         add(db, name, ("ok", 1), pair)
 
     assert waits(db, name) == 0
+
+
+def test_changes_are_added_blindly_a_row_and_a_notification_for_each_bucket(db: Any, name: str) -> None:
+    """However many changes: they share rows of up to 8 kB."""
+    observe = export.observer(cq.configure(db, name), {}, 1)
+    tr = Calls(db.create_transaction())
+
+    observe(tr, [cq.Change(f"key {number}", number, number + 1) for number in range(1_000)])
+
+    assert tr.made == ["set_versionstamped_key", "set_versionstamped_value"] * BUCKETS
 
 
 def test_adds_never_conflict_with_each_other_or_with_an_exporter(db: Any, name: str) -> None:
