@@ -24,6 +24,7 @@ TABLES_REMEMBERED: Final = 64
 """How many tables of each kind are kept as they were described, by dialect: SQLAlchemy compiles anew for new ones."""
 
 _INT64: Final = 1 << 63
+_PLAIN: Final = frozenset(("str", "int", "bytes", "bool", "float"))
 
 
 class CannotConvert(CqError):
@@ -85,9 +86,9 @@ class Dialect(ABC):
 
     def to_sql(self, kind: str, value: Any) -> Any:
         """A part of a key, or a value, as a parameter; raises `CannotConvert`."""
+        if kind in _PLAIN:
+            return self.checked(value)
         match kind:
-            case "str" | "int" | "bytes" | "bool" | "float":
-                return self.checked(value)
             case "decimal":
                 return self.decimal(value)
             case "datetime":
@@ -108,7 +109,8 @@ class Dialect(ABC):
     def text(self, value: str) -> str:
         """A text, if it is one."""
         try:
-            value.encode()
+            if not value.isascii():
+                value.encode()
         except UnicodeEncodeError as error:
             raise CannotConvert(f"a text that is not Unicode: {error.reason}") from None
         return value
@@ -137,13 +139,12 @@ class Dialect(ABC):
     def check_key(self, parts: Sequence[Any]) -> None:
         """Raises `CannotConvert` for a key that the primary key's index does not take."""
         most = self.max_key_bytes
-        if most is None or 4 * sum(len(part) for part in parts if isinstance(part, str | bytes)) <= most:
+        if most is None:
+            return
+        texts = [part for part in parts if isinstance(part, (str, bytes))]
+        if 4 * sum(map(len, texts)) <= most:
             return  # a character has at most four bytes
-        size = sum(
-            len(part.encode() if isinstance(part, str) else part)
-            for part in parts
-            if isinstance(part, str | bytes)
-        )
+        size = sum(len(text.encode() if isinstance(text, str) else text) for text in texts)
         if size > most:
             raise CannotConvert(f"a key of {size:,} bytes exceeds the {most:,} of {self.name}'s index")
 

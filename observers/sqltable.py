@@ -71,7 +71,11 @@ class DefaultLayout(Layout):
         return {"value": dialect.value_type(self._value.name)}
 
     def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
-        parts = key if self._key.is_tuple else (key,)
+        if not self._key.is_tuple:
+            part = dialect.to_sql(self._key.parts[0], key)
+            dialect.check_key((part,))
+            return {self._names[0]: part}
+        parts = key
         if not isinstance(parts, tuple) or len(parts) != len(self._names):
             raise CannotConvert(f"the key {key!r} is not of the type {self._key}")
         converted = [dialect.to_sql(kind, part) for kind, part in zip(self._key.parts, parts, strict=True)]
