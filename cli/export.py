@@ -14,7 +14,7 @@ from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store
 from cq.cli.output import as_word, note, print_json, print_table, progress
 from cq.exportkeys import ExportKeys
 from cq.jsonvalues import to_json
-from cq.observers.exportrows import decoded_key
+from cq.observers.exportrows import decoded_keys
 from cq.observers.exports import Export, find_export
 from cq.observers.exportstate import entries_aside
 from cq.observers.exportstatus import ExportStatus, export_queues, export_status
@@ -194,7 +194,7 @@ def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
     db = open_store(store)
     transact(db, lambda tr: export_queues(tr, queue))  # raises unless there is such a queue
     rows = (
-        (None if each.encoded_key is None else decoded_key(each.encoded_key), each.value, each.error)
+        (None if each.encoded_key is None else decoded_keys([each.encoded_key])[0], each.value, each.error)
         for each in entries_aside(db, ExportKeys(queue))
     )
     if json:

@@ -16,7 +16,7 @@ from cq.changes import Change, ObserverFunction
 from cq.config import QueueConfig
 from cq.exportkeys import ExportKeys
 from cq.keys import INCOMPLETE_VERSIONSTAMP, bucket_of
-from cq.observers.exportrows import Entry, encoded_key, pack
+from cq.observers.exportrows import Entry, encoded_keys, pack
 from cq.store.api import Transaction
 
 __all__ = ["BUCKETS", "Entry", "ExportQueue", "observer"]
@@ -59,8 +59,8 @@ class ExportQueue:
     def add_many(self, tr: Transaction, pairs: Iterable[tuple[Any, Any]]) -> None:
         """`add` for each (key, value) in order; cheaper, as many entries share a row. Errors as for `add`."""
         buckets: dict[int, list[tuple[bytes, Any]]] = {}
-        for key, value in pairs:
-            encoded = encoded_key(key)
+        pairs = list(pairs)
+        for encoded, (_, value) in zip(encoded_keys([key for key, _ in pairs]), pairs, strict=True):
             buckets.setdefault(bucket_of(encoded, BUCKETS), []).append((encoded, value))
         packed = {bucket: pack(entries) for bucket, entries in buckets.items()}
         for bucket, rows in packed.items():

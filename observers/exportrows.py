@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,7 @@ _NUMBERS: Final = frozenset(
     (int, float, bool, type(None))
 )  # which CBOR always carries, ints of 64 bits at least
 _NUMBER_BYTES: Final = 9
+_PLAIN_KEYS: Final = frozenset((str, int, bytes))
 _WHOLE: Final = b"\x00"
 _PIECE: Final = b"\x01"
 _LAST_PIECE: Final = b"\x02"
@@ -52,6 +54,11 @@ class Entry(NamedTuple):
     value: Any
     sequence: bytes
     encoded_key: bytes
+
+
+_entry: Final = partial(
+    tuple.__new__, Entry
+)  # as `Entry(...)`, of a tuple, without a call of Python's for each
 
 
 class Broken(NamedTuple):
@@ -148,12 +155,22 @@ def encoded_key(key: Any) -> bytes:
     return data
 
 
-def decoded_key(data: bytes) -> Any:
-    """The inverse of `encoded_key`; CBOR makes a list of a tuple."""
-    if type(data) is not bytes:
+def encoded_keys(keys: Sequence[Any]) -> list[bytes]:
+    """Keys of entries in CBOR; raises as `encoded_key` does."""
+    try:
+        data = list(map(cbor2.dumps, keys)) if _PLAIN_KEYS.issuperset(map(type, keys)) else []
+    except Exception:  # noqa: BLE001 - a text that is not Unicode: found, and said, below
+        data = []
+    if data and max(map(len, data)) <= codec.MAX_KEY_BYTES:
+        return data
+    return list(map(encoded_key, keys))
+
+
+def decoded_keys(encoded: Sequence[Any]) -> list[Any]:
+    """The inverse of `encoded_keys`; CBOR makes lists of tuples. Raises `CorruptData`."""
+    if set(map(type, encoded)) != {bytes}:
         raise CorruptData("a key that is not encoded")
-    key = codec.decode(data)
-    return tuple(key) if isinstance(key, list) else key
+    return [tuple(key) if type(key) is list else key for key in codec.decode_all(encoded)]
 
 
 def read_waiting(
@@ -206,8 +223,10 @@ def unpack(found: Waiting, pieces: Sequence[tuple[bytes, bytes]]) -> None:
         if not isinstance(content, list) or len(content) % 2 or not content:
             raise CorruptData(f"the exported row {first.hex()} holds no entries")
         encoded = content[::2]
-        keys = list(map(decoded_key, encoded))
-        entries = list(map(Entry, keys, content[1::2], sequences_from(first, len(keys)), encoded))
+        sequences = sequences_from(first, len(encoded))
+        entries = list(
+            map(_entry, zip(decoded_keys(encoded), content[1::2], sequences, encoded, strict=True))
+        )
     except CorruptData as error:
         found.broken.append(Broken(first, data, str(error)))
         return

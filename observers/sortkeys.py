@@ -24,10 +24,9 @@ def to_sort_key(key_type: KeyType, key: Any) -> bytes:
     >>> to_sort_key(KeyType.parse((str, int)), ("a", 3))
     b'a\\x00\\x01\\x80\\x01\\x03'
     """
-    parts = key if key_type.is_tuple else (key,)
-    before = [_part(part) for part in parts[:-1]]
-    last = parts[-1]
-    return b"".join(before) + (_int(last) if isinstance(last, int) else _plain(last))
+    if not key_type.is_tuple:
+        return _last(key)
+    return b"".join(map(_part, key[:-1])) + _last(key[-1])
 
 
 def from_sort_key(key_type: KeyType, data: bytes) -> Any:
@@ -43,6 +42,10 @@ def from_sort_key(key_type: KeyType, data: bytes) -> Any:
     except (ValueError, IndexError) as error:
         raise CorruptData(f"not a sort key of type {key_type}: {data[:40]!r}") from error
     return tuple(parts) if key_type.is_tuple else parts[0]
+
+
+def _last(part: Any) -> bytes:
+    return _int(part) if isinstance(part, int) else _plain(part)
 
 
 def _part(part: Any) -> bytes:

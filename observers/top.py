@@ -125,14 +125,12 @@ def place_of(key: Any, value: Any, score: ScoreFunction | None, group: GroupFunc
     if group is not None and name is None:
         return None
     try:
-        return Place(_checked_group(name), descending(number), number)
+        return Place(None if group is None else _checked_group(name), descending(number), number)
     except InvalidData as error:
         raise type(error)(f"key {codec.brief(key)}: {error}") from None
 
 
-def _checked_group(group: object) -> str | None:
-    if group is None:
-        return None
+def _checked_group(group: object) -> str:
     try:
         size = len(group.encode()) if isinstance(group, str) else 0
     except UnicodeEncodeError:  # a lone surrogate
@@ -179,12 +177,12 @@ class Index:
         moves = [move for change in changes if (move := self._move(change))]
         counts: Counter[bytes] = Counter()
         groups: dict[str | None, None] = {}
-        for sort_key, old, new in moves:
+        for sort_key, old, new, entry in moves:
             if old is not None:
                 tr.clear(self.entry(old, sort_key))
                 groups[old.group] = None
             if new is not None:
-                tr.set(self.entry(new, sort_key), codec.encode(new.score))
+                tr.set(entry, codec.encode(new.score))
                 groups[new.group] = None
             self._count(counts, old, new)
         for key, difference in counts.items():
@@ -194,8 +192,8 @@ class Index:
         if groups:
             tr.set_versionstamped_value(self.keys.notification, INCOMPLETE_VERSIONSTAMP)
 
-    def _move(self, change: Change) -> tuple[bytes, Place | None, Place | None] | None:
-        """Sort key, and where the entry stood and is to stand; None when that is the same."""
+    def _move(self, change: Change) -> tuple[bytes, Place | None, Place | None, bytes] | None:
+        """Sort key, where the entry stood and is to stand, and its key then; None when that is the same."""
         old = self.place(change.key, change.old)
         new = self.place(change.key, change.new)
         if old is None or new is None:
@@ -204,12 +202,13 @@ class Index:
         elif old.place == new.place and old.group == new.group:
             return None
         sort_key = to_sort_key(self._key_type, change.key)
-        if new is not None and (size := len(self.entry(new, sort_key))) > MAX_ENTRY_BYTES:
+        entry = b"" if new is None else self.entry(new, sort_key)
+        if len(entry) > MAX_ENTRY_BYTES:
             raise TooLarge(
-                f"key {codec.brief(change.key)}: with group and score an entry of {size:,} bytes exceeds the limit "
-                f"of {MAX_ENTRY_BYTES:,}"
+                f"key {codec.brief(change.key)}: with group and score an entry of {len(entry):,} bytes exceeds the "
+                f"limit of {MAX_ENTRY_BYTES:,}"
             )
-        return sort_key, old, new
+        return sort_key, old, new, entry
 
     def _count(self, counts: Counter[bytes], old: Place | None, new: Place | None) -> None:
         """Note that an entry has come, gone or moved: what old and new place share stays as it is."""
