@@ -184,14 +184,12 @@ class Emitter:
         self._take_back()
         self._closing.set()
         last = self._buffer.seal()
-        if last is None:
-            return
-        if not last.done.wait(self.timeout):
-            self._buffer.give_up(
-                TimeoutError(self._buffer.latest_failure or f"not done within {self.timeout:g} s")
-            )
-        if not self._is_durable:
-            self._check(last)
+        if last is not None and not last.done.wait(self.timeout):
+            reason = TimeoutError(self._buffer.latest_failure or f"not done within {self.timeout:g} s")
+            left = self._buffer.give_up(reason)
+            if left and not self._is_durable:
+                count, is_unknown = sum(each.count for each in left), any(each.in_doubt for each in left)
+                raise self._failure(count, is_unknown, reason) from reason
 
     def statistics(self) -> EmitterStatistics:
         """What it has done so far."""
@@ -234,11 +232,12 @@ class Emitter:
 
     def _check(self, flush: Flush) -> None:
         """Raises what has become of a flush that was given up."""
-        if flush.error is None:
-            return
-        fate = "they may count all the same" if flush.in_doubt else "none of them counts"
-        what = f"{flush.count:,} increments that were to be committed together are given up, {fate}"
-        raise FlushFailed(self._told(what, flush.error), flush.in_doubt) from flush.error
+        if flush.error is not None:
+            raise self._failure(flush.count, flush.in_doubt, flush.error) from flush.error
+
+    def _failure(self, count: int, is_unknown: bool, error: Exception) -> FlushFailed:
+        fate = "they may count all the same" if is_unknown else "none of them counts"
+        return FlushFailed(self._told(f"{count:,} increments are given up, {fate}", error), is_unknown)
 
     def _told(self, what: str, why: object) -> str:
         return f"emitter of queue {self.queue.name!r}: {what}" + (f": {why}" if str(why) else "")

@@ -217,14 +217,16 @@ class EmitterBuffer:
                 self._totals["flushes"] += 1
                 self._totals["keys"] += keys
 
-    def give_up(self, error: Exception) -> None:
-        """Wait no longer for what was taken."""
+    def give_up(self, error: Exception) -> list[Flush]:
+        """Wait no longer for what was taken; the flushes that were not done."""
         with self.lock:
             self._is_given_up = True
             if self._is_trying and self._flushes:
                 self._flushes[0].in_doubt = True  # it may be committed yet
-            for flush in list(self._flushes):
+            left = list(self._flushes)
+            for flush in left:
                 self._settle(flush, error)
+            return left
 
     def _settle(self, flush: Flush, error: Exception | None) -> bool:
         """A flush is done: tell those who wait, and count its increments; False if that has been done."""

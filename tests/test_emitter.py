@@ -215,7 +215,7 @@ def test_durable_callers_are_told_of_their_flush(db: Any, name: str) -> None:
     with cq.Emitter(queue, db) as emitter:
         queue.failure = full
         with pytest.raises(
-            cq.FlushFailed, match=r"1 increments .* given up, none of them counts: .* full"
+            cq.FlushFailed, match=r"1 increments are given up, none of them counts: .* full"
         ) as told:
             emitter.emit("k")
         assert isinstance(told.value.__cause__, cq.QueueFull)

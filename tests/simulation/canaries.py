@@ -9,6 +9,9 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq import batch, combining, config, packing, purging, queue, reporting
+from cq.emitter import Emitter
+from cq.emitterbuffer import EmitterBuffer
+from cq.gathering import Flush
 from cq.keys import QueueKeys
 from cq.observers import arming, exporting, sql, top, worker
 from cq.observers.handing import Overdue
@@ -244,6 +247,45 @@ def sleeps_for_ever() -> Iterator[None]:
         yield
 
 
+def flushes_without_an_operation_id() -> Any:
+    """A flush whose answer gets lost is committed again."""
+    add = Emitter._add
+
+    def without(self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
+        flush.operation, flush.in_doubt = None, False  # type: ignore[assignment]
+        add(self, tr, flush, updates)
+
+    return patch.object(Emitter, "_add", without)
+
+
+def tells_callers_too_early() -> Any:
+    """A durable call returns before its flush is committed."""
+    durable = property(lambda self: False, lambda self, value: None)
+    return patch.object(Emitter, "_is_durable", durable, create=True)
+
+
+def drops_what_fails() -> Any:
+    """A flush that fails is taken for committed."""
+    return patch.object(EmitterBuffer, "fail_try", lambda self, flush, error: self.commit(flush, 0, 0.0))
+
+
+def holds_more_than_was_said() -> Any:
+    """An emitter takes what it has no room for."""
+    take = EmitterBuffer.take
+
+    def without_limit(self: EmitterBuffer, increments: Any) -> Any:
+        self._at_most = 1_000_000
+        return take(self, increments)
+
+    return patch.object(EmitterBuffer, "take", without_limit)
+
+
+def says_that_nothing_counts() -> Any:
+    """An emitter forgets that a try may have been committed."""
+    doubt = property(lambda self: False, lambda self, value: None)
+    return patch.object(Flush, "in_doubt", doubt, create=True)
+
+
 CANARIES: Final[dict[Canary, int]] = {
     forgets_to_clear_rows: 5,
     clears_too_many_rows: 20,
@@ -268,6 +310,11 @@ CANARIES: Final[dict[Canary, int]] = {
     leaves_old_scores: 10,
     never_misses_the_dead: 60,
     sleeps_for_ever: 20,
+    flushes_without_an_operation_id: 60,
+    tells_callers_too_early: 60,
+    drops_what_fails: 60,
+    holds_more_than_was_said: 60,
+    says_that_nothing_counts: 100,
 }
 """{canary: within how many seeds, from 0 on, it is caught}."""
 

@@ -30,7 +30,7 @@ from tests.simulation.world import TABLE, TOP, World
 END_SECONDS: Final = 300.0
 """How long after the last fault everything must be done."""
 CONVERGE_SECONDS: Final = 60.0
-BEGINNERS: Final = ("add", "change", "restart")
+BEGINNERS: Final = ("add", "emit", "change", "restart")
 """The tasks of those who begin something new."""
 _LOOK_SECONDS: Final = 1.0
 
@@ -58,7 +58,8 @@ def end(world: World) -> None:
 
 
 def _finish(world: World, process: Any) -> None:
-    """Try again all that was begun with an operation id."""
+    """Close the emitters, and try again all that was begun with an operation id."""
+    world.emitters.close()
     while world.adders.operations:
         world.adders.add(process, next(iter(world.adders.operations.values())))
 
@@ -84,8 +85,8 @@ def _begun(world: World) -> str:
 
 def _left(world: World) -> str:
     """What is not done yet."""
-    if world.adders.operations:
-        return f"operations {sorted(world.adders.operations)}"
+    if open_yet := [*map(str, world.emitters.running.values()), *sorted(world.adders.operations)]:
+        return f"emitters and operations {open_yet}"
     tr = world.inner.create_transaction().snapshot
     for name in world.models:
         queue = QueueKeys(name)
@@ -156,6 +157,7 @@ def _not_shared(world: World) -> str:
 
 def check(world: World) -> None:
     """Compare what is stored with the model. Raises `Violation`."""
+    world.emitters.check()
     may_set_aside = bool(MAY_SET_ASIDE & world.plan.on)
     for name, model in world.models.items():
         stored = dict(cq.CombineQueue(name).scan(world.inner))

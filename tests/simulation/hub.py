@@ -228,6 +228,10 @@ class SimMachine(Machine):
             raise RuntimeError("a thread is started by a task")
         self.hub.start(task.process, name, target)
 
+    def at_exit(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Simulated processes die, or close what they have opened."""
+        return lambda: None
+
     def token_bytes(self, count: int) -> bytes:
         return self.hub.rng.randbytes(count)
 

@@ -18,6 +18,7 @@ from cq.observers.top import top
 from cq.store.embedded import Database
 from tests.simulation.actors import Adders, Administrator, Workers
 from tests.simulation.application import SUMS, TEXTS, app
+from tests.simulation.emitting import Emitters, Flushed
 from tests.simulation.hub import Hub, Process, SimMachine
 from tests.simulation.model import Added, Feed, QueueModel, Reported, Shaped, Violation
 from tests.simulation.plan import Plan
@@ -77,6 +78,7 @@ class World:
         self.hub.on_freeze = self._freeze
         self.connections = Connections(self)
         self.adders, self.workers, self.administrator = Adders(self), Workers(self), Administrator(self)
+        self.emitters = Emitters(self)
 
     def begin(self) -> None:
         """Make the queues, and start everybody."""
@@ -99,6 +101,8 @@ class World:
         for _ in range(self.rng.randint(1, 3)):
             self.workers.start()
         self.administrator.start()
+        if "emitters" in self.plan:
+            self.emitters.start()
         self.hub.start(self.sky, "jump", self._jump)
 
     def happens(self, what: str, most: float) -> bool:
@@ -204,15 +208,21 @@ class World:
             self._last_shape = version
             notes += [tr.database.shape_note] if tr.database.shape_note else []
         for note in notes:
-            model = self.models[note.queue]
-            if isinstance(note, Added):
-                model.add(version, note)
-            elif isinstance(note, Shaped):
-                self._log_shape(model, version, note)
-            elif isinstance(note, Reported):
-                if (note.queue, note.observer) == (TEXTS, "anchor"):
-                    self.feed.added[note.key].append(note.new)
-                model.report(tr.read_version, note)
+            if isinstance(note, Flushed):
+                note.account.commit(note)
+            else:
+                self._log_note(tr, version, note)
+
+    def _log_note(self, tr: FaultyTransaction, version: int, note: Added | Shaped | Reported) -> None:
+        model = self.models[note.queue]
+        if isinstance(note, Added):
+            model.add(version, note)
+        elif isinstance(note, Shaped):
+            self._log_shape(model, version, note)
+        else:
+            if (note.queue, note.observer) == (TEXTS, "anchor"):
+                self.feed.added[note.key].append(note.new)
+            model.report(tr.read_version, note)
 
     def _log_shape(self, model: QueueModel, version: int, note: Shaped) -> None:
         if note.purged:

@@ -1,0 +1,225 @@
+"""Processes that add through emitters, and what each of these may lose, and what not."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import cq
+from tests.simulation.application import BAD_KEY, CONCATENATE, SUMS, TEXTS
+from tests.simulation.hub import Process
+from tests.simulation.model import Added, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+CLOSE_SECONDS: Final = 30.0
+"""How long after the last fault an emitter can take to commit what it holds."""
+_TASKS: Final = 2
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """An emitter has added these updates, in this order."""
+
+    account: Account = field(repr=False)
+    updates: tuple[tuple[str, Any], ...]
+    once: str | None
+
+
+class Account:
+    """What one emitter was given, and what of that is committed.
+
+    Increments are told apart by their texts, each of which occurs once. Those of sums are all by 1: of these it is
+    only known how many there are.
+
+    Attributes:
+        taken: what a call has returned for; in `durable` mode that is to be committed.
+        refused: what a call has said that it never counts.
+        is_flushed: whether the emitter has said that all it has taken is committed.
+    """
+
+    def __init__(self, name: str, mode: str, at_most: int) -> None:
+        self.name = name
+        self.mode = mode
+        self.at_most = at_most
+        self.given: Counter[Any] = Counter()
+        self.taken: Counter[Any] = Counter()
+        self.refused: Counter[Any] = Counter()
+        self.is_flushed = False
+        self.committed: Counter[Any] = Counter()
+        self._last: dict[tuple[str, int], int] = defaultdict(int)
+        self._task: dict[str, int] = {}
+        self._ids: set[str] = set()
+
+    def give(self, task: int, updates: list[tuple[str, Any]]) -> list[Any]:
+        """Note what a task is about to emit; what it is called here."""
+        found = [update if isinstance(update, str) else key for key, update in updates]
+        self.given.update(found)
+        self._task.update((each, task) for each in found)
+        return found
+
+    def commit(self, note: Flushed) -> None:
+        """A flush is committed; of its tries the first counts. Raises `Violation`."""
+        if note.once in self._ids:
+            return
+        if note.once is not None:
+            self._ids.add(note.once)
+        for key, update in note.updates:
+            if isinstance(update, str):
+                for piece in update.split(".")[:-1]:
+                    self._commit_text(key, f"{piece}.")
+            else:
+                self.committed[key] += update
+
+    def _commit_text(self, key: str, text: str) -> None:
+        task, number = self._task[text], int(text[:-1])
+        self.committed[text] += 1
+        if number <= self._last[key, task] and self.committed[text] == 1:
+            raise Violation(f"{self.name}: {text!r} of {key!r} is committed after what was emitted later")
+        self._last[key, task] = number
+
+    def check(self) -> None:
+        """Raises `Violation` when more is lost than may be, or anything counts that must not."""
+        if more := self.committed - (self.given - self.refused):
+            raise Violation(f"{self.name}: committed more than was emitted: {more}")
+        lost = self.taken - self.committed
+        may_lose = 0 if self.mode == "durable" or self.is_flushed else self.at_most
+        if lost.total() > may_lose:
+            raise Violation(f"{self.name}: lost {lost}, where {may_lose} may be")
+
+
+class _Noting(cq.CombineQueue):
+    """A queue that notes what an emitter adds to it."""
+
+    def __init__(self, name: str, account: Account) -> None:
+        super().__init__(name, combiner=CONCATENATE if name == TEXTS else None)
+        self.account = account
+
+    def add(self, tr: Any, updates: Any, once: str | bytes | None = None) -> None:
+        super().add(tr, updates, once)
+        pairs = tuple(updates.items() if isinstance(updates, Mapping) else updates)
+        operation = once.hex() if isinstance(once, bytes) else once
+        tr.notes += [Added(self.name, pairs, operation), Flushed(self.account, pairs, operation)]
+
+
+class Emitters:
+    """The processes with emitters.
+
+    Attributes:
+        running: the emitters that are to be closed yet, with their processes.
+        accounts: of all that there have been.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.hub.rng
+        self.running: dict[cq.Emitter, Process] = {}
+        self.accounts: list[Account] = []
+        self.pause = world.plan.rng("emitters").choice((0.01, 0.1, 0.5))
+        self._texts = 0
+
+    def start(self) -> None:
+        """Another process."""
+        process = self.world.process("emitter")
+        process.reborn = self.start
+        self.world.hub.start(process, "emit", lambda: self._run(process))
+
+    def close(self) -> None:
+        """Close them all, now that nothing goes wrong any more: nothing of what they hold may be lost."""
+        for emitter in list(self.running):
+            emitter.timeout = CLOSE_SECONDS
+            self._close(emitter)
+
+    def check(self) -> None:
+        """Raises `Violation`."""
+        for account in self.accounts:
+            account.check()
+
+    def _run(self, process: Process) -> None:
+        """Emit by one emitter after the other; the last one is left open."""
+        while not self.world.is_calm:
+            emitter = self._made(process)
+            for task in range(1, _TASKS):
+                self.world.hub.start(process, "emit", lambda task=task: self._emit(emitter, task))  # type: ignore[misc]  # noqa: B023
+            self._emit(emitter, 0)
+            if not self.world.is_calm:
+                self._close(emitter)
+
+    def _made(self, process: Process) -> cq.Emitter:
+        rng = self.rng
+        name, mode, at_most = (
+            rng.choice((TEXTS, SUMS)),
+            rng.choice(("durable", "fast")),
+            rng.choice((1, 5, 30)),
+        )
+        account = Account(f"{process} {mode} {len(self.accounts)}", mode, at_most)
+        while True:
+            try:
+                emitter = cq.Emitter(
+                    _Noting(name, account),
+                    self.world.db(process),
+                    mode=mode,
+                    every=rng.choice((0.01, 1.0)),
+                    at_most=at_most,
+                    timeout=rng.choice((0.5, 20.0)),
+                )
+                break
+            except Exception as error:
+                if type(error).__name__ != "FDBError":
+                    raise
+        self.accounts.append(account)
+        self.running[emitter] = process
+        process.on_death.append(lambda: self.running.pop(emitter, None))
+        return emitter
+
+    def _emit(self, emitter: cq.Emitter, task: int) -> None:
+        """Emit for a while."""
+        end = self.world.hub.clock + self.rng.expovariate(1 / 5)
+        while not self.world.is_calm and self.world.hub.clock < end:
+            self.world.hub.wait(self.rng.expovariate(1 / self.pause))
+            self._emit_some(emitter, task)
+
+    def _emit_some(self, emitter: cq.Emitter, task: int) -> None:
+        assert isinstance(emitter.queue, _Noting)
+        account = emitter.queue.account
+        updates = [
+            self._drawn(emitter.queue.name) for _ in range(self.rng.choice((1, 1, min(3, account.at_most))))
+        ]
+        given = account.give(task, updates)
+        try:
+            if len(updates) == 1:
+                emitter.emit(*updates[0])
+            else:
+                emitter.emit_many(updates)
+        except (cq.EmitterFull, cq.EmitterClosed):
+            account.refused.update(given)
+        except cq.FlushFailed as error:
+            if not error.is_unknown:
+                account.refused.update(given)
+        else:
+            account.taken.update(given)
+
+    def _drawn(self, queue: str) -> tuple[str, Any]:
+        key = self.rng.choice(self.world.adders.keys)
+        if queue == SUMS:
+            return key, 1
+        if "bad keys" in self.world.plan and self.rng.random() < 0.1:
+            key = BAD_KEY
+        self._texts += 1
+        return key, f"{9_000_000 + self._texts}."
+
+    def _close(self, emitter: cq.Emitter) -> None:
+        assert isinstance(emitter.queue, _Noting)
+        was_calm = self.world.is_calm
+        try:
+            emitter.close()
+        except cq.FlushFailed as error:
+            self.world.trace("gives up:", error)
+            if was_calm:
+                raise
+        else:
+            emitter.queue.account.is_flushed = True
+        self.running.pop(emitter, None)
