@@ -116,7 +116,7 @@ class Flush:
         self.operation = machine.token_bytes(OPERATION_BYTES)
         self.begun = machine.monotonic()
         self.in_doubt = False
-        self.done = machine.event()
+        self.done = machine.latch()
         self.error: Exception | None = None
         self._intake = intake
         self._others: dict[Any, list[Increment]] = {}

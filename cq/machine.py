@@ -16,6 +16,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
+class Latch:
+    """An event that many threads wait for and that is set once: each lets the next one through.
+
+    It costs a waiter much less than `threading.Event`, and those who are let through do not jostle for one lock.
+    """
+
+    __slots__ = ("_gate", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Let all through; to be called once."""
+        self._is_set = True
+        self._gate.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, for so many seconds at most; whether it is."""
+        if not self._is_set and self._gate.acquire(timeout=-1 if timeout is None else timeout):
+            self._gate.release()
+        return self._is_set
+
+
 class Machine:
     """The real one."""
 
@@ -34,6 +62,10 @@ class Machine:
     def event(self) -> threading.Event:
         """What threads wait for."""
         return threading.Event()
+
+    def latch(self) -> Latch:
+        """What many threads wait for once."""
+        return Latch()
 
     def condition(self) -> threading.Condition:
         """What threads wait for, with its lock. Plain locks need no seam: none is held while anything is waited for."""
@@ -86,6 +118,10 @@ def sleep(seconds: float) -> None:
 
 def event() -> threading.Event:
     return _used[-1].event()
+
+
+def latch() -> Latch:
+    return _used[-1].latch()
 
 
 def condition() -> threading.Condition:

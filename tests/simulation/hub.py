@@ -219,6 +219,9 @@ class SimMachine(Machine):
     def event(self) -> Any:
         return SimEvent(self.hub)
 
+    def latch(self) -> Any:
+        return SimEvent(self.hub)
+
     def condition(self) -> Any:
         return SimCondition(self.hub)
 
