@@ -267,7 +267,7 @@ class Committer:
         except sqlite3.Error as error:
             self._in_doubt = not is_unwritten(error)
             raise
-        log.append(Group(work.version, list(work.keys), work.ranges, len(written)))
+        log.append(Group(work.version, work.keys, work.ranges, len(written)))
         self._wal.wrote(len(work.keys), len(written) + sum(request.size for request in group))
         return codes
 

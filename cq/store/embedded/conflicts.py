@@ -73,23 +73,26 @@ class Group:
 
     __slots__ = ("_sorted", "bytes", "keys", "ranges", "version")
 
-    def __init__(self, version: int, keys: list[bytes], ranges: list[Range], size: int) -> None:
+    def __init__(self, version: int, keys: set[bytes], ranges: list[Range], size: int) -> None:
         self.version = version
         self.keys = keys
         self.ranges = ranges
         self.bytes = size
-        self._sorted = False
+        self._sorted: list[bytes] = []
 
     def sorted_keys(self) -> list[bytes]:
         """The keys in order."""
-        if not self._sorted:
-            self.keys.sort()
-            self._sorted = True
-        return self.keys
+        if len(self._sorted) != len(self.keys):
+            self._sorted = sorted(self.keys)
+        return self._sorted
 
 
 class ConflictLog:
-    """The log in memory. Only the committer that leads uses it."""
+    """The log in memory. Only the committer that leads uses it.
+
+    There is no index of all keys: nearly all transactions have read little, or lately, and are compared with the
+    groups since. Keeping one would cost every commit more than it could save the few others.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -97,7 +100,6 @@ class ConflictLog:
     def _reset(self) -> None:
         self.last = 0
         self._groups: deque[Group] = deque()
-        self._latest: dict[bytes, int] = {}  # the last version that wrote a key
         self._keys = 0
         self._bytes = 0
 
@@ -111,13 +113,13 @@ class ConflictLog:
             "SELECT version, writes FROM commits WHERE version > ? ORDER BY version", (self.last,)
         )
         for version, row in rows.fetchall():
-            self.append(Group(version, *decode(row), len(row)))
+            keys, ranges = decode(row)
+            self.append(Group(version, set(keys), ranges, len(row)))
 
     def append(self, group: Group) -> None:
         """Add the latest version."""
         self.last = group.version
         self._groups.append(group)
-        self._latest.update(dict.fromkeys(group.keys, group.version))
         self._keys += len(group.keys)
         self._bytes += group.bytes
 
@@ -127,12 +129,11 @@ class ConflictLog:
             return 0
         if read_version < self._groups[0].version:
             return TRANSACTION_TOO_OLD
-        latest = self._latest
-        if any(latest.get(key, 0) > read_version for key in reads.keys):
-            return NOT_COMMITTED
         for group in reversed(self._groups):
             if group.version <= read_version:
                 break
+            if not reads.keys.isdisjoint(group.keys):
+                return NOT_COMMITTED
             if (reads.ranges or group.ranges) and overlaps(reads, group.sorted_keys(), group.ranges):
                 return NOT_COMMITTED
         return 0
@@ -144,16 +145,11 @@ class ConflictLog:
         """
         before = self._groups[0].version
         while len(self._groups) > 1 and self._surplus(self._groups[1].version <= now - KEPT_VERSIONS):
-            self._forget(self._groups.popleft())
+            gone = self._groups.popleft()
+            self._keys -= len(gone.keys)
+            self._bytes -= gone.bytes
         first = self._groups[0].version
         return first if first != before else None
 
     def _surplus(self, old: bool) -> bool:
         return old or self._keys > KEPT_KEYS or self._bytes > KEPT_BYTES
-
-    def _forget(self, group: Group) -> None:
-        self._keys -= len(group.keys)
-        self._bytes -= group.bytes
-        for key in group.keys:
-            if self._latest.get(key) == group.version:
-                del self._latest[key]
