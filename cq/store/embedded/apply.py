@@ -1,22 +1,26 @@
 """Applying the writes of a group of transactions to the table.
 
-Values are gathered first and written sorted, in one statement for all, which SQLite does several times as fast as
-one by one. A clear of a range works on the table at once, so what was gathered before it in the range is dropped.
+Values are gathered first and written sorted, many with each statement: SQLite does so several times as fast as one by
+one, and each call into it is an occasion for all other threads to take the interpreter away. A clear of a range works
+on the table at once, so what was gathered before it in the range is dropped.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from itertools import chain
 
 from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, apply, stamp, stamp_at
 from .changes import CLEAR_RANGE, Changes, Mutation
 from .stamped import StampedKey
 
 _FEW = 64
+_ROWS = 32
 
 _GET = "SELECT v FROM kv WHERE k = ?"
 _PUT = "INSERT OR REPLACE INTO kv VALUES (?, ?)"
+_PUT_ROWS = _PUT + ", (?, ?)" * (_ROWS - 1)
 _DELETE = "DELETE FROM kv WHERE k = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE k >= ? AND k < ?"
 
@@ -30,12 +34,10 @@ class Applier:
 
     def apply(self, changes: Changes, versionstamp: bytes) -> list[bytes]:
         """Apply one transaction; the keys that got their versionstamp."""
-        if changes.plain:
-            stamped = []
-            self._values.update(changes.values)
-        else:
-            stamped = self._mutate(changes.mutations(), versionstamp)
+        stamped = self._mutate(changes.before_values(), versionstamp)
         values = self._values
+        values.update(changes.values)
+        stamped += self._mutate(changes.after_values(), versionstamp)
         for write in changes.stamped:
             if isinstance(write, StampedKey):
                 key = stamp_at(write.param, write.start, versionstamp)
@@ -52,8 +54,15 @@ class Applier:
         if gone:
             self._connection.executemany(_DELETE, sorted(gone))
         if len(gone) < len(values):
-            self._connection.executemany(_PUT, sorted(item for item in values.items() if item[1] is not None))
+            self._put(sorted(item for item in values.items() if item[1] is not None))
         self._values = {}
+
+    def _put(self, rows: list[tuple[bytes, bytes | None]]) -> None:
+        whole = len(rows) - len(rows) % _ROWS
+        for start in range(0, whole, _ROWS):
+            self._connection.execute(_PUT_ROWS, list(chain.from_iterable(rows[start : start + _ROWS])))
+        if whole < len(rows):
+            self._connection.executemany(_PUT, rows[whole:])
 
     def _mutate(self, mutations: Iterable[Mutation], versionstamp: bytes) -> list[bytes]:
         values = self._values

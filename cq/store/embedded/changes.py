@@ -59,18 +59,14 @@ class Changes:
         written = self.values or self.pending or self.stamped or self.clears or self.early
         return not (written or self.write_keys or self.write_ranges)
 
-    @property
-    def plain(self) -> bool:
-        """Whether there is nothing to apply but plain values, and then `stamped`."""
-        return not (self.pending or self.clears or self.early)
-
-    def mutations(self) -> Iterator[Mutation]:
-        """All mutations, one after the other, but for those in `stamped`."""
+    def before_values(self) -> Iterator[Mutation]:
+        """What is applied before the plain values."""
         yield from self.early
         for begin, end in self.clears:
             yield CLEAR_RANGE, begin, end
-        for key, value in self.values.items():
-            yield SET, key, value
+
+    def after_values(self) -> Iterator[Mutation]:
+        """What is applied after them, and before what is `stamped`."""
         for key, pending in self.pending.items():
             for operation, operand in pending.operations:
                 yield operation, key, operand

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from .backoff import BackOff, Backoffs
 from .changes import Changes
 from .committer import Request
@@ -153,9 +155,9 @@ class Core(Reading, Writing):
         """The size without what later writes of the same transaction have replaced."""
         if self.settings.ryw_disabled:
             return self._total_size
-        mutations = sum(
-            len(key) + len(value or key) + MUTATION_BYTES for _, key, value in changes.mutations()
-        )
+        operations = chain(changes.before_values(), changes.after_values())
+        written = chain(changes.values.items(), ((key, value) for _, key, value in operations))
+        mutations = sum(len(key) + len(value or key) + MUTATION_BYTES for key, value in written)
         keys = sum(2 * len(key) + 1 + RANGE_BYTES for key in changes.write_keys | self._reads.keys)
         ranges = set(changes.write_ranges) | set(self._reads.ranges)
         return mutations + keys + sum(len(begin) + len(end) + RANGE_BYTES for begin, end in ranges)
