@@ -29,6 +29,22 @@ class Writing(State):
 
     def set(self, key: bytes, value: bytes) -> None:
         """Set a key."""
+        if (
+            key >= USER_END
+            or len(key) > MAX_KEY_BYTES
+            or len(value) > MAX_VALUE_BYTES
+            or self._committing
+            or self.settings.next_write_no_conflict
+        ):
+            self._set(key, value)
+        else:
+            self._size += len(key) + len(value) + MUTATION_BYTES + 2 * len(key) + 1 + RANGE_BYTES
+            self._writes.set(key, value)
+        if self._watches:
+            self._trigger(key, after(key), value)
+
+    def _set(self, key: bytes, value: bytes) -> None:
+        """Set a key that is not as nearly all are."""
         if key == METADATA_VERSION:
             raise FDBError(CLIENT_INVALID_OPERATION)
         conflict = self._begin_write(key)
@@ -38,8 +54,6 @@ class Writing(State):
             self._writes.set(key, value)
         else:
             self._writes.mutate(key, atomic.SET, value, False)
-        if self._watches:
-            self._trigger(key, after(key), value)
 
     def clear(self, key: bytes) -> None:
         """Clear a key; one that is too long cannot be there."""
