@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from cq.cli import (
+    bench,
     carry,
     config,
     data,
@@ -75,6 +76,7 @@ for module in (
     carry,
     doctor,
     verify,
+    bench,
     demo,
 ):
     module.register(app)

@@ -1,0 +1,133 @@
+"""`cq bench`."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cq.cli.options import Json
+from cq.cli.output import note, print_json, print_table, progress
+from cq.config import DEFAULT_BUCKETS
+from cq.observers.bench.phases import Plan
+from cq.observers.bench.report import COLUMNS, Report, cells
+from cq.observers.bench.run import Asked, run
+from cq.observers.bench.systems import AGAINST, Where
+from cq.observers.bench.workload import KINDS, Workload
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "bench",
+        epilog="Examples: cq bench; cq bench --per-transaction 5,100,5000 --against postgres-rollup --json; "
+        "cq bench --seconds 5 --repetitions 5 --postgres-url-env REPORTS",
+    )(bench)
+
+
+def bench(
+    per_transaction: Annotated[
+        str, typer.Option(metavar="N,...", help="Updates in each transaction; a measurement for each number.")
+    ] = "100",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help=f"What to compare with: any of {', '.join(AGAINST)}, or none; all that is there if left out.",
+        ),
+    ] = None,
+    keys: Annotated[int, typer.Option(min=1, metavar="N", help="How many different keys.")] = 100_000,
+    skew: Annotated[
+        float, typer.Option(min=0, max=10, metavar="S", help="Of the keys: Zipf's exponent, 0 for all alike.")
+    ] = 1.0,
+    value: Annotated[str, typer.Option(metavar="KIND", help=f"Of the values: {' or '.join(KINDS)}.")] = "int",
+    adders: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that add.")] = 2,
+    threads: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Threads in each of them, a transaction under way in each."),
+    ] = 8,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that combine.")] = 1,
+    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="Of the queue.")] = DEFAULT_BUCKETS,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long adding goes on in each repetition.")
+    ] = 1.0,
+    repetitions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How often; figures are medians of all but a warm-up.")
+    ] = 3,
+    postgres_url_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The environment variable with the URL of a PostgreSQL database to use, for tables that are made and "
+            "dropped; a server of its own if left out.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="For temporary stores and servers: the disk to measure."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            help="A store to use in place of temporary ones, such as a cluster; it must hold no other queues.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure what cq does on this machine, beside what one would use instead of it.
+
+    Words are drawn by Zipf's law and added to each system by as many processes and threads, for the same time. Figures
+    are updates per second: of adding, of combining what was added, and of both in turn. What each system has
+    counted is checked after each repetition. All that is made is removed again.
+    """
+    asked = Asked(
+        sizes=_numbers(per_transaction),
+        workload=Workload(keys=keys, skew=skew, kind=value),
+        plan=Plan(adders, threads, workers, seconds, warm_up=seconds / 2, repetitions=repetitions),
+        buckets=buckets,
+        against=None if against is None else [] if against == "none" else against.split(","),
+    )
+    with _temporary(folder) as temporary, progress(counted=False) as display:
+        task = display.add_task("starting")
+        report = run(
+            asked,
+            Where(temporary, store, postgres_url_env),
+            lambda what: display.update(task, description=what),
+        )
+    _print(report, json)
+
+
+def _print(report: Report, json: bool) -> None:
+    if json:
+        print_json(report.as_dict())
+        return
+    print_table(COLUMNS, cells(report.rows), right=COLUMNS[1:])
+    for name, why in report.left_out.items():
+        note(f"left out: {name}: {why}")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"expected numbers such as 5,100,5000, got: {text!r}") from None
+
+
+@contextmanager
+def _temporary(folder: Path | None) -> Iterator[Path]:
+    """A folder that is removed in the end, also on SIGTERM."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    path = Path(tempfile.mkdtemp(prefix="cq-bench-", dir=folder))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)

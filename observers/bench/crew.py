@@ -1,0 +1,130 @@
+"""Processes of their own that work at a common signal: started, and ready, before anything is timed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol
+
+from cq import machine
+from cq.observers.bench.errors import CannotMeasure
+
+_AHEAD_SECONDS: Final = 0.05  # the signal is for so much later, that it reaches all in time
+_END_SECONDS: Final = 10.0
+
+
+class Role(Protocol):
+    """What a process does. It is sent there, and opens there what it needs."""
+
+    def prepare(self) -> None:
+        """Get ready, before anything is timed."""
+        ...
+
+    def run(self, begin: float, end: float) -> Any:
+        """Work; `begin` and `end` are times of the machine's monotonic clock, which all processes share."""
+        ...
+
+    def close(self) -> None:
+        """Close what was opened."""
+        ...
+
+
+class _Failed(NamedTuple):
+    message: str
+
+
+class Crew:
+    """A process for each role; a context manager, which ends them.
+
+    Raises `CannotMeasure` with what a process has raised, here and in `run`.
+    """
+
+    def __init__(self, roles: Sequence[Role]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connections: list[Connection] = []
+        self._processes = []
+        try:
+            for role in roles:
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs, role), daemon=True)
+                process.start()
+                theirs.close()
+                self._connections.append(ours)
+                self._processes.append(process)
+            self._receive()
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def run(self, seconds: float = 0.0) -> tuple[float, list[Any]]:
+        """Have all work, for so many seconds where they work by time; returns when they began, and their results."""
+        begin = machine.monotonic() + _AHEAD_SECONDS
+        self.start(begin, begin + seconds)
+        return begin, self._receive()
+
+    def start(self, begin: float, end: float) -> None:
+        """Have all work, without waiting for them; `results` does."""
+        for connection in self._connections:
+            connection.send((begin, end))
+
+    def results(self) -> list[Any]:
+        """What they have returned."""
+        return self._receive()
+
+    def _receive(self) -> list[Any]:
+        results = []
+        for connection in self._connections:
+            try:
+                results.append(connection.recv())
+            except EOFError:
+                raise CannotMeasure(
+                    "a process of the benchmark has ended: its own message is above"
+                ) from None
+        for result in results:
+            if isinstance(result, _Failed):
+                raise CannotMeasure(result.message)
+        return results
+
+    def _end(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            process.join(_END_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _serve(connection: Connection, role: Role) -> None:
+    """In a process of its own: work when told to, until the one that has started this one closes its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
+    try:
+        _answer(connection, role.prepare)
+        with suppress(EOFError):
+            while True:
+                begin, end = connection.recv()
+                machine.sleep(max(0.0, begin - machine.monotonic()))
+                _answer(connection, lambda: role.run(begin, end))  # noqa: B023 - called at once
+        role.close()
+    except BrokenPipeError:
+        pass
+
+
+def _answer(connection: Connection, function: Any) -> None:
+    try:
+        result = function()
+    except Exception as error:  # noqa: BLE001 - the parent raises it
+        result = _Failed(f"{type(error).__name__}: {error}")
+    connection.send(result)

@@ -1,0 +1,127 @@
+"""Adding and draining in turn: how many updates per second each does, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from cq.observers.bench.crew import Crew
+from cq.observers.bench.errors import WrongSum
+from cq.observers.bench.figures import Figure, harmonic
+from cq.observers.bench.roles import Adding, Draining
+from cq.observers.bench.system import System
+from cq.observers.bench.workload import Workload
+
+FIRST_SEED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a measurement is made.
+
+    Args:
+        adders: processes that add.
+        threads: in each of them, each with a transaction under way.
+        workers: processes that combine.
+        seconds: how long adding goes on in each repetition; what it has added is then drained.
+        warm_up: the same before anything counts, so that all keys are there, and all code has run.
+        repetitions: how often.
+    """
+
+    adders: int = 2
+    threads: int = 4
+    workers: int = 1
+    seconds: float = 2.0
+    warm_up: float = 1.0
+    repetitions: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The figures of one system for one size of transaction, in updates per second.
+
+    Attributes:
+        system, store: as the system's.
+        per_transaction: updates in each transaction.
+        keys_per_transaction: how many different keys these have, on average.
+        add, drain: None for `drain` when counts are current once they are added.
+        both: of adding and draining in turn; that of adding when there is nothing to drain.
+        updates: so many were added and found again, warm-up included.
+    """
+
+    system: str
+    store: str
+    per_transaction: int
+    keys_per_transaction: float
+    add: Figure
+    drain: Figure | None
+    both: Figure
+    updates: int
+
+
+def measure(
+    system: System, workload: Workload, plan: Plan, told: Callable[[str], object] = lambda _: None
+) -> Row:
+    """Measure a system, which is made before and removed after, whatever happens.
+
+    Args:
+        told: called with what is being done, in a few words.
+
+    Raises:
+        WrongSum: what the system has counted is not what was added.
+        CannotMeasure: a process of the benchmark has failed.
+    """
+    with ExitStack() as stack:
+        stack.callback(system.remove)
+        system.prepare()
+        told("drawing words")
+        adders = [
+            Adding(system, workload, plan.threads, FIRST_SEED + number) for number in range(plan.adders)
+        ]
+        adding = stack.enter_context(Crew(adders))
+        draining = None
+        if system.drainer(0, 1) is not None:
+            drainers = [Draining(system, number, plan.workers) for number in range(plan.workers)]
+            draining = stack.enter_context(Crew(drainers))
+        return _repeat(system, workload, plan, adding, draining, told)
+
+
+def _repeat(
+    system: System,
+    workload: Workload,
+    plan: Plan,
+    adding: Crew,
+    draining: Crew | None,
+    told: Callable[[str], object],
+) -> Row:
+    adds: list[float] = []
+    drains: list[float] = []
+    updates, keys = 0, 0.0
+    for number in range(plan.repetitions + 1):
+        told(f"repetition {number} of {plan.repetitions}" if number else "warm-up")
+        begin, results = adding.run(plan.seconds if number else plan.warm_up)
+        added = sum(each.updates for each in results)
+        updates += added
+        keys = sum(each.keys for each in results) / len(results)
+        adds.append(added / (max(each.ended for each in results) - begin))
+        if draining is not None:
+            begin, ends = draining.run()
+            drains.append(added / (max(ends) - begin))
+        check(system, updates)
+        system.settle()
+    add, drain = Figure(tuple(adds[1:])), Figure(tuple(drains[1:])) if drains else None
+    both = add if drain is None else Figure(tuple(map(harmonic, add.values, drain.values)))
+    return Row(system.name, system.store, workload.per_transaction, keys, add, drain, both, updates)
+
+
+def check(system: System, updates: int) -> None:
+    """Raises `WrongSum` unless all counts together are the number of updates."""
+    found = system.total()
+    if Decimal(found) != updates:
+        raise WrongSum(
+            f"{system.name} has counted {found:,} of {updates:,} updates: its figures mean nothing; "
+            "is anybody else using its store?"
+        )

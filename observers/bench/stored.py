@@ -1,0 +1,121 @@
+"""Counts in cq's own store without a queue: read-modify-write, and FoundationDB's atomic addition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import cq
+from cq import keys
+from cq.store.api import WANT_ALL, Transaction
+from cq.store.transact import transact
+
+_PREFIX: Final = b"cq bench/"  # apart from all that cq keeps
+_BYTES: Final = 8
+_PAGE: Final = 20_000
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What both have in common.
+
+    Args:
+        url: of the store.
+        store: its kind.
+    """
+
+    url: str
+    store: str
+    name: ClassVar[str]
+
+    def prepare(self) -> None:
+        """Nothing is to be made."""
+
+    def drainer(self, place: int, of: int) -> None:
+        """Counts are current once they are added."""
+
+    def settle(self) -> None:
+        """Nothing is left behind."""
+
+    def total(self) -> int:
+        return sum(self._counts(opened(self.url)))
+
+    def remove(self) -> None:
+        transact(opened(self.url), lambda tr: tr.clear_range(self._prefix, keys.prefix_end(self._prefix)))
+
+    @property
+    def _prefix(self) -> bytes:
+        return _PREFIX + self.name.encode() + b"/"
+
+    def _counts(self, db: Any) -> Iterator[int]:
+        """All counts, in transactions of limited length."""
+        begin, end = self._prefix, keys.prefix_end(self._prefix)
+        while page := transact(db, partial(_read_page, begin=begin, end=end)):
+            yield from (int.from_bytes(value, "little", signed=True) for _, value in page)
+            begin = keys.after(page[-1][0])
+
+
+class ReadModifyWrite(_Stored):
+    """Read all counts of a transaction at once, and write them back with what is added to them."""
+
+    name = "read-modify-write"
+
+    def adder(self) -> StoredAdder:
+        return StoredAdder(self.url, self._add)
+
+    def _add(self, tr: Transaction, updates: Mapping[str, Any]) -> None:
+        counts = {key: tr.get(key) for key in (self._prefix + word.encode() for word in updates)}
+        for (key, count), update in zip(counts.items(), updates.values(), strict=True):
+            number = int.from_bytes(count.value or b"", "little", signed=True) + update
+            tr.set(key, number.to_bytes(_BYTES, "little", signed=True))
+
+
+class AtomicAdd(_Stored):
+    """Blind atomic additions of 64-bit numbers."""
+
+    name = "atomic-add"
+
+    def adder(self) -> StoredAdder:
+        return StoredAdder(self.url, self._add)
+
+    def _add(self, tr: Transaction, updates: Mapping[str, Any]) -> None:
+        for word, update in updates.items():
+            tr.add(self._prefix + word.encode(), update.to_bytes(_BYTES, "little", signed=True))
+
+
+class StoredAdder:
+    """Runs a function in a transaction for each add."""
+
+    def __init__(self, url: str, function: Callable[[Transaction, Mapping[str, Any]], None]) -> None:
+        self._db, self._function = opened(url), function
+
+    def add(self, updates: Mapping[str, Any]) -> None:
+        transact(self._db, lambda tr: self._function(tr, updates))
+
+    def close(self) -> None:
+        """The database is the process's."""
+
+
+_opened: Final[dict[str, Any]] = {}
+
+
+def opened(url: str) -> Any:
+    """The one database of this process for the URL: its threads share it, so that their commits go together."""
+    if url not in _opened:
+        _opened[url] = cq.open(url)
+    return _opened[url]
+
+
+def close_opened() -> None:
+    """Close the stores that this process has opened."""
+    while _opened:
+        _, db = _opened.popitem()
+        if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
+            db.close()
+
+
+def _read_page(tr: Transaction, begin: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+    rows = tr.snapshot.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL)
+    return [(row.key, row.value) for row in rows]
