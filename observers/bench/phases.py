@@ -46,7 +46,6 @@ class Row:
     Attributes:
         system, store: as the system's.
         per_transaction: updates in each transaction.
-        keys_per_transaction: how many different keys these have, on average.
         add, drain: None for `drain` when counts are current once they are added.
         both: of adding and draining in turn; that of adding when there is nothing to drain.
         updates: so many were added and found again, warm-up included.
@@ -55,7 +54,6 @@ class Row:
     system: str
     store: str
     per_transaction: int
-    keys_per_transaction: float
     add: Figure
     drain: Figure | None
     both: Figure
@@ -99,13 +97,12 @@ def _repeat(
 ) -> Row:
     adds: list[float] = []
     drains: list[float] = []
-    updates, keys = 0, 0.0
+    updates = 0
     for number in range(plan.repetitions + 1):
         told(f"repetition {number} of {plan.repetitions}" if number else "warm-up")
         begin, results = adding.run(plan.seconds if number else plan.warm_up)
         added = sum(each.updates for each in results)
         updates += added
-        keys = sum(each.keys for each in results) / len(results)
         adds.append(added / (max(each.ended for each in results) - begin))
         if draining is not None:
             begin, ends = draining.run()
@@ -114,7 +111,7 @@ def _repeat(
         system.settle()
     add, drain = Figure(tuple(adds[1:])), Figure(tuple(drains[1:])) if drains else None
     both = add if drain is None else Figure(tuple(map(harmonic, add.values, drain.values)))
-    return Row(system.name, system.store, workload.per_transaction, keys, add, drain, both, updates)
+    return Row(system.name, system.store, workload.per_transaction, add, drain, both, updates)
 
 
 def check(system: System, updates: int) -> None:

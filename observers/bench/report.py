@@ -42,7 +42,6 @@ def _row(row: Row) -> dict[str, Any]:
         "system": row.system,
         "store": row.store,
         "per_transaction": row.per_transaction,
-        "keys_per_transaction": round(row.keys_per_transaction, 1),
         **{what: figure and round(figure.median, 1) for what, figure in figures.items()},
         "repetitions": {what: figure and _rounded(figure) for what, figure in figures.items()},
         "updates": row.updates,

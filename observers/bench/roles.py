@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cq import machine
 from cq.observers.bench.stored import close_opened
 from cq.observers.bench.system import Adder, System
-from cq.observers.bench.workload import Workload, distinct
+from cq.observers.bench.workload import Workload
 
 
 class Added(NamedTuple):
@@ -20,13 +20,11 @@ class Added(NamedTuple):
     Attributes:
         updates: so many, all of them committed.
         transactions: in so many transactions.
-        keys: how many different keys these had, on average.
         ended: when the last one had committed, by the machine's monotonic clock.
     """
 
     updates: int
     transactions: int
-    keys: float
     ended: float
 
 
@@ -48,7 +46,6 @@ class Adding:
 
     def prepare(self) -> None:
         pool = self._workload.draw(self._seed)
-        self._keys = distinct(pool)
         self._next = cycle(pool).__next__  # threads may share it: it is one step of the interpreter
         self._adders = [self._system.adder() for _ in range(self._threads)]
         self._pool = ThreadPoolExecutor(self._threads)
@@ -58,9 +55,7 @@ class Adding:
     def run(self, begin: float, end: float) -> Added:
         done = list(self._pool.map(lambda adder: self._add(adder, begin, end), self._adders))
         transactions = sum(done)
-        return Added(
-            transactions * self._workload.per_transaction, transactions, self._keys, machine.monotonic()
-        )
+        return Added(transactions * self._workload.per_transaction, transactions, machine.monotonic())
 
     def _add(self, adder: Adder, begin: float, end: float) -> int:
         """One thread; returns how many transactions have committed."""
@@ -72,7 +67,7 @@ class Adding:
             if due > now:
                 machine.sleep(min(due, end) - now)
                 continue
-            adder.add(self._next().updates)
+            adder.add(self._next())
             number += 1
             due += pause
         return number

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cq.observers.bench.errors import CannotMeasure
 
 POOL_UPDATES: Final = 250_000
 POOL_LEAST: Final = 50
 """Each process adds from a pool of so many updates, and of so many transactions at least, again and again."""
+_MOST_DRAWS: Final = 100
 KINDS: Final = {"int": int, "decimal": Decimal}
 """{value kind: the type of an update}."""
-
-
-class Prepared(NamedTuple):
-    """A transaction to add.
-
-    Attributes:
-        updates: {key: sum of its updates}, in the order of the keys, in which locks do not deadlock.
-        size: how many updates these are, each of 1.
-    """
-
-    updates: dict[str, Any]
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +23,8 @@ class Workload:
     """The updates of a benchmark.
 
     Args:
-        per_transaction: words drawn for each transaction. As an application does, and as an upsert must, a transaction
-            adds up those of one key: it has fewer keys when it is large.
+        per_transaction: how many keys each transaction updates. They are different ones, as an application adds up what
+            it has for a key, and an upsert has to.
         keys: how many different words there are.
         skew: the exponent `s` of Zipf's law: the word of rank `r` is drawn with a weight of 1 / r^s; 0 for all alike.
         kind: of the values, one of `KINDS`.
@@ -58,31 +46,36 @@ class Workload:
         if self.kind not in KINDS:
             raise CannotMeasure(f"expected values of kind {' or '.join(KINDS)}, got: {self.kind!r}")
 
-    def draw(self, seed: int) -> list[Prepared]:
-        """The pool of one process; the same for every system that is given the same seed."""
-        count = max(POOL_LEAST, POOL_UPDATES // self.per_transaction)
-        chosen = self._ranks(random.Random(seed), count * self.per_transaction)  # noqa: S311 - no secret
-        number = KINDS[self.kind]
-        pool = []
-        for start in range(0, len(chosen), self.per_transaction):
-            words = Counter(chosen[start : start + self.per_transaction])
-            updates = {word: number(times) for word, times in sorted(words.items())}
-            pool.append(Prepared(updates, self.per_transaction))
-        return pool
+    def draw(self, seed: int) -> list[dict[str, Any]]:
+        """The pool of one process: transactions, each of {key: 1} in the order of the keys, as locks are to be taken.
 
-    def _ranks(self, source: random.Random, count: int) -> list[str]:
+        Every system that is given the same seed gets the same. Raises `CannotMeasure` when the keys are so few, or so
+        skewed, that it takes too long to draw as many different ones.
+        """
+        source = random.Random(seed)  # noqa: S311 - no secret
+        weights = list(accumulate((rank + 1) ** -self.skew for rank in range(self.keys)))
         words = [word(rank) for rank in range(self.keys)]
-        if self.skew == 0:
-            return source.choices(words, k=count)
-        weights = accumulate((rank + 1) ** -self.skew for rank in range(self.keys))
-        return source.choices(words, cum_weights=list(weights), k=count)
+        update = KINDS[self.kind](1)
+        count = max(POOL_LEAST, POOL_UPDATES // self.per_transaction)
+        return [
+            {words[rank]: update for rank in sorted(self._ranks(source, weights), key=words.__getitem__)}
+            for _ in range(count)
+        ]
+
+    def _ranks(self, source: random.Random, weights: list[float]) -> set[int]:
+        """As many different ranks as a transaction takes."""
+        ranks: set[int] = set()
+        wanted = self.per_transaction
+        for _ in range(_MOST_DRAWS):
+            ranks.update(source.choices(range(self.keys), cum_weights=weights, k=wanted - len(ranks)))
+            if len(ranks) == wanted:
+                return ranks
+        raise CannotMeasure(
+            f"{wanted:,} different keys are seldom drawn of {self.keys:,} with a skew of {self.skew:g}: "
+            "take more keys, less skew, or less in a transaction"
+        )
 
 
 def word(rank: int) -> str:
     """The key of a rank: words that sort in the order of their ranks would lie side by side, as no text's do."""
     return f"{(rank * 2_654_435_761) & 0xFFFFFFFF:08x}"
-
-
-def distinct(pool: list[Prepared]) -> float:
-    """How many different keys a transaction has, on average."""
-    return sum(len(each.updates) for each in pool) / len(pool)
