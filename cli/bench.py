@@ -15,10 +15,11 @@ import typer
 from cq.cli.options import Json
 from cq.cli.output import note, print_json, print_table, progress
 from cq.config import DEFAULT_BUCKETS
+from cq.observers.bench.growth import WHAT
 from cq.observers.bench.phases import Plan
-from cq.observers.bench.report import COLUMNS, Report, cells
+from cq.observers.bench.report import Report
 from cq.observers.bench.run import Asked, run
-from cq.observers.bench.systems import AGAINST, Where
+from cq.observers.bench.systems import AGAINST, REPORTING, Where
 from cq.observers.bench.workload import KINDS, Workload
 
 
@@ -27,19 +28,54 @@ def register(app: typer.Typer) -> None:
     app.command(
         "bench",
         epilog="Examples: cq bench; cq bench --per-transaction 5,100,5000 --against postgres-rollup --json; "
-        "cq bench --seconds 5 --repetitions 5 --postgres-url-env REPORTS",
+        "cq bench --live 100 --cloud --export sqlite --against postgres-upsert; "
+        "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
     )(bench)
 
 
 def bench(
     per_transaction: Annotated[
-        str, typer.Option(metavar="N,...", help="Updates in each transaction; a measurement for each number.")
+        str,
+        typer.Option(
+            metavar="N,...",
+            help="Measure adding and draining in turn, with so many updates in each transaction; none for not at all.",
+        ),
     ] = "100",
     against: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...",
             help=f"What to compare with: any of {', '.join(AGAINST)}, or none; all that is there if left out.",
+        ),
+    ] = None,
+    live: Annotated[
+        str,
+        typer.Option(
+            metavar="N,...",
+            help="Measure adding and combining at the same time, with so many updates in each transaction: at full "
+            "speed, and at half of what was done then.",
+        ),
+    ] = "none",
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="N", help="With --live: only so many updates a second are added."),
+    ] = None,
+    grow: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT,...",
+            help=f"Measure what an update costs as {' or '.join(WHAT)} grow, from 10,000 on; both if both are named.",
+        ),
+    ] = "none",
+    grow_to: Annotated[int, typer.Option(min=1, metavar="N", help="With --grow: up to so many.")] = 1_000_000,
+    cloud: Annotated[
+        bool, typer.Option("--cloud", help="Measure cq with a cloud, too; --live only so.")
+    ] = False,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(REPORTING),
+            help="Measure cq with an export into such a database, too; --live only so.",
         ),
     ] = None,
     keys: Annotated[int, typer.Option(min=1, metavar="N", help="How many different keys.")] = 100_000,
@@ -89,11 +125,17 @@ def bench(
     counted is checked after each repetition. All that is made is removed again.
     """
     asked = Asked(
-        sizes=_numbers(per_transaction),
         workload=Workload(keys=keys, skew=skew, kind=value),
         plan=Plan(adders, threads, workers, seconds, warm_up=seconds / 2, repetitions=repetitions),
         buckets=buckets,
-        against=None if against is None else [] if against == "none" else against.split(","),
+        sizes=_numbers(per_transaction),
+        against=None if against is None else _words(against),
+        live=_numbers(live),
+        rate=rate,
+        grow=_words(grow),
+        grow_to=grow_to,
+        cloud=cloud,
+        export=export,
     )
     with _temporary(folder) as temporary, progress(counted=False) as display:
         task = display.add_task("starting")
@@ -109,14 +151,20 @@ def _print(report: Report, json: bool) -> None:
     if json:
         print_json(report.as_dict())
         return
-    print_table(COLUMNS, cells(report.rows), right=COLUMNS[1:])
+    for number, table in enumerate(report.tables()):
+        typer.echo(f"{'' if number == 0 else chr(10)}{table.title}")
+        print_table(table.columns, table.lines, right=table.columns[1:])
     for name, why in report.left_out.items():
         note(f"left out: {name}: {why}")
 
 
+def _words(text: str) -> list[str]:
+    return [] if text == "none" else text.split(",")
+
+
 def _numbers(text: str) -> list[int]:
     try:
-        return [int(each) for each in text.split(",")]
+        return [int(each) for each in _words(text)]
     except ValueError:
         raise typer.BadParameter(f"expected numbers such as 5,100,5000, got: {text!r}") from None
 

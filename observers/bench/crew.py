@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import signal
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ class _Failed(NamedTuple):
 class Crew:
     """A process for each role; a context manager, which ends them.
 
-    Raises `CannotMeasure` with what a process has raised, here and in `run`.
+    Raises `CannotMeasure` with what a process has raised, when it is made and in `run` and `results`.
     """
 
     def __init__(self, roles: Sequence[Role]) -> None:
@@ -55,7 +56,7 @@ class Crew:
                 theirs.close()
                 self._connections.append(ours)
                 self._processes.append(process)
-            self._receive()
+            self.results()
         except BaseException:
             self._end()
             raise
@@ -70,20 +71,18 @@ class Crew:
 
     def run(self, seconds: float = 0.0) -> tuple[float, list[Any]]:
         """Have all work, for so many seconds where they work by time; returns when they began, and their results."""
-        begin = machine.monotonic() + _AHEAD_SECONDS
-        self.start(begin, begin + seconds)
-        return begin, self._receive()
+        begin = self.start(seconds)
+        return begin, self.results()
 
-    def start(self, begin: float, end: float) -> None:
-        """Have all work, without waiting for them; `results` does."""
+    def start(self, seconds: float, begin: float | None = None) -> float:
+        """Have all work, without waiting for them; returns when they begin, at the time that is given or soon."""
+        begin = machine.monotonic() + _AHEAD_SECONDS if begin is None else begin
         for connection in self._connections:
-            connection.send((begin, end))
+            connection.send((begin, begin + seconds))
+        return begin
 
     def results(self) -> list[Any]:
-        """What they have returned."""
-        return self._receive()
-
-    def _receive(self) -> list[Any]:
+        """What they have returned; waits for all of them."""
         results = []
         for connection in self._connections:
             try:
@@ -110,6 +109,7 @@ class Crew:
 def _serve(connection: Connection, role: Role) -> None:
     """In a process of its own: work when told to, until the one that has started this one closes its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
+    logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a queue is paused and deleted under its workers
     try:
         _answer(connection, role.prepare)
         with suppress(EOFError):

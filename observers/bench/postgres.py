@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _COUNTS: Final = "cq_bench_counts"
 _LOG: Final = "cq_bench_log"
 _NUMBERS: Final = {"int": "bigint", "decimal": "numeric"}
-_COPY_FROM: Final = 500
+_COPY_FROM: Final = 1_000
 """From so many rows on, COPY is faster than an INSERT of arrays."""
 
 

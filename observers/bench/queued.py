@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, Final
 
 import cq
+from cq import machine
+from cq.exportkeys import ExportKeys
+from cq.observers.bench.errors import WrongSum
 from cq.observers.bench.stored import opened
+from cq.observers.exports import export_spec, find_export
+from cq.observers.top import top
 from cq.observers.worker import Worker
+from cq.status import is_drained
 from cq.store.transact import transact
+
+_REPORTING_ENV: Final = "CQ_BENCH_REPORTING_URL"
+_LOOK_SECONDS: Final = 0.005
+_WATCH_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -23,6 +35,8 @@ class Queue:
         queue: its name.
         kind: of the values.
         buckets: as for `cq.configure`.
+        cloud: whether workers keep a top of it, and publish it.
+        reporting: the URL of the database that it is exported to; None for not at all.
     """
 
     url: str
@@ -30,34 +44,87 @@ class Queue:
     queue: str
     kind: str
     buckets: int
-    name: ClassVar[str] = "cq"
+    cloud: bool = False
+    reporting: str | None = None
+
+    @property
+    def name(self) -> str:
+        """`cq`, and what it does besides."""
+        return "cq" + "+cloud" * self.cloud + "+export" * (self.reporting is not None)
 
     def prepare(self) -> None:
+        db = self.open()
+        observers = [top()] if self.cloud else []
+        if self.reporting is not None:
+            observers.append(export_spec(self.queue, url_env=_REPORTING_ENV))
         cq.configure(
-            opened(self.url), self.queue, key=str, value=self.kind, combiner="sum", buckets=self.buckets
+            db,
+            self.queue,
+            key=str,
+            value=self.kind,
+            combiner="sum",
+            buckets=self.buckets,
+            observers=observers,
         )
+        if self.reporting is not None:
+            from cq.observers.sqlcheck import init  # SQLAlchemy takes long to import
+
+            export = find_export(db, self.queue)
+            init(export.reporting, export.definition)
+
+    def open(self) -> Any:
+        """The store, in a process that can also export."""
+        if self.reporting is not None:
+            os.environ[_REPORTING_ENV] = self.reporting
+        return opened(self.url)
 
     def adder(self) -> QueueAdder:
         return QueueAdder(self)
 
     def drainer(self, place: int, of: int) -> QueueDrainer:
-        return QueueDrainer(self)
+        return QueueDrainer(self, is_first=place == 0)
 
     def total(self) -> Any:
-        return sum(value for _, value in cq.CombineQueue(self.queue).scan(opened(self.url), limit=10_000))
+        """The sum of all values; raises `WrongSum` when that in the table they are exported to is another one."""
+        db = self.open()
+        found = sum(value for _, value in cq.CombineQueue(self.queue).scan(db, limit=10_000))
+        if self.reporting is not None and (exported := self._exported(db)) != found:
+            raise WrongSum(
+                f"the counts that were exported come to {exported:,}, those of the queue to {found:,}"
+            )
+        return found
+
+    def _exported(self, db: Any) -> Any:
+        import sqlalchemy as sa
+
+        export = find_export(db, self.queue)
+        with export.reporting.reading() as (conn, dialect):
+            table = export.definition.table(dialect)
+            return conn.execute(sa.select(sa.func.coalesce(sa.func.sum(table.c.value), 0))).scalar()
 
     def settle(self) -> None:
         """Nothing is left behind."""
 
     def remove(self) -> None:
-        cq.delete(opened(self.url), self.queue)
+        cq.delete(self.open(), self.queue)
+
+    def wait_until_done(self) -> None:
+        """Wait until all is combined and exported. The cloud is published once a second, whatever there is."""
+        db = self.open()
+        while not is_drained(db, self.queue, wait_seconds=_WATCH_SECONDS):
+            pass
+        while self.reporting is not None and transact(db, self._is_any_to_export):
+            machine.sleep(_LOOK_SECONDS)
+
+    def _is_any_to_export(self, tr: Any) -> bool:
+        return bool(tr.snapshot.get_range(*ExportKeys(self.queue).all_rows(), limit=1).to_list())
 
 
 class QueueAdder:
     """Adds to the queue."""
 
     def __init__(self, system: Queue) -> None:
-        self._db, self._queue = opened(system.url), cq.CombineQueue(system.queue)
+        self._db, self._queue = system.open(), cq.CombineQueue(system.queue)
 
     def add(self, updates: Mapping[str, Any]) -> None:
         transact(self._db, partial(self._queue.add, updates=updates))
@@ -66,14 +133,42 @@ class QueueAdder:
         """The database is the process's."""
 
 
-class QueueDrainer:
-    """A worker."""
+class RunningWorker:
+    """A worker that runs, in a thread of its own, until it is closed."""
 
     def __init__(self, system: Queue) -> None:
-        self._db, self._name = opened(system.url), system.queue
+        self._worker = Worker(system.open(), queues=[system.queue])
+        self._ended = threading.Event()
+        machine.start_thread(self._run, "worker")
 
-    def drain(self) -> None:
-        Worker(self._db, queues=[self._name]).drain()
+    def _run(self) -> None:
+        try:
+            self._worker.run()
+        finally:
+            self._ended.set()
 
     def close(self) -> None:
-        """The database is the process's."""
+        """Stop it in good order."""
+        self._worker.stop()
+        self._ended.wait()
+
+
+class QueueDrainer:
+    """A worker as it runs anywhere, with the others; the queue is paused unless it is to be drained."""
+
+    def __init__(self, system: Queue, *, is_first: bool) -> None:
+        self._system, self._is_first = system, is_first
+        if is_first:
+            cq.pause(system.open(), system.queue, reason="updates are being added")
+        self._worker = RunningWorker(system)
+
+    def drain(self) -> None:
+        """Have all workers combine, as the first of them; the others need not be told."""
+        if self._is_first:
+            db, queue = self._system.open(), self._system.queue
+            cq.resume(db, queue)
+            self._system.wait_until_done()
+            cq.pause(db, queue, reason="updates are being added")
+
+    def close(self) -> None:
+        self._worker.close()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from cq.observers.bench.figures import Figure
+from cq.observers.bench.growth import COMPARED, Grown
+from cq.observers.bench.live import Live
 from cq.observers.bench.phases import Row
+
+OWN: Final = "cq"
 
 
 @dataclass
@@ -17,58 +21,166 @@ class Report:
     Attributes:
         machine: see `about.machine_facts`.
         settings: of the run.
-        rows: of adding and draining.
+        rows: of adding and draining in turn.
+        live: of adding and combining at the same time.
+        growth: of what an update costs as a queue grows.
         left_out: {what was not measured: why}.
     """
 
     machine: dict[str, Any]
     settings: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
+    live: list[Live] = field(default_factory=list)
+    growth: list[Grown] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; all rates in updates per second, as medians."""
+        """For JSON: rates in updates per second, latencies in milliseconds, costs in microseconds; all are medians."""
         return {
             "machine": self.machine,
             "settings": self.settings,
-            "rows": [_row(each) for each in self.rows],
+            "rows": [_row(each, own_rate(self.rows, each.per_transaction)) for each in self.rows],
+            "live": [_live(each, self.rows) for each in self.live],
+            "growth": [_grown(each, self.growth) for each in self.growth],
             "left_out": self.left_out,
         }
 
+    def tables(self) -> list[Table]:
+        """For people."""
+        return [table for table in (self._in_turn(), self._at_once(), self._growing()) if table.lines]
 
-def _row(row: Row) -> dict[str, Any]:
-    figures = {"add": row.add, "drain": row.drain, "both": row.both}
+    def _in_turn(self) -> Table:
+        columns = ["system", "per transaction", "add", "drain", "both", "spread", "cq to it"]
+        lines = [
+            [
+                row.system,
+                f"{row.per_transaction:,}",
+                _rate(row.add),
+                "" if row.drain is None else _rate(row.drain),
+                _rate(row.both),
+                f"{row.both.spread:.0%}",
+                _times(own_rate(self.rows, row.per_transaction), row.both.median),
+            ]
+            for row in self.rows
+        ]
+        return Table("Adding and draining in turn, updates/s", columns, lines)
+
+    def _at_once(self) -> Table:
+        columns = ["system", "per transaction", "asked", "added", "done", "p50 ms", "p99 ms", "max ms"]
+        others = list(dict.fromkeys(row.system for row in self.rows if row.drain is None))
+        lines = [
+            [
+                live.system,
+                f"{live.per_transaction:,}",
+                "all it can" if live.rate is None else f"{live.rate:,.0f}",
+                _rate(live.added),
+                _rate(live.done),
+                *(f"{1000 * figure.median:,.1f}" for figure in (live.p50, live.p99, live.highest)),
+                *(_shown(_ratio(live, self.rows, other)) for other in others),
+            ]
+            for live in self.live
+        ]
+        heads = [f"to {other}" for other in others]
+        return Table("Adding and combining at the same time, updates/s", columns + heads, lines)
+
+    def _growing(self) -> Table:
+        columns = ["of", "size", "add", "drain", "both", "spread", f"to {COMPARED:,}"]
+        lines = [
+            [
+                grown.what,
+                f"{grown.size:,}",
+                *(f"{figure.median:.2f}" for figure in (grown.add, grown.drain, grown.cost)),
+                f"{grown.cost.spread:.0%}",
+                _times(grown.cost.median, _compared(grown, self.growth)),
+            ]
+            for grown in self.growth
+        ]
+        return Table("Cost as a queue grows, µs per update", columns, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: the first column is of words, and all others are of numbers."""
+
+    title: str
+    columns: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+
+def own_rate(rows: Sequence[Row], per_transaction: int) -> float | None:
+    """The queue's own figure of adding and draining, at this size of transactions."""
+    own = [row.both.median for row in rows if (row.system, row.per_transaction) == (OWN, per_transaction)]
+    return own[0] if own else None
+
+
+def _row(row: Row, own: float | None) -> dict[str, Any]:
     return {
         "system": row.system,
         "store": row.store,
         "per_transaction": row.per_transaction,
-        **{what: figure and round(figure.median, 1) for what, figure in figures.items()},
-        "repetitions": {what: figure and _rounded(figure) for what, figure in figures.items()},
+        **_medians(add=row.add, drain=row.drain, both=row.both),
+        "cq_to_it": None if own is None else round(own / row.both.median, 4),
         "updates": row.updates,
     }
 
 
-def _rounded(figure: Figure) -> list[float]:
-    return [round(value, 1) for value in figure.values]
+def _live(live: Live, rows: Sequence[Row]) -> dict[str, Any]:
+    others = [row.system for row in rows if row.per_transaction == live.per_transaction and row.drain is None]
+    ratios = {other: ratio for other in others if (ratio := _ratio(live, rows, other)) is not None}
+    return {
+        "system": live.system,
+        "store": live.store,
+        "per_transaction": live.per_transaction,
+        "rate": live.rate and round(live.rate, 1),
+        **_medians(added=live.added, done=live.done),
+        **_medians(1000, p50_ms=live.p50, p99_ms=live.p99, max_ms=live.highest),
+        "probes": live.probes,
+        "to": {other: round(ratio, 4) for other, ratio in ratios.items()},
+    }
 
 
-COLUMNS = ["system", "per transaction", "add", "drain", "both", "spread", "cq to it"]
-"""Of the table of adding and draining."""
+def _grown(grown: Grown, all_of_them: Sequence[Grown]) -> dict[str, Any]:
+    compared = _compared(grown, all_of_them)
+    return {
+        "what": grown.what,
+        "size": grown.size,
+        "updates": grown.updates,
+        **_medians(add_us=grown.add, drain_us=grown.drain, cost_us=grown.cost),
+        "to_100000": compared and round(grown.cost.median / compared, 4),
+    }
 
 
-def cells(rows: Sequence[Row]) -> list[list[str]]:
-    """The lines of the table of adding and draining, under `COLUMNS`."""
-    own = {row.per_transaction: row.both.median for row in rows if row.system == "cq"}
-    return [_cells(row, own.get(row.per_transaction)) for row in rows]
+def _medians(scale: float = 1, **figures: Figure | None) -> dict[str, Any]:
+    """The medians under their names, and behind them the values of each repetition."""
+    medians: dict[str, Any] = {
+        name: figure and round(scale * figure.median, 3) for name, figure in figures.items()
+    }
+    repetitions = {
+        f"{name}_repetitions": figure and [round(scale * value, 3) for value in figure.values]
+        for name, figure in figures.items()
+    }
+    return medians | repetitions
 
 
-def _cells(row: Row, own: float | None) -> list[str]:
-    return [
-        row.system,
-        f"{row.per_transaction:,}",
-        f"{row.add.median:,.0f}",
-        "" if row.drain is None else f"{row.drain.median:,.0f}",
-        f"{row.both.median:,.0f}",
-        f"{row.both.spread:.0%}",
-        "" if own is None else f"{own / row.both.median:.2f}",
-    ]
+def _ratio(live: Live, rows: Sequence[Row], system: str) -> float | None:
+    """What was done at full speed, to what another system does alone with transactions of that size."""
+    found = [row for row in rows if (row.system, row.per_transaction) == (system, live.per_transaction)]
+    return live.done.median / found[0].both.median if found and live.rate is None else None
+
+
+def _compared(grown: Grown, all_of_them: Sequence[Grown]) -> float | None:
+    """The cost that a cost is compared with."""
+    found = [each for each in all_of_them if (each.what, each.size) == (grown.what, COMPARED)]
+    return found[0].cost.median if found else None
+
+
+def _rate(figure: Figure) -> str:
+    return f"{figure.median:,.0f}"
+
+
+def _times(figure: float | None, other: float | None) -> str:
+    return _shown(figure / other if figure is not None and other else None)
+
+
+def _shown(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}"

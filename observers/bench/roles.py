@@ -6,12 +6,14 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cq import machine
 from cq.observers.bench.stored import close_opened
-from cq.observers.bench.system import Adder, System
+from cq.observers.bench.system import System
 from cq.observers.bench.workload import Workload
+
+_FILL: Final = 1_000
 
 
 class Added(NamedTuple):
@@ -36,13 +38,22 @@ class Adding:
         threads: callers at once.
         seed: which pool.
         rate: updates per second of the whole process; None for as many as possible.
+        most: so many transactions and no more; None for as many as there is time for.
     """
 
     def __init__(
-        self, system: System, workload: Workload, threads: int, seed: int, rate: float | None = None
+        self,
+        system: System,
+        workload: Workload,
+        threads: int,
+        seed: int,
+        *,
+        rate: float | None = None,
+        most: int | None = None,
     ) -> None:
         self._system, self._workload = system, workload
-        self._threads, self._seed, self._rate = threads, seed, rate
+        self._threads, self._seed = threads, seed
+        self._rate, self._most = rate, most
 
     def prepare(self) -> None:
         pool = self._workload.draw(self._seed)
@@ -53,17 +64,19 @@ class Adding:
         gc.freeze()  # the pool is large, and lives as long as the process
 
     def run(self, begin: float, end: float) -> Added:
-        done = list(self._pool.map(lambda adder: self._add(adder, begin, end), self._adders))
+        done = list(self._pool.map(lambda place: self._add(place, begin, end), range(self._threads)))
         transactions = sum(done)
         return Added(transactions * self._workload.per_transaction, transactions, machine.monotonic())
 
-    def _add(self, adder: Adder, begin: float, end: float) -> int:
+    def _add(self, place: int, begin: float, end: float) -> int:
         """One thread; returns how many transactions have committed."""
-        pause = 0.0
+        adder, pause, most = self._adders[place], 0.0, None
         if self._rate is not None:
             pause = self._workload.per_transaction * self._threads / self._rate
-        number, due = 0, begin
-        while (now := machine.monotonic()) < end:
+        if self._most is not None:
+            most = (self._most + place) // self._threads  # of all threads together, just as many
+        number, due = 0, begin + pause * place / self._threads
+        while (now := machine.monotonic()) < end and number != most:
             if due > now:
                 machine.sleep(min(due, end) - now)
                 continue
@@ -78,6 +91,26 @@ class Adding:
             for adder in self._adders:
                 stack.callback(adder.close)
             stack.callback(self._pool.shutdown)
+
+
+class Filling:
+    """Adds one update of each of a range of keys, so that they are there."""
+
+    def __init__(self, system: System, workload: Workload, ranks: range) -> None:
+        self._system, self._workload, self._ranks = system, workload, ranks
+
+    def prepare(self) -> None:
+        self._adder = self._system.adder()
+
+    def run(self, begin: float, end: float) -> int:
+        """Returns how many updates these were."""
+        for start in range(0, len(self._ranks), _FILL):
+            self._adder.add(self._workload.transaction(self._ranks[start : start + _FILL]))
+        return len(self._ranks)
+
+    def close(self) -> None:
+        self._adder.close()
+        close_opened()
 
 
 class Draining:

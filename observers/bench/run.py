@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from cq.observers.bench.about import machine_facts
-from cq.observers.bench.errors import Unavailable
+from cq.observers.bench.errors import CannotMeasure, Unavailable
+from cq.observers.bench.growth import WHAT, measure_growth
+from cq.observers.bench.live import measure_live
 from cq.observers.bench.phases import Plan, measure
+from cq.observers.bench.queued import Queue
 from cq.observers.bench.report import Report
 from cq.observers.bench.system import System
-from cq.observers.bench.systems import AGAINST, CQ, Places, Where, make_against, make_queue, places
+from cq.observers.bench.systems import (
+    AGAINST,
+    REPORTING,
+    Places,
+    Where,
+    make_against,
+    make_queue,
+    places,
+)
 from cq.observers.bench.workload import Workload
 
 Told = Callable[[str], object]
@@ -21,18 +33,53 @@ class Asked:
     """What is to be measured.
 
     Args:
-        sizes: updates in each transaction, one measurement for each.
-        workload: everything else about the updates.
+        workload: the updates.
         plan: how it is measured.
         buckets: of the queues.
-        against: what cq is compared with; None for all that is there.
+        sizes: of transactions, in updates, to measure adding and draining in turn with; none for not at all.
+        against: what cq is compared with in that; None for all that is there.
+        live: sizes of transactions to measure adding and combining at the same time with.
+        rate: updates per second then; None for as many as possible, and then for half of that.
+        grow: what to let grow, of `growth.WHAT`.
+        grow_to: up to how many.
+        cloud, export: whether the queue is measured with a cloud, and with an export into such a database: in turn it
+            is measured so besides, live only so, and growing never.
+
+    Raises `CannotMeasure` for what makes no sense.
     """
 
-    sizes: Sequence[int]
     workload: Workload
     plan: Plan
     buckets: int
+    sizes: Sequence[int] = ()
     against: Sequence[str] | None = None
+    live: Sequence[int] = ()
+    rate: float | None = None
+    grow: Sequence[str] = ()
+    grow_to: int = 1_000_000
+    cloud: bool = False
+    export: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.export is not None and self.export not in REPORTING:
+            raise CannotMeasure(f"expected to export into {' or '.join(REPORTING)}, got: {self.export!r}")
+        for what in self.grow:
+            if what not in WHAT:
+                raise CannotMeasure(f"expected {' or '.join(WHAT)} to grow, got: {what!r}")
+        for size in (*self.sizes, *self.live):
+            replace(self.workload, per_transaction=size)
+
+    def settings(self) -> dict[str, object]:
+        """What the figures were measured with."""
+        workload = asdict(self.workload)
+        del workload["per_transaction"]
+        return {
+            **workload,
+            **asdict(self.plan),
+            "buckets": self.buckets,
+            "cloud": self.cloud,
+            "export": self.export,
+        }
 
 
 def run(asked: Asked, where: Where, told: Told = lambda _: None) -> Report:
@@ -46,18 +93,44 @@ def run(asked: Asked, where: Where, told: Told = lambda _: None) -> Report:
             for by name is not there.
         WrongSum: a system has not counted right.
     """
-    workload = asdict(asked.workload)
-    del workload["per_transaction"]
-    report = Report(machine_facts(), {**workload, **asdict(asked.plan), "buckets": asked.buckets})
+    report = Report(machine_facts(), asked.settings())
     with places(where) as found:
-        names = _available(found, asked, report, told)
+        names = _available(found, asked, report, told) if asked.sizes else []
         for size in asked.sizes:
-            sized = Workload(size, asked.workload.keys, asked.workload.skew, asked.workload.kind)
-            for name in (CQ, *names):
-                system = _system(found, asked, name)
-                report.rows.append(measure(system, sized, asked.plan, _prefixed(told, name, size)))
+            _measure_in_turn(found, asked, size, names, report, told)
+        for size in asked.live:
+            workload = replace(asked.workload, per_transaction=size)
+            report.live += measure_live(_full(found, asked), workload, asked.plan, asked.rate, told)
+        for what in asked.grow:
+            queue = make_queue(found, asked.workload.kind, asked.buckets)
+            report.growth += measure_growth(queue, what, asked.workload, asked.plan, asked.grow_to, told)
         report.machine["versions"] |= found.versions
     return report
+
+
+def _measure_in_turn(
+    found: Places, asked: Asked, size: int, names: Sequence[str], report: Report, told: Told
+) -> None:
+    """Measure all systems with one size of transactions."""
+    kind = asked.workload.kind
+    makers: list[Callable[[], System]] = [partial(make_queue, found, kind, asked.buckets)]
+    if asked.cloud or asked.export:
+        makers.append(partial(_full, found, asked))
+    makers += [partial(make_against, found, name, kind) for name in names]
+    workload = replace(asked.workload, per_transaction=size)
+    for make in makers:
+        system = make()
+        said = f"{system.name}, {size:,} per transaction"
+        report.rows.append(measure(system, workload, asked.plan, _behind(said, told)))
+
+
+def _behind(said: str, told: Told) -> Told:
+    return lambda what: told(f"{said}: {what}")
+
+
+def _full(found: Places, asked: Asked) -> Queue:
+    """A queue with all that is asked for."""
+    return make_queue(found, asked.workload.kind, asked.buckets, cloud=asked.cloud, export=asked.export)
 
 
 def _available(found: Places, asked: Asked, report: Report, told: Told) -> list[str]:
@@ -74,13 +147,3 @@ def _available(found: Places, asked: Asked, report: Report, told: Told) -> list[
         else:
             names.append(name)
     return names
-
-
-def _system(found: Places, asked: Asked, name: str) -> System:
-    if name == CQ:
-        return make_queue(found, asked.workload.kind, asked.buckets)
-    return make_against(found, name, asked.workload.kind)
-
-
-def _prefixed(told: Told, name: str, size: int) -> Told:
-    return lambda what: told(f"{name}, {size:,} per transaction: {what}")

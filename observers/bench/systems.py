@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Final
 
 from cq.config import queue_names
-from cq.observers.bench import postgresserver
+from cq.observers.bench import postgresserver, redisserver
 from cq.observers.bench.errors import CannotMeasure, Unavailable
 from cq.observers.bench.postgres import Rollup, Upsert
 from cq.observers.bench.queued import Queue
+from cq.observers.bench.rediscounts import Hash
 from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened, opened
 from cq.observers.bench.system import System
 from cq.store import located
 from cq.store.transact import transact
 
-CQ: Final = "cq"
+REPORTING: Final = ("sqlite", "postgresql")
+"""Kinds of databases to export to."""
 QUEUE_PREFIX: Final = "bench-"
 
 
@@ -51,6 +53,7 @@ class Places:
         self._where, self._stack = where, stack
         self._numbers = count()
         self._conninfo: str | None = None
+        self._socket: str | None = None
         self.versions: dict[str, str] = {}
 
     def store(self) -> tuple[str, str]:
@@ -71,6 +74,23 @@ class Places:
             self.versions["postgresql"] = postgresserver.version(self._conninfo)
         return self._conninfo
 
+    def redis(self) -> str:
+        """The socket of the Redis server; raises `Unavailable`."""
+        if self._socket is None:
+            self._socket = self._stack.enter_context(redisserver.own_server(self._where.folder / "redis"))
+            self.versions["redis"] = redisserver.version(self._socket)
+        return self._socket
+
+    def reporting(self, kind: str) -> str:
+        """The URL of a database to export to, of a kind of `REPORTING`; raises `CannotMeasure`."""
+        if kind == "sqlite":
+            return f"sqlite:///{self._where.folder / f'{next(self._numbers)}-reporting.db'}"
+        if self._where.postgres_env is not None:  # it would be left with cq's own tables in it
+            raise CannotMeasure(
+                "exporting into a PostgreSQL database that is given cannot be measured: use sqlite"
+            )
+        return self.postgres()
+
 
 Maker = Callable[[Places, str], System]
 AGAINST: Final[Mapping[str, Maker]] = {
@@ -78,9 +98,10 @@ AGAINST: Final[Mapping[str, Maker]] = {
     AtomicAdd.name: lambda places, _: AtomicAdd(*places.store()),
     Upsert.name: lambda places, kind: Upsert(places.postgres(), kind),
     Rollup.name: lambda places, kind: Rollup(places.postgres(), kind),
+    Hash.name: lambda places, _: Hash(places.redis()),
 }
 """{what cq is compared with: what makes it, for a kind of values}."""
-_INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name)
+_INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name, Hash.name)
 
 
 @contextmanager
@@ -96,10 +117,13 @@ def places(where: Where) -> Iterator[Places]:
         yield Places(where, stack)
 
 
-def make_queue(places: Places, kind: str, buckets: int) -> Queue:
-    """A queue of a name of its own."""
+def make_queue(
+    places: Places, kind: str, buckets: int, *, cloud: bool = False, export: str | None = None
+) -> Queue:
+    """A queue of a name of its own, with a cloud, and with an export into a kind of database, if asked for."""
     url, store = places.store()
-    return Queue(url, store, f"{QUEUE_PREFIX}{secrets.token_hex(4)}", kind, buckets)
+    name = f"{QUEUE_PREFIX}{secrets.token_hex(4)}"
+    return Queue(url, store, name, kind, buckets, cloud, None if export is None else places.reporting(export))
 
 
 def make_against(places: Places, name: str, kind: str) -> System:

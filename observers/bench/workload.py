@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import accumulate
@@ -53,16 +55,17 @@ class Workload:
         skewed, that it takes too long to draw as many different ones.
         """
         source = random.Random(seed)  # noqa: S311 - no secret
-        weights = list(accumulate((rank + 1) ** -self.skew for rank in range(self.keys)))
-        words = [word(rank) for rank in range(self.keys)]
-        update = KINDS[self.kind](1)
+        weights = None
+        if self.skew:
+            weights = array("d", accumulate((rank + 1) ** -self.skew for rank in range(self.keys)))
         count = max(POOL_LEAST, POOL_UPDATES // self.per_transaction)
-        return [
-            {words[rank]: update for rank in sorted(self._ranks(source, weights), key=words.__getitem__)}
-            for _ in range(count)
-        ]
+        return [self.transaction(self._ranks(source, weights)) for _ in range(count)]
 
-    def _ranks(self, source: random.Random, weights: list[float]) -> set[int]:
+    def transaction(self, ranks: Iterable[int]) -> dict[str, Any]:
+        """The transaction that updates the keys of these ranks."""
+        return dict.fromkeys(sorted(map(word, ranks)), KINDS[self.kind](1))
+
+    def _ranks(self, source: random.Random, weights: array[float] | None) -> set[int]:
         """As many different ranks as a transaction takes."""
         ranks: set[int] = set()
         wanted = self.per_transaction

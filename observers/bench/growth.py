@@ -1,0 +1,132 @@
+"""What an update costs as a queue grows: in keys that it holds, and in updates that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from cq.observers.bench.crew import Crew
+from cq.observers.bench.figures import Figure
+from cq.observers.bench.phases import FIRST_SEED, Plan, check
+from cq.observers.bench.queued import Queue
+from cq.observers.bench.roles import Adding, Draining, Filling
+from cq.observers.bench.workload import Workload
+
+KEYS: Final = "keys"
+BACKLOG: Final = "backlog"
+WHAT: Final = (KEYS, BACKLOG)
+LEAST: Final = 10_000
+COMPARED: Final = 100_000
+"""The size that the others are compared with."""
+UPDATES: Final = 200_000
+"""So many are spread over all keys, when it is these that grow."""
+_FOR_EVER: Final = 1e9
+_MICRO: Final = 1e6
+
+Told = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What an update costs at one size.
+
+    Attributes:
+        what: `keys` or `backlog`.
+        size: how many of them.
+        updates: so many were added, and drained, in each repetition.
+        add, drain, cost: microseconds per update; `cost` is that of both.
+    """
+
+    what: str
+    size: int
+    updates: int
+    add: Figure
+    drain: Figure
+    cost: Figure
+
+
+def measure_growth(
+    system: Queue, what: str, workload: Workload, plan: Plan, most: int, told: Told = lambda _: None
+) -> list[Grown]:
+    """Measure a queue at 10^4, 10^5 ... up to `most` keys, or updates that wait.
+
+    As keys grow, updates are spread evenly over all of them; as the backlog grows, they are those of the workload. The
+    queue is made before and removed after, whatever happens. Raises as `phases.measure`.
+    """
+    with ExitStack() as stack:
+        stack.callback(system.remove)
+        system.prepare()
+        drainers = [Draining(system, number, plan.workers) for number in range(plan.workers)]
+        growing = _Growing(system, plan, stack.enter_context(Crew(drainers)))
+        if what == BACKLOG:
+            told("growth of the backlog: making the keys")
+            growing.fill(workload, workload.keys)
+        found = []
+        for size in sizes(most):
+            said = f"growth of {what}: {size:,}"
+            told(said)
+            if what == KEYS:
+                growing.fill(workload, size)
+                spread = replace(workload, keys=size, skew=0)
+                found.append(growing.measure(what, size, UPDATES, spread))
+            else:
+                found.append(growing.measure(what, size, size, workload))
+        return found
+
+
+def sizes(most: int) -> Iterator[int]:
+    """10^4, 10^5 ... up to the most."""
+    size = min(LEAST, most)
+    while size <= most:
+        yield size
+        size *= 10
+
+
+class _Growing:
+    """A queue with its drainers, and what it holds."""
+
+    def __init__(self, system: Queue, plan: Plan, draining: Crew) -> None:
+        self._system, self._plan, self._draining = system, plan, draining
+        self._keys, self._updates = 0, 0
+
+    def fill(self, workload: Workload, keys: int) -> None:
+        """Have the queue hold so many keys."""
+        number = self._plan.adders
+        bounds = [self._keys + (keys - self._keys) * place // number for place in range(number + 1)]
+        roles = [Filling(self._system, workload, range(*pair)) for pair in pairwise(bounds)]
+        with Crew(roles) as filling:
+            self._updates += sum(filling.run()[1])
+        self._keys = keys
+        self._draining.run()
+        check(self._system, self._updates)
+
+    def measure(self, what: str, size: int, updates: int, workload: Workload) -> Grown:
+        """Add so many updates, and drain them, again and again."""
+        adds, drains = [], []
+        unmeasured = int(updates <= UPDATES)  # a warm-up, which larger ones do not notice
+        most = max(1, updates // workload.per_transaction)
+        roles = [
+            Adding(
+                self._system,
+                workload,
+                self._plan.threads,
+                FIRST_SEED + place,
+                most=(most + place) // self._plan.adders,
+            )
+            for place in range(self._plan.adders)
+        ]
+        with Crew(roles) as adding:
+            for _ in range(self._plan.repetitions + unmeasured):
+                begin, results = adding.run(_FOR_EVER)
+                added = sum(each.updates for each in results)
+                adds.append((max(each.ended for each in results) - begin) / added * _MICRO)
+                begin, ends = self._draining.run()
+                drains.append((max(ends) - begin) / added * _MICRO)
+                self._updates += added
+        check(self._system, self._updates)
+        add, drain = Figure(tuple(adds[unmeasured:])), Figure(tuple(drains[unmeasured:]))
+        costs = tuple(map(sum, zip(add.values, drain.values, strict=True)))
+        return Grown(what, size, added, add, drain, Figure(costs))
