@@ -15,6 +15,7 @@ import typer
 from cq.cli.options import Json
 from cq.cli.output import note, print_json, print_table, progress
 from cq.config import DEFAULT_BUCKETS
+from cq.observers.bench.chart import to_svg
 from cq.observers.bench.growth import WHAT
 from cq.observers.bench.phases import Plan
 from cq.observers.bench.report import Report
@@ -113,8 +114,13 @@ def bench(
         typer.Option(
             "--store",
             metavar="URL",
-            help="A store to use in place of temporary ones, such as a cluster; it must hold no other queues.",
+            help="A store to use in place of temporary ones, such as a cluster; it must hold no other queues. No setting "
+            "names it.",
         ),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="FILE", help="Write a chart of adding and draining to this file."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -122,7 +128,8 @@ def bench(
 
     Words are drawn by Zipf's law and added to each system by as many processes and threads, for the same time. Figures
     are updates per second: of adding, of combining what was added, and of both in turn. What each system has
-    counted is checked after each repetition. All that is made is removed again.
+    counted is checked after each repetition. All that is made is removed again. The page docs/benchmarks.md says what
+    is compared, and what the figures leave out.
     """
     asked = Asked(
         workload=Workload(keys=keys, skew=skew, kind=value),
@@ -137,6 +144,8 @@ def bench(
         cloud=cloud,
         export=export,
     )
+    if svg is not None:
+        svg.touch()  # not after all the measuring is it to be found that it cannot be written
     with _temporary(folder) as temporary, progress(counted=False) as display:
         task = display.add_task("starting")
         report = run(
@@ -144,6 +153,8 @@ def bench(
             Where(temporary, store, postgres_url_env),
             lambda what: display.update(task, description=what),
         )
+    if svg is not None:
+        svg.write_text(to_svg(report), encoding="utf-8")
     _print(report, json)
 
 

@@ -82,6 +82,10 @@ SETTINGS: Final = (
 )
 
 
+_APART: Final = (("bench",),)
+"""Commands that no setting is for: a benchmark must not load the store that an application uses."""
+
+
 class Commands(TyperGroup):
     """All commands; options that are settings know their environment variables."""
 
@@ -99,7 +103,7 @@ def options_of(
     if hasattr(command, "commands"):
         for name, each in command.commands.items():
             yield from options_of(setting, each, (*path, name))
-    elif not setting.command or setting.command == ".".join(path):
+    elif (not setting.command and path not in _APART) or setting.command == ".".join(path):
         yield from ((path, option) for option in command.params if setting.flag in option.opts)
 
 

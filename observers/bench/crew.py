@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
 from cq import machine
+from cq.errors import CqError
 from cq.observers.bench.errors import CannotMeasure
 
 _AHEAD_SECONDS: Final = 0.05  # the signal is for so much later, that it reaches all in time
@@ -58,7 +61,7 @@ class Crew:
                 self._processes.append(process)
             self.results()
         except BaseException:
-            self._end()
+            self._end(0.0)
             raise
 
     def __enter__(self) -> Crew:
@@ -67,7 +70,7 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end()
+        self._end(_END_SECONDS if error is None else 0.0)  # what they do is of no use any more
 
     def run(self, seconds: float = 0.0) -> tuple[float, list[Any]]:
         """Have all work, for so many seconds where they work by time; returns when they began, and their results."""
@@ -96,11 +99,11 @@ class Crew:
                 raise CannotMeasure(result.message)
         return results
 
-    def _end(self) -> None:
+    def _end(self, seconds: float) -> None:
         for connection in self._connections:
             connection.close()
         for process in self._processes:
-            process.join(_END_SECONDS)
+            process.join(seconds)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -110,21 +113,34 @@ def _serve(connection: Connection, role: Role) -> None:
     """In a process of its own: work when told to, until the one that has started this one closes its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a queue is paused and deleted under its workers
-    try:
-        _answer(connection, role.prepare)
-        with suppress(EOFError):
+    machine.start_thread(_end_with_parent, "parent")
+    with suppress(EOFError, BrokenPipeError):
+        if not _answer(connection, role.prepare):
+            return
+        try:
             while True:
                 begin, end = connection.recv()
                 machine.sleep(max(0.0, begin - machine.monotonic()))
-                _answer(connection, lambda: role.run(begin, end))  # noqa: B023 - called at once
-        role.close()
-    except BrokenPipeError:
-        pass
+                _answer(connection, partial(role.run, begin, end))
+        finally:
+            role.close()
 
 
-def _answer(connection: Connection, function: Any) -> None:
+def _end_with_parent() -> None:
+    """A process that works for long must not go on when nobody is left to end it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _answer(connection: Connection, function: Callable[[], Any]) -> bool:
+    """Send what a function returns, or has failed with; returns whether it has not failed."""
     try:
         result = function()
     except Exception as error:  # noqa: BLE001 - the parent raises it
-        result = _Failed(f"{type(error).__name__}: {error}")
+        said = str(error) if isinstance(error, CqError) else f"{type(error).__name__}: {error}"
+        connection.send(_Failed(said))
+        return False
     connection.send(result)
+    return True

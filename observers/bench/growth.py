@@ -23,6 +23,7 @@ COMPARED: Final = 100_000
 """The size that the others are compared with."""
 UPDATES: Final = 200_000
 """So many are spread over all keys, when it is these that grow."""
+_ROUNDS: Final = 20  # over few keys, no more
 _FOR_EVER: Final = 1e9
 _MICRO: Final = 1e6
 
@@ -71,7 +72,8 @@ def measure_growth(
             if what == KEYS:
                 growing.fill(workload, size)
                 spread = replace(workload, keys=size, skew=0)
-                found.append(growing.measure(what, size, UPDATES, spread))
+                updates = min(UPDATES, _ROUNDS * size)
+                found.append(growing.measure(what, size, updates, spread))
             else:
                 found.append(growing.measure(what, size, size, workload))
         return found

@@ -81,7 +81,7 @@ def measure(
         ]
         adding = stack.enter_context(Crew(adders))
         draining = None
-        if system.drainer(0, 1) is not None:
+        if system.defers:
             drainers = [Draining(system, number, plan.workers) for number in range(plan.workers)]
             draining = stack.enter_context(Crew(drainers))
         return _repeat(system, workload, plan, adding, draining, told)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from cq.observers.bench.system import Drainer
+
 if TYPE_CHECKING:
     import psycopg
 
@@ -76,6 +78,7 @@ class Upsert(_Tables):
     """`INSERT ... ON CONFLICT DO UPDATE` of all keys of a transaction in one statement."""
 
     name = "postgres-upsert"
+    defers: ClassVar[bool] = False
 
     def adder(self) -> ArrayAdder:
         return ArrayAdder(
@@ -85,14 +88,15 @@ class Upsert(_Tables):
             "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n",
         )
 
-    def drainer(self, place: int, of: int) -> None:
-        """Counts are current once they are added."""
+    def drainer(self, place: int, of: int) -> Drainer:
+        raise NotImplementedError
 
 
 class Rollup(_Tables):
     """Append rows to a table without any index; roll it up into the counts later, in one transaction."""
 
     name = "postgres-rollup"
+    defers: ClassVar[bool] = True
 
     def prepare(self) -> None:
         super().prepare()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import cq
 from cq import machine
+from cq.errors import QueueNotConfigured
 from cq.exportkeys import ExportKeys
 from cq.observers.bench.errors import WrongSum
 from cq.observers.bench.stored import opened
@@ -46,6 +48,7 @@ class Queue:
     buckets: int
     cloud: bool = False
     reporting: str | None = None
+    defers: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -106,7 +109,8 @@ class Queue:
         """Nothing is left behind."""
 
     def remove(self) -> None:
-        cq.delete(self.open(), self.queue)
+        with suppress(QueueNotConfigured):  # it was not made yet
+            cq.delete(self.open(), self.queue)
 
     def wait_until_done(self) -> None:
         """Wait until all is combined and exported. The cloud is published once a second, whatever there is."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from cq.observers.bench.system import Drainer
+
 if TYPE_CHECKING:
     import redis
 
@@ -26,6 +28,7 @@ class Hash:
     socket: str
     name: ClassVar[str] = "redis"
     store: ClassVar[str] = "redis"
+    defers: ClassVar[bool] = False
 
     def connect(self) -> redis.Redis:
         """A client with a connection of its own."""
@@ -39,8 +42,8 @@ class Hash:
     def adder(self) -> HashAdder:
         return HashAdder(self.connect())
 
-    def drainer(self, place: int, of: int) -> None:
-        """Counts are current once they are added."""
+    def drainer(self, place: int, of: int) -> Drainer:
+        raise NotImplementedError
 
     def total(self) -> int:
         with self.connect() as client:

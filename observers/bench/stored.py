@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import keys
+from cq.observers.bench.system import Drainer
 from cq.store.api import WANT_ALL, Transaction
 from cq.store.transact import transact
 
@@ -29,12 +30,13 @@ class _Stored:
     url: str
     store: str
     name: ClassVar[str]
+    defers: ClassVar[bool] = False
 
     def prepare(self) -> None:
         """Nothing is to be made."""
 
-    def drainer(self, place: int, of: int) -> None:
-        """Counts are current once they are added."""
+    def drainer(self, place: int, of: int) -> Drainer:
+        raise NotImplementedError
 
     def settle(self) -> None:
         """Nothing is left behind."""

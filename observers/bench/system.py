@@ -39,12 +39,15 @@ class System(Protocol):
     Attributes:
         name: as `--against` takes it.
         store: where it keeps the counts.
+        defers: whether what is added waits to be combined; else counts are current once it is added.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def store(self) -> str: ...
+    @property
+    def defers(self) -> bool: ...
 
     def prepare(self) -> None:
         """Make it, empty."""
@@ -54,8 +57,8 @@ class System(Protocol):
         """A new adder."""
         ...
 
-    def drainer(self, place: int, of: int) -> Drainer | None:
-        """The drainer with the number `place` of so many; None when counts are current once they are added."""
+    def drainer(self, place: int, of: int) -> Drainer:
+        """The drainer with the number `place` of so many, of a system that defers."""
         ...
 
     def total(self) -> Any:

