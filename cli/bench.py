@@ -114,8 +114,8 @@ def bench(
         typer.Option(
             "--store",
             metavar="URL",
-            help="A store to use in place of temporary ones, such as a cluster; it must hold no other queues. No setting "
-            "names it.",
+            help="A store to use in place of temporary ones, such as a cluster; it must hold no other queues. "
+            "No setting names it.",
         ),
     ] = None,
     svg: Annotated[
