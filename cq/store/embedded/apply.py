@@ -20,7 +20,7 @@ _ROWS = 32
 
 _GET = "SELECT v FROM kv WHERE k = ?"
 _PUT = "INSERT OR REPLACE INTO kv VALUES (?, ?)"
-_PUT_ROWS = _PUT + ", (?, ?)" * (_ROWS - 1)
+_PUTS = [_PUT + ", (?, ?)" * more for more in range(_ROWS)]
 _DELETE = "DELETE FROM kv WHERE k = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE k >= ? AND k < ?"
 
@@ -58,11 +58,9 @@ class Applier:
         self._values = {}
 
     def _put(self, rows: list[tuple[bytes, bytes | None]]) -> None:
-        whole = len(rows) - len(rows) % _ROWS
-        for start in range(0, whole, _ROWS):
-            self._connection.execute(_PUT_ROWS, list(chain.from_iterable(rows[start : start + _ROWS])))
-        if whole < len(rows):
-            self._connection.executemany(_PUT, rows[whole:])
+        for start in range(0, len(rows), _ROWS):
+            some = rows[start : start + _ROWS]
+            self._connection.execute(_PUTS[len(some) - 1], list(chain.from_iterable(some)))
 
     def _mutate(self, mutations: Iterable[Mutation], versionstamp: bytes) -> list[bytes]:
         values = self._values
