@@ -212,7 +212,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["bench", "--per-transaction", "0"], "expected at least 1 update in a transaction"),
         (["bench", "--against", "postgres-upsert", "--postgres-url-env", "NOTHING"], "$NOTHING is not set"),
         (["bench", "--against", "atomic-add", "--value", "decimal"], "atomic-add knows integers only"),
-        (["bench", "--store", "embedded:cq.db"], "holds queues, such as"),
+        (["bench", "--store", "embedded:cli.db"], "holds queues, such as"),
         (["demo", "words", "nothing"], "No such file"),
         (["status", "--store", "nothing"], "; `cq config` says where it comes from"),
         (["status", "--store", "embedded:"], "names no file"),
