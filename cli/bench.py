@@ -69,6 +69,13 @@ def bench(
         ),
     ] = "none",
     grow_to: Annotated[int, typer.Option(min=1, metavar="N", help="With --grow: up to so many.")] = 1_000_000,
+    emitters: Annotated[
+        bool,
+        typer.Option(
+            "--emitters",
+            help="Measure increments one at a time in one process: each in a transaction, and through cq.Emitter.",
+        ),
+    ] = False,
     cloud: Annotated[
         bool, typer.Option("--cloud", help="Measure cq with a cloud, too; --live only so.")
     ] = False,
@@ -141,6 +148,7 @@ def bench(
         rate=rate,
         grow=_words(grow),
         grow_to=grow_to,
+        emitters=emitters,
         cloud=cloud,
         export=export,
     )

@@ -61,12 +61,17 @@ class Row:
 
 
 def measure(
-    system: System, workload: Workload, plan: Plan, told: Callable[[str], object] = lambda _: None
+    system: System,
+    workload: Workload,
+    plan: Plan,
+    told: Callable[[str], object] = lambda _: None,
+    role: type[Adding] = Adding,
 ) -> Row:
     """Measure a system, which is made before and removed after, whatever happens.
 
     Args:
         told: called with what is being done, in a few words.
+        role: of the processes that add.
 
     Raises:
         WrongSum: what the system has counted is not what was added.
@@ -76,9 +81,7 @@ def measure(
         stack.callback(system.remove)
         system.prepare()
         told("drawing words")
-        adders = [
-            Adding(system, workload, plan.threads, FIRST_SEED + number) for number in range(plan.adders)
-        ]
+        adders = [role(system, workload, plan.threads, FIRST_SEED + number) for number in range(plan.adders)]
         adding = stack.enter_context(Crew(adders))
         draining = None
         if system.defers:

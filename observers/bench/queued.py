@@ -16,6 +16,7 @@ from cq.errors import QueueNotConfigured
 from cq.exportkeys import ExportKeys
 from cq.observers.bench.errors import WrongSum
 from cq.observers.bench.stored import opened
+from cq.observers.bench.system import Adder
 from cq.observers.exports import export_spec, find_export
 from cq.observers.top import top
 from cq.observers.worker import Worker
@@ -81,7 +82,7 @@ class Queue:
             os.environ[_REPORTING_ENV] = self.reporting
         return opened(self.url)
 
-    def adder(self) -> QueueAdder:
+    def adder(self) -> Adder:
         return QueueAdder(self)
 
     def drainer(self, place: int, of: int) -> QueueDrainer:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cq.observers.bench.emitting import Emitted
 from cq.observers.bench.figures import Figure
 from cq.observers.bench.growth import COMPARED, Grown
 from cq.observers.bench.live import Live
@@ -24,6 +25,7 @@ class Report:
         rows: of adding and draining in turn.
         live: of adding and combining at the same time.
         growth: of what an update costs as a queue grows.
+        emitters: of increments one at a time, the first of them single adds.
         left_out: {what was not measured: why}.
     """
 
@@ -32,6 +34,7 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     live: list[Live] = field(default_factory=list)
     growth: list[Grown] = field(default_factory=list)
+    emitters: list[Emitted] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -42,12 +45,14 @@ class Report:
             "rows": [_row(each, own_rate(self.rows, each.per_transaction)) for each in self.rows],
             "live": [_live(each, self.rows) for each in self.live],
             "growth": [_grown(each, self.growth) for each in self.growth],
+            "emitters": [_emitted(each, self.emitters[0]) for each in self.emitters],
             "left_out": self.left_out,
         }
 
     def tables(self) -> list[Table]:
         """For people."""
-        return [table for table in (self._in_turn(), self._at_once(), self._growing()) if table.lines]
+        tables = self._in_turn(), self._at_once(), self._growing(), self._one_at_a_time()
+        return [table for table in tables if table.lines]
 
     def _in_turn(self) -> Table:
         columns = ["system", "per transaction", "add", "drain", "both", "spread", "cq to it"]
@@ -96,6 +101,20 @@ class Report:
             for grown in self.growth
         ]
         return Table("Cost as a queue grows, µs per update", columns, lines)
+
+    def _one_at_a_time(self) -> Table:
+        columns = ["by", "callers", "committed", "spread", "to single adds"]
+        lines = [
+            [
+                "single adds" if each.row.system == OWN else each.row.system,
+                str(each.callers),
+                _rate(each.row.add),
+                f"{each.row.add.spread:.0%}",
+                _times(each.row.add.median, self.emitters[0].row.add.median),
+            ]
+            for each in self.emitters
+        ]
+        return Table("Increments one at a time in one process, per second", columns, lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +166,16 @@ def _grown(grown: Grown, all_of_them: Sequence[Grown]) -> dict[str, Any]:
         "updates": grown.updates,
         **_medians(add_us=grown.add, drain_us=grown.drain, cost_us=grown.cost),
         "to_100000": compared and round(grown.cost.median / compared, 4),
+    }
+
+
+def _emitted(emitted: Emitted, first: Emitted) -> dict[str, Any]:
+    return {
+        "system": emitted.row.system,
+        "store": emitted.row.store,
+        "callers": emitted.callers,
+        **_medians(committed=emitted.row.add),
+        "to_single_adds": round(emitted.row.add.median / first.row.add.median, 4),
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from cq.observers.bench.about import machine_facts
+from cq.observers.bench.emitting import measure_emitters
 from cq.observers.bench.errors import CannotMeasure, Unavailable
 from cq.observers.bench.growth import WHAT, measure_growth
 from cq.observers.bench.live import measure_live
@@ -42,6 +43,7 @@ class Asked:
         rate: updates per second then; None for as many as possible, and then for half of that.
         grow: what to let grow, of `growth.WHAT`.
         grow_to: up to how many.
+        emitters: whether to measure increments one at a time.
         cloud, export: whether the queue is measured with a cloud, and with an export into such a database: in turn it
             is measured so besides, live only so, and growing never.
 
@@ -57,6 +59,7 @@ class Asked:
     rate: float | None = None
     grow: Sequence[str] = ()
     grow_to: int = 1_000_000
+    emitters: bool = False
     cloud: bool = False
     export: str | None = None
 
@@ -104,6 +107,9 @@ def run(asked: Asked, where: Where, told: Told = lambda _: None) -> Report:
         for what in asked.grow:
             queue = make_queue(found, asked.workload.kind, asked.buckets)
             report.growth += measure_growth(queue, what, asked.workload, asked.plan, asked.grow_to, told)
+        if asked.emitters:
+            make = partial(make_queue, found, asked.workload.kind, asked.buckets)
+            report.emitters += measure_emitters(make, asked.workload, asked.plan, told)
         report.machine["versions"] |= found.versions
     return report
 

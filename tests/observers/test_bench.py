@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cq.observers.bench import postgresserver, rediscounts, redisserver
 from cq.observers.bench.chart import to_svg
 from cq.observers.bench.crew import Crew
+from cq.observers.bench.emitting import Emitted, EmitterQueue
 from cq.observers.bench.errors import CannotMeasure, WrongSum
 from cq.observers.bench.figures import Figure, harmonic, quantile
 from cq.observers.bench.growth import Grown, sizes
@@ -176,10 +177,12 @@ def test_the_store_counts_all_without_a_queue_and_with_one(url: str, tmp_path: P
         ReadModifyWrite(url, "embedded"),
         AtomicAdd(url, "embedded"),
         Queue(url, "embedded", "bench-1", "int", 4),
+        EmitterQueue(url, "embedded", "bench-3", "int", 4, mode="durable"),
+        EmitterQueue(url, "embedded", "bench-4", "int", 4, mode="fast"),
     ]
     full = Queue(url, "embedded", "bench-2", "decimal", 4, cloud=True, reporting=reporting)
 
-    assert [counted(system, pool) for system in systems] == [60, 60, 60]
+    assert [counted(system, pool) for system in systems] == [60] * 5
     assert counted(full, decimals) == Decimal(60)
 
 
@@ -259,6 +262,7 @@ def report() -> Report:
             for rate in (None, 20.0)
         ],
         [Grown("keys", size, 10, figure, figure, Figure((float(size),))) for size in (10_000, 100_000)],
+        [Emitted(32, row("cq", 1, 2.0)), Emitted(1, row("emitter fast", 1_000, 8.0))],
     )
 
 
@@ -268,6 +272,7 @@ def test_figures_are_compared_with_those_of_the_same_size() -> None:
     assert [each["cq_to_it"] for each in found["rows"]] == [1.0, 0.5, 1.0]
     assert [each["to"] for each in found["live"]] == [{"postgres-upsert": 0.4}, {}]
     assert [each["to_100000"] for each in found["growth"]] == [0.1, 1.0]
+    assert [each["to_single_adds"] for each in found["emitters"]] == [1.0, 4.0]
     assert found["live"][0]["p99_ms"] == 2_000
     assert found["live"][0]["p99_ms_repetitions"] == [2_000, 1_000, 3_000]
 

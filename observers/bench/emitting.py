@@ -1,0 +1,106 @@
+"""Increments one at a time, in one process: each in a transaction of its own, and through emitters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import cq
+from cq import machine
+from cq.emitter import Emitter
+from cq.observers.bench.phases import Plan, Row, measure
+from cq.observers.bench.queued import Queue
+from cq.observers.bench.roles import Added, Adding
+from cq.observers.bench.system import Adder
+from cq.observers.bench.workload import Workload
+
+CALLERS: Final = 32
+"""Threads that call at once where a call waits for its commit."""
+_LOOP: Final = 1_000
+"""Calls between two looks at the clock, where a call takes less than a microsecond or two."""
+
+Told = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """How many increments a second one process has committed.
+
+    Attributes:
+        callers: threads that called at once.
+        row: the figure is that of adding.
+    """
+
+    callers: int
+    row: Row
+
+
+def measure_emitters(
+    make: Callable[[], Queue], workload: Workload, plan: Plan, told: Told = lambda _: None
+) -> list[Emitted]:
+    """Measure single adds and an emitter in `durable` mode with many callers, and one in `fast` mode with one.
+
+    Args:
+        make: makes a queue of a name of its own.
+
+    Raises as `phases.measure`.
+    """
+    single, loop = replace(workload, per_transaction=1), replace(workload, per_transaction=_LOOP)
+    many, one = replace(plan, adders=1, threads=CALLERS), replace(plan, adders=1, threads=1)
+    told("single adds")
+    found = [Emitted(CALLERS, measure(make(), single, many))]
+    for mode, words, calls in (("durable", single, many), ("fast", loop, one)):
+        told(f"emitter, {mode}")
+        queue = make()
+        system = EmitterQueue(queue.url, queue.store, queue.queue, queue.kind, queue.buckets, mode=mode)
+        found.append(Emitted(calls.threads, measure(system, words, calls, role=Emitting)))
+    return found
+
+
+@dataclass(frozen=True)
+class EmitterQueue(Queue):
+    """A queue that is added to through the emitter of the process.
+
+    Args:
+        mode: of the emitter.
+    """
+
+    mode: str = "durable"
+
+    @property
+    def name(self) -> str:
+        return f"emitter {self.mode}"
+
+    def adder(self) -> Adder:
+        if self.queue not in _emitters:
+            _emitters[self.queue] = Emitter(cq.CombineQueue(self.queue), self.open(), mode=self.mode)
+        return EmitterAdder(_emitters[self.queue])
+
+
+_emitters: Final[dict[str, Emitter]] = {}
+"""{queue: the one emitter of this process, which all threads share}."""
+
+
+class EmitterAdder:
+    """Emits increments one by one."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+
+    def add(self, updates: Mapping[str, Any]) -> None:
+        for key, update in updates.items():
+            self.emitter.emit(key, update)
+
+    def close(self) -> None:
+        self.emitter.close()
+
+
+class Emitting(Adding):
+    """Adds through an emitter; what it has taken counts once it is committed."""
+
+    def run(self, begin: float, end: float) -> Added:
+        added = super().run(begin, end)
+        for emitter in _emitters.values():
+            emitter.flush()
+        return added._replace(ended=machine.monotonic())
