@@ -30,7 +30,7 @@ FORMAT: Final = 1
 DEFAULT_PRIORITY: Final = 10
 MAX_PRIORITY: Final = 100
 MAX_BUCKETS: Final = 4096
-DEFAULT_BUCKETS: Final = 4
+DEFAULT_BUCKETS: Final = 8
 MOST_GENERATIONS: Final = (1 << 32) - 2
 """What a key has room for, with the next one behind it."""
 

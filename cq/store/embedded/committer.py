@@ -9,7 +9,7 @@ A group, under the lock of all processes:
 1. read the last version; take over what other processes have written since;
 2. check each transaction in order against the log and against those before it in the group;
 3. apply those that pass; all get one version, and their place in the group is the rest of their versionstamp;
-4. add one row to the log and commit.
+4. add one row to the log, announce the version to all processes, and commit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from .changes import Changes
 from .conflicts import ConflictLog, Group, encode, overlaps
 from .error import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, is_unwritten, storage_error
 from .future import FutureVoid
-from .keys import Range
+from .keys import METADATA_VERSION, Range
+from .latest import Latest
 from .lockfile import LockFile
 from .readset import ReadSet
 from .wal import WalKeeper
@@ -125,9 +126,10 @@ class Request(FutureVoid):
 class Committer:
     """All commits of one database in this process."""
 
-    def __init__(self, connection: sqlite3.Connection, lock: LockFile) -> None:
+    def __init__(self, connection: sqlite3.Connection, lock: LockFile, latest: Latest) -> None:
         self._connection = connection
         self._lock = lock
+        self._latest = latest
         self._wal = WalKeeper(connection, lock)
         self._log = ConflictLog()
         self._mutex = threading.Condition(threading.Lock())
@@ -262,11 +264,13 @@ class Committer:
         written = work.finish()
         connection.execute("INSERT INTO commits VALUES (?, ?)", (work.version, written))
         self._trim(now)
+        self._lock.announce(work.version)
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._in_doubt = not is_unwritten(error)
             raise
+        self._latest.committed(last, work.version, changes_metadata=METADATA_VERSION in work.keys)
         log.append(Group(work.version, work.keys, work.ranges, len(written)))
         self._wal.wrote(len(work.keys), len(written) + sum(request.size for request in group))
         return codes

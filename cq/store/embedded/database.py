@@ -17,6 +17,7 @@ from .committer import Committer
 from .error import FDBError
 from .future import FutureVoid
 from .keys import KeySelector, KeyValue
+from .latest import Latest
 from .lockfile import LockFile
 from .operations import AtomicOperations
 from .options import DatabaseOptions, Settings
@@ -65,8 +66,9 @@ class Database(AtomicOperations):
             self._lock.close()
             raise
         log = self.path.with_name(f"{self.path.name}-wal")
-        self._pool = Pool(connect, functools.partial(pressing, log), self.path)
-        self.committer = Committer(self._connection, self._lock)
+        latest = Latest(self._lock)
+        self._pool = Pool(connect, functools.partial(pressing, log), self.path, latest)
+        self.committer = Committer(self._connection, self._lock, latest)
         self.watches = Watches(connect, self._lock.path)
         handles.acquire(self._file_id, self)
         self._unusable = None

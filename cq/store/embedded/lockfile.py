@@ -2,16 +2,19 @@
 
 SQLite alone would do the first by polling; a lock of the operating system wakes the next one at once, and is gone
 with the process that held it, however that ended. For the second, every commit writes a byte here, which other
-processes may watch with `inotify`.
+processes may watch with `inotify`; and its version before that, see `latest`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
+import mmap
 import os
 import select
+import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,8 @@ from cq.errors import NotAStore
 
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
+_VERSION = slice(8, 16)  # where the version is; the first byte is the one that is watched
+_LENGTH = 16
 
 
 class LockFile:
@@ -30,6 +35,9 @@ class LockFile:
         self.path = path.with_name(f"{path.name}-lock")
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            if os.fstat(self._descriptor).st_size < _LENGTH:
+                os.ftruncate(self._descriptor, _LENGTH)
+            self._content = mmap.mmap(self._descriptor, _LENGTH, prot=mmap.PROT_READ)
         except OSError as error:
             raise NotAStore(
                 f"{self.path} cannot be opened ({error.strerror}): check its permissions"
@@ -52,6 +60,23 @@ class LockFile:
         """Let the next one have it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
+    def announce(self, version: int) -> None:
+        """Write the version of a commit that is about to be made; the lock is held. Raises `sqlite3.Error`."""
+        try:
+            os.pwrite(self._descriptor, version.to_bytes(8, "little"), _VERSION.start)
+        except OSError as error:  # others would believe that there was no commit: there must be none
+            failure = sqlite3.OperationalError(f"its lock file cannot be written ({error.strerror})")
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            failure.sqlite_errorcode = sqlite3.SQLITE_FULL if is_full else sqlite3.SQLITE_IOERR_WRITE
+            raise failure from error
+
+    def announced(self) -> int:
+        """The version written last; 0 if there is none."""
+        try:
+            return int.from_bytes(self._content[_VERSION], "little")
+        except ValueError:  # closed
+            return 0
+
     def notify(self) -> None:
         """Wake whoever listens; if the disk is full, they look by themselves before long."""
         with contextlib.suppress(OSError):
@@ -60,6 +85,7 @@ class LockFile:
     def close(self) -> None:
         """Give up the descriptors."""
         if self._descriptor >= 0:
+            self._content.close()
             os.close(self._descriptor)
             self._descriptor = -1
 

@@ -5,7 +5,8 @@ shorten its log while an old snapshot is open, so a thread gives back those of t
 FoundationDB's five seconds, also when their owner never calls again.
 
 A transaction that begins with the metadata version, and perhaps reads nothing else, gets a glance: the version of the
-store and the value of that key, by one statement that holds nothing open. All transactions that only add are so.
+store and the value of that key, which are known or come from one statement, and nothing is held open. All
+transactions that only add are so.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cq.errors import StoreError
 
 from .error import TRANSACTION_TOO_OLD, FDBError, storage_error
 from .keys import METADATA_VERSION
+from .latest import Latest
 from .writes import Row
 
 LIFETIME_SECONDS = 5.0
@@ -145,9 +147,14 @@ class Pool:
     """The snapshots of one database, and the connections for them."""
 
     def __init__(
-        self, connect: Callable[[], sqlite3.Connection], pressed: Callable[[], bool], path: Path
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        pressed: Callable[[], bool],
+        path: Path,
+        latest: Latest,
     ) -> None:
         self.path = path
+        self._latest = latest
         self.abandoned: deque[Snapshot] = deque()
         self._connect = connect
         self._pressed = pressed
@@ -177,6 +184,10 @@ class Pool:
     def glance(self) -> Glance:
         """The latest version, and the metadata version with it."""
         started = machine.monotonic()
+        known = self._latest.recall()
+        if known is not None:
+            return Glance(*known, started)
+        announced = self._latest.announced()
         connection = self._take()
         try:
             version, metadata = connection.execute(_GLANCE, (METADATA_VERSION,)).fetchall()[0]
@@ -186,6 +197,7 @@ class Pool:
         self._keep_idle(connection)
         if metadata is not None and not isinstance(metadata, bytes):
             raise damaged(self.path)
+        self._latest.learn(announced, version, metadata)
         return Glance(version, metadata, started)
 
     def give_back(self, snapshot: Snapshot, connection: sqlite3.Connection) -> None:

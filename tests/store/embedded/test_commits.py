@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import signal
 import sqlite3
@@ -211,17 +212,36 @@ def test_a_busy_file_is_worth_a_retry_in_all_its_kinds(code: int, expected: int)
     assert "store.db" in str(found)
 
 
-def test_a_commit_stands_when_others_cannot_be_told_of_it(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk may have no room for the byte in the lock file."""
+def refuse_writes_of(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the lock file take no writes of so many bytes."""
+    write = os.pwrite
 
-    def fail(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def fail(descriptor: int, data: bytes, offset: int) -> int:
+        if len(data) == length:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data, offset)
 
     monkeypatch.setattr("os.pwrite", fail)
+
+
+def test_a_commit_stands_when_others_cannot_be_woken(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_writes_of(1, monkeypatch)
     db[b"a"] = b"1"
     assert db[b"a"] == b"1"
+
+
+def test_a_commit_of_which_others_cannot_be_told_is_not_made(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would believe that the version before it is the latest."""
+    with monkeypatch.context() as context:
+        refuse_writes_of(8, context)
+        with pytest.raises(FDBError, match="no room") as caught:
+            db[b"a"] = b"1"
+        assert caught.value.code == 1510
+        assert db[b"a"] is None
+    db[b"a"] = b"2"
+    assert db[b"a"] == b"2"
 
 
 def test_commits_under_way_finish_before_the_store_closes(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,3 +102,63 @@ def test_a_transaction_too_old_does_not_commit_by_it(db: Database, monkeypatch: 
     monkeypatch.setattr("cq.store.embedded.snapshots.LIFETIME_SECONDS", -1.0)
     tr[b"a"] = b"1"
     assert code_of(tr.commit().wait) == 1007
+
+
+def test_what_is_known_is_overtaken_by_commits_of_others(path: Path) -> None:
+    """Two handles of one file are as two processes: neither tells the other anything but through the file."""
+    with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
+        for db, writer in ((one, other), (other, one), (one, one), (other, one)):
+            change(writer)
+            seen = db.create_transaction().get(METADATA_VERSION).value
+            assert seen == writer.create_transaction().get(METADATA_VERSION).value
+            writer[b"a"] = b"1"
+            tr = db.create_transaction()
+            tr.get(METADATA_VERSION).wait()
+            tr.add_read_conflict_key(b"a")
+            tr[b"b"] = b"1"
+            tr.commit().wait()  # the version is not before that of the write of a
+
+
+def test_a_glance_asks_sqlite_only_when_others_have_committed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
+        asked = 0
+        take = one._pool._take
+
+        def counted() -> Any:
+            nonlocal asked
+            asked += 1
+            return take()
+
+        monkeypatch.setattr(one._pool, "_take", counted)
+
+        def glance() -> int:
+            before = asked
+            one.create_transaction().get(METADATA_VERSION).wait()
+            return asked - before
+
+        other[b"a"] = b"1"
+        assert [glance(), glance()] == [1, 0]
+        tr = one.create_transaction()
+        tr[b"a"] = b"2"
+        tr.commit().wait()
+        assert glance() == 0  # its own commit
+        change(one)
+        assert [glance(), glance()] == [1, 0]
+        other[b"a"] = b"3"
+        assert [glance(), glance()] == [1, 0]
+
+
+def test_a_version_that_was_announced_and_not_committed_is_not_believed(path: Path) -> None:
+    """As when a process has died in between."""
+    with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
+        one[b"a"] = b"1"
+        one.create_transaction().get(METADATA_VERSION).wait()
+        other._lock.announce(1 << 60)
+        tr = one.create_transaction()
+        tr.get(METADATA_VERSION).wait()
+        assert tr.get_read_version().wait() < 1 << 60
+        assert tr.get(b"a").value == b"1"
+        other[b"a"] = b"2"
+        assert one[b"a"] == b"2"
