@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ _SETTINGS: Final = {
 def own_server(folder: Path) -> Iterator[str]:
     """The connection string of a server in `folder`, which is stopped and deleted in the end.
 
-    As root it runs as a user of its own. Raises `Unavailable` when there is no such package.
+    As root it runs as a user of its own. Raises `Unavailable` when there is no such package, or it does not start.
     """
     require_driver()
     with warnings.catch_warnings():
@@ -48,15 +49,25 @@ def own_server(folder: Path) -> Iterator[str]:
         folder.mkdir(parents=True)
         folder.chmod(0o755)
         server: Any = get_server(folder / "data", cleanup_mode="delete", start=False)
-        server.ensure_pgdata_inited()
-        lines = [f"{name} = {value}\n" for name, value in _SETTINGS.items()]
-        with open(folder / "data" / "postgresql.auto.conf", "a") as file:
-            file.writelines(lines)
-        server.start()
+        try:
+            _start(server, folder / "data")
+        except subprocess.SubprocessError as error:
+            said = " ".join(str(error).split())
+            raise Unavailable(
+                f"PostgreSQL's server does not start: name one with --postgres-url-env ({said})"
+            ) from None
     try:
         yield str(server.get_uri())
     finally:
         server.cleanup()
+
+
+def _start(server: Any, folder: Path) -> None:
+    """Start it with the settings of the benchmark."""
+    server.ensure_pgdata_inited()
+    with open(folder / "postgresql.auto.conf", "a") as file:
+        file.writelines(f"{name} = {value}\n" for name, value in _SETTINGS.items())
+    server.start()
 
 
 def given_server(variable: str) -> str:
