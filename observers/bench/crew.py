@@ -6,11 +6,12 @@ import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
 from cq import machine
@@ -55,10 +56,11 @@ class Crew:
             for role in roles:
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_serve, args=(theirs, role), daemon=True)
-                process.start()
+                with _without_interrupts():
+                    process.start()
+                    self._connections.append(ours)
+                    self._processes.append(process)
                 theirs.close()
-                self._connections.append(ours)
-                self._processes.append(process)
             self.results()
         except BaseException:
             self._end(0.0)
@@ -109,12 +111,30 @@ class Crew:
                 process.join()
 
 
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Put off ^C: a process that was started in part would complain, and one that starts must not get it at all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    handler = signal.signal(signal.SIGINT, lambda *what: came.append(what))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the process inherits
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if came and callable(handler):
+            handler(*came[0])
+
+
 def _serve(connection: Connection, role: Role) -> None:
     """In a process of its own: work when told to, until the one that has started this one closes its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a queue is paused and deleted under its workers
     machine.start_thread(_end_with_parent, "parent")
-    with suppress(EOFError, BrokenPipeError):
+    with suppress(EOFError, ConnectionError):  # it is gone
         if not _answer(connection, role.prepare):
             return
         try:
