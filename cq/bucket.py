@@ -32,7 +32,7 @@ from cq.store.api import (
 
 OBSERVER_BYTES: Final = 500_000
 """What the observers of one pass may write, as predicted from what their reports have cost so far."""
-MAX_REPORT: Final = 8_000
+MAX_REPORT: Final = 16_000
 _LEAST_READ: Final = 100_000  # bytes of rows, where few of those read could be taken
 _FIRST_COST: Final = 5_000  # bytes that observers write for a change, before any has been seen
 _MAX_SUSPECTS: Final = 1_000

@@ -9,12 +9,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Final
 
 from cq import keys
 from cq.batch import Batch, Limits
 from cq.config import QueueConfig
 from cq.keys import QueueKeys, place
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction
+
+_KEY_COPIES: Final = 3  # of a key in a transaction: it is written, and both ends of a conflict range
+_KEY_COST: Final = 100  # of a write besides, about
 
 
 @dataclass(slots=True)
@@ -54,8 +58,15 @@ def choose(
         others = [encoded for encoded in waiting if encoded not in suspects]
         suspected = [encoded for encoded in waiting if encoded in suspects]
     is_next = bool(suspected) and (is_suspect_next or not others)
-    chosen.report = suspected[:1] if is_next else others[:max_report]
+    chosen.report = suspected[:1] if is_next else _affordable(others[:max_report], limits)
     return chosen
+
+
+def _affordable(report: list[bytes], limits: Limits) -> list[bytes]:
+    """As many of these keys as may be written, about: each counts with its value and what it conflicts with."""
+    cost = _KEY_COPIES * sum(map(len, report)) + _KEY_COST * len(report)
+    most = 2 * limits.write_bytes
+    return report if cost <= most else report[: max(1, len(report) * most // cost)]
 
 
 def _is_overloaded(batch: Batch, limits: Limits) -> bool:

@@ -7,7 +7,6 @@ Nothing read from a store is ever executed or unpickled. Python keys are told ap
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -47,6 +46,7 @@ _MOST_PARTS: Final = 1_000_000  # of a value; each takes a byte at least
 _PLAIN: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime, type(None)))
 _SURE: Final = frozenset((int, float, bool, str, bytes))  # CBOR gives back what it takes of these
 _KEY_TYPES: Final[dict[str, type]] = {"str": str, "int": int, "bytes": bytes}
+_KINDS: Final = {name: {kind} for name, kind in _KEY_TYPES.items()}
 _NUMBERS: Final = frozenset(("int", "float", "bool", "datetime"))
 _VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "int": (int,),
@@ -112,19 +112,21 @@ class KeyType:
     def encode_all(self, keys: Sequence[Any]) -> list[bytes]:
         """What `encoder` makes of each of these keys, and its errors; for many keys at once."""
         if self._are_all(keys):
-            with suppress(Exception):  # which key it is is found below
+            try:
                 encoded = list(map(cbor2.dumps, keys))
                 if max(map(len, encoded)) <= MAX_KEY_BYTES:
                     return encoded
+            except Exception:  # noqa: BLE001, S110 - which key it is is found below
+                pass
         return list(map(self.encoder(), keys))
 
     def _are_all(self, keys: Sequence[Any]) -> bool:
         """Whether there are keys, and all of this type."""
-        types = tuple(_KEY_TYPES[part] for part in self.parts)
         kinds = set(map(type, keys))
-        if self.is_tuple:
-            return kinds == {tuple} and {tuple(map(type, key)) for key in keys} == {types}
-        return kinds == {types[0]}
+        if not self.is_tuple:
+            return kinds == _KINDS[self.parts[0]]
+        types = tuple(_KEY_TYPES[part] for part in self.parts)
+        return kinds == {tuple} and {tuple(map(type, key)) for key in keys} == {types}
 
     def _encode_tuple(self, key: Any) -> bytes:
         fits = type(key) is tuple and len(key) == len(self.parts)

@@ -20,6 +20,7 @@ from cq.errors import InvalidData
 
 ROW_BYTES: Final = 8_000
 """Where a row is split: FoundationDB likes values below 10 kB."""
+_INTS: Final = {int}
 _NINE_BYTES: Final = frozenset((float, bool))  # at most, in CBOR
 
 
@@ -53,7 +54,7 @@ def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packe
 
 def columns(updates: object) -> tuple[list[Any], list[Any]]:
     """The keys and the updates of a dict, or of pairs, in order; raises `InvalidData` when it is neither."""
-    if isinstance(updates, Mapping):
+    if type(updates) is dict or isinstance(updates, Mapping):
         return list(updates.keys()), list(updates.values())
     if not isinstance(updates, Iterable):
         raise InvalidData(
