@@ -56,7 +56,7 @@ def configure(
     ] = None,
     buckets: Annotated[
         int | None,
-        typer.Option(metavar="N", help="1 to 4,096 (4 for a new queue); as many passes can run at once."),
+        typer.Option(metavar="N", help="1 to 4,096 (8 for a new queue); as many passes can run at once."),
     ] = None,
     top: Annotated[
         int | None,

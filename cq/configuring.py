@@ -66,7 +66,7 @@ def configure(
         value: the type of updates and values: `int` (for a new queue), `float`, `Decimal`, `str`, `bytes`, `bool`,
             `list`, `dict`, `set`, `datetime` or `"any"`.
         combiner: the name of a built-in combiner (`sum` for a new queue), or one of your own.
-        buckets: 1 to 4,096 (4 for a new queue); as many passes can run at once. Small transactions want few: an add
+        buckets: 1 to 4,096 (8 for a new queue); as many passes can run at once. Small transactions want few: an add
             writes one row and one notification for each bucket that its keys touch.
         observers: told of every change, in this order, in the transaction that makes it. They replace those of the
             application; built-in ones that were put there by their settings stay.

@@ -24,7 +24,7 @@ from cq.codec import INT64
 from cq.config import read_config
 from cq.emitterbuffer import EmitterBuffer, EmitterStatistics
 from cq.errors import CodeMismatch, CqError, EmitterFull, FlushFailed, InvalidConfiguration, TooLarge
-from cq.gathering import Flush, Increment, Intake
+from cq.intake import Flush, Increment, Intake
 from cq.pressure import is_positive
 from cq.queue import CombineQueue, own_combiner
 from cq.store.api import Database, Transaction

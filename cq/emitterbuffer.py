@@ -14,7 +14,7 @@ from typing import Final
 
 from cq import machine
 from cq.errors import EmitterClosed
-from cq.gathering import Flush, Increment, Intake
+from cq.intake import Flush, Increment, Intake
 from cq.reporting import describe
 
 MOST_FLUSHES: Final = 16

@@ -145,7 +145,7 @@ def test_text_is_stable_and_of_one_moment_s_queues_by_name(cq_db: Any) -> None:
     assert list(json.loads(text)["queues"]) == ["a", "b"]
     assert json.loads(text)["queues"]["a"] == {
         "audit": False,
-        "buckets": 4,
+        "buckets": 8,
         "combiner": {"name": "sum", "version": 1},
         "flags": {**asdict(Flags()), "paused": True, "reason": "für diesen Test"},
         "key": "str",
@@ -172,7 +172,7 @@ def test_settings_that_json_lacks_are_refused(cq_db: Any, carried: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "shown"),
     [
-        (["buckets", 2], "buckets 4 -> 2"),
+        (["buckets", 2], "buckets 8 -> 2"),
         (["key", "int"], "key str -> int"),
         (["value", "any"], "value int -> any"),
         (["combiner", "version", 2], "combiner sum@1 -> sum@2"),

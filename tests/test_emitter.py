@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.gathering import FLUSH_BYTES
+from cq.intake import FLUSH_BYTES
 from cq.testing import assert_values, drain
 from tests.emitters import Gate, LostAnswers
 from tests.faults import FaultyDatabase

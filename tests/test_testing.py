@@ -208,7 +208,7 @@ def test_observers_of_all_values_are_switched_to(db: Any, name: str) -> None:
     add(db, name, {"a": 1})
     drain(db, name)
     cq.put_observer(db, name, top(2))
-    assert message(assert_drained, db, name)[1:] == [f"  queue {name!r}: 4 buckets wait for a pass"]
+    assert message(assert_drained, db, name)[1:] == [f"  queue {name!r}: 8 buckets wait for a pass"]
 
     drain(db, name)
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from cq import batch, combining, config, packing, purging, queue, reporting
 from cq.emitter import Emitter
 from cq.emitterbuffer import EmitterBuffer
-from cq.gathering import Flush
+from cq.intake import Flush
 from cq.keys import QueueKeys
 from cq.observers import arming, exporting, sql, top, worker
 from cq.observers.handing import Overdue

@@ -15,7 +15,7 @@ import cq
 from cq.codec import MAX_UPDATE_BYTES, KeyType, ValueType
 from cq.combiners import BUILT_IN
 from cq.config import Named, QueueConfig
-from cq.gathering import FLUSH_BYTES, Flush, Intake
+from cq.intake import FLUSH_BYTES, Flush, Intake
 from cq.packing import check_update
 
 
