@@ -8,19 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cq.cli.options import Json
 from cq.cli.output import note, print_json, print_table, progress
 from cq.config import DEFAULT_BUCKETS
-from cq.observers.bench.chart import to_svg
-from cq.observers.bench.growth import WHAT
-from cq.observers.bench.phases import Plan
-from cq.observers.bench.report import Report
-from cq.observers.bench.run import Asked, run
-from cq.observers.bench.systems import AGAINST, REPORTING, Where
+from cq.observers.bench.names import AGAINST, GROWING, REPORTING
 from cq.observers.bench.workload import KINDS, Workload
 
 
@@ -65,7 +60,7 @@ def bench(
         str,
         typer.Option(
             metavar="WHAT,...",
-            help=f"Measure what an update costs as {' or '.join(WHAT)} grow, from 10,000 on; both if both are named.",
+            help=f"Measure what an update costs as {' or '.join(GROWING)} grow, from 10,000 on; or both.",
         ),
     ] = "none",
     grow_to: Annotated[int, typer.Option(min=1, metavar="N", help="With --grow: up to so many.")] = 1_000_000,
@@ -138,6 +133,12 @@ def bench(
     counted is checked after each repetition. All that is made is removed again. The page docs/benchmarks.md says what
     is compared, and what the figures leave out.
     """
+    # Here, as every other command would wait for it to be imported.
+    from cq.observers.bench.chart import to_svg
+    from cq.observers.bench.phases import Plan
+    from cq.observers.bench.run import Asked, run
+    from cq.observers.bench.systems import Where
+
     asked = Asked(
         workload=Workload(keys=keys, skew=skew, kind=value),
         plan=Plan(adders, threads, workers, seconds, warm_up=seconds / 2, repetitions=repetitions),
@@ -166,7 +167,7 @@ def bench(
     _print(report, json)
 
 
-def _print(report: Report, json: bool) -> None:
+def _print(report: Any, json: bool) -> None:
     if json:
         print_json(report.as_dict())
         return

@@ -11,7 +11,6 @@ updates of a key count once and in the order of the calls, whatever becomes of a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -215,6 +214,8 @@ class Emitter:
 
     async def _settled(self, flush: Flush, seconds: float | None = None) -> None:
         """Await that a flush is done, for so long at most."""
+        import asyncio  # which takes long, and whoever awaits has it
+
         loop = asyncio.get_running_loop()
         done = loop.create_future()
 

@@ -29,7 +29,6 @@ from cq.store.api import WANT_ALL, TransactionRead
 ROW_BYTES: Final = 8_000
 """Where a row is split: FoundationDB likes values below 10 kB."""
 _PIECE_BYTES: Final = 90_000
-_INT64: Final = 1 << 63
 _NUMBERS: Final = frozenset(
     (int, float, bool, type(None))
 )  # which CBOR always carries, ints of 64 bits at least
@@ -124,7 +123,7 @@ def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[tuple[int, bytes]]:
 
 
 def _checked_size(value: Any) -> int:
-    if type(value) in _NUMBERS and (type(value) is not int or -_INT64 <= value < _INT64):
+    if type(value) in _NUMBERS and (type(value) is not int or -codec.INT64 <= value < codec.INT64):
         return _NUMBER_BYTES
     size = len(codec.encode([value])) - 1  # in a list, as it is in a row, since lists can be nested too deep
     if size > MAX_VALUE_BYTES:

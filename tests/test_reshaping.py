@@ -223,7 +223,7 @@ class TestRebucket:
         cq.configure(db, name)
         add(db, name, {"a": 1})
         cq.rebucket(db, name, 3)
-        with pytest.raises(cq.NotNow, match="is still being rebucketed from 16 to 3 buckets"):
+        with pytest.raises(cq.NotNow, match="is still being rebucketed from 8 to 3 buckets"):
             cq.rebucket(db, name, 5)
         with pytest.raises(cq.NotNow, match="is still being rebucketed"):
             cq.purge(db, name)

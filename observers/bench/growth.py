@@ -10,14 +10,12 @@ from typing import Final
 
 from cq.observers.bench.crew import Crew
 from cq.observers.bench.figures import Figure
+from cq.observers.bench.names import BACKLOG, KEYS
 from cq.observers.bench.phases import FIRST_SEED, Plan, check
 from cq.observers.bench.queued import Queue
 from cq.observers.bench.roles import Adding, Draining, Filling
 from cq.observers.bench.workload import Workload
 
-KEYS: Final = "keys"
-BACKLOG: Final = "backlog"
-WHAT: Final = (KEYS, BACKLOG)
 LEAST: Final = 10_000
 COMPARED: Final = 100_000
 """The size that the others are compared with."""

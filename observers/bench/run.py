@@ -9,15 +9,14 @@ from functools import partial
 from cq.observers.bench.about import machine_facts
 from cq.observers.bench.emitting import measure_emitters
 from cq.observers.bench.errors import CannotMeasure, Unavailable
-from cq.observers.bench.growth import WHAT, measure_growth
+from cq.observers.bench.growth import measure_growth
 from cq.observers.bench.live import measure_live
+from cq.observers.bench.names import AGAINST, GROWING, REPORTING
 from cq.observers.bench.phases import Plan, measure
 from cq.observers.bench.queued import Queue
 from cq.observers.bench.report import Report
 from cq.observers.bench.system import System
 from cq.observers.bench.systems import (
-    AGAINST,
-    REPORTING,
     Places,
     Where,
     make_against,
@@ -41,7 +40,7 @@ class Asked:
         against: what cq is compared with in that; None for all that is there.
         live: sizes of transactions to measure adding and combining at the same time with.
         rate: updates per second then; None for as many as possible, and then for half of that.
-        grow: what to let grow, of `growth.WHAT`.
+        grow: what to let grow, of `names.GROWING`.
         grow_to: up to how many.
         emitters: whether to measure increments one at a time.
         cloud, export: whether the queue is measured with a cloud, and with an export into such a database: in turn it
@@ -67,8 +66,8 @@ class Asked:
         if self.export is not None and self.export not in REPORTING:
             raise CannotMeasure(f"expected to export into {' or '.join(REPORTING)}, got: {self.export!r}")
         for what in self.grow:
-            if what not in WHAT:
-                raise CannotMeasure(f"expected {' or '.join(WHAT)} to grow, got: {what!r}")
+            if what not in GROWING:
+                raise CannotMeasure(f"expected {' or '.join(GROWING)} to grow, got: {what!r}")
         for size in (*self.sizes, *self.live):
             replace(self.workload, per_transaction=size)
 

@@ -13,6 +13,7 @@ from typing import Final
 from cq.config import queue_names
 from cq.observers.bench import postgresserver, redisserver
 from cq.observers.bench.errors import CannotMeasure, Unavailable
+from cq.observers.bench.names import AGAINST
 from cq.observers.bench.postgres import Rollup, Upsert
 from cq.observers.bench.queued import Queue
 from cq.observers.bench.rediscounts import Hash
@@ -21,8 +22,6 @@ from cq.observers.bench.system import System
 from cq.store import located
 from cq.store.transact import transact
 
-REPORTING: Final = ("sqlite", "postgresql")
-"""Kinds of databases to export to."""
 QUEUE_PREFIX: Final = "bench-"
 
 
@@ -82,7 +81,7 @@ class Places:
         return self._socket
 
     def reporting(self, kind: str) -> str:
-        """The URL of a database to export to, of a kind of `REPORTING`; raises `CannotMeasure`."""
+        """The URL of a database to export to, of a kind of `names.REPORTING`; raises `CannotMeasure`."""
         if kind == "sqlite":
             return f"sqlite:///{self._where.folder / f'{next(self._numbers)}-reporting.db'}"
         if self._where.postgres_env is not None:  # it would be left with cq's own tables in it
@@ -93,14 +92,13 @@ class Places:
 
 
 Maker = Callable[[Places, str], System]
-AGAINST: Final[Mapping[str, Maker]] = {
+_MAKERS: Final[Mapping[str, Maker]] = {
     ReadModifyWrite.name: lambda places, _: ReadModifyWrite(*places.store()),
     AtomicAdd.name: lambda places, _: AtomicAdd(*places.store()),
     Upsert.name: lambda places, kind: Upsert(places.postgres(), kind),
     Rollup.name: lambda places, kind: Rollup(places.postgres(), kind),
     Hash.name: lambda places, _: Hash(places.redis()),
 }
-"""{what cq is compared with: what makes it, for a kind of values}."""
 _INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name, Hash.name)
 
 
@@ -137,7 +135,7 @@ def make_against(places: Places, name: str, kind: str) -> System:
         raise CannotMeasure(f"expected something to compare with of {', '.join(AGAINST)}, got: {name!r}")
     if kind != "int" and name in _INTEGERS_ONLY:
         raise Unavailable(f"{name} knows integers only")
-    return AGAINST[name](places, kind)
+    return _MAKERS[name](places, kind)
 
 
 def _refuse_used(store: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.observers.bench import postgresserver, rediscounts, redisserver
+from cq.observers.bench import names, postgresserver, rediscounts, redisserver, systems
 from cq.observers.bench.chart import to_svg
 from cq.observers.bench.crew import Crew
 from cq.observers.bench.emitting import Emitted, EmitterQueue
@@ -295,3 +295,7 @@ def test_a_chart_is_well_formed_and_says_its_figures_in_words() -> None:
     assert [float(bar.attrib["width"]) for bar in bars] == [210.0, 420.0, 420.0]
     assert "2 cores, <&>" in "".join(image.itertext())
     assert image.find(".//svg:script", space) is None
+
+
+def test_what_can_be_asked_for_can_be_made() -> None:
+    assert tuple(systems._MAKERS) == names.AGAINST

@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-SECONDS = 120
+SECONDS = 75
 """For how long seeds are run; then come the canaries."""
 
 

@@ -1,0 +1,14 @@
+"""What a benchmark can be asked for by name: apart, so that nobody needs the benchmark itself to say it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+AGAINST: Final = ("read-modify-write", "atomic-add", "postgres-upsert", "postgres-rollup", "redis")
+"""What cq can be compared with."""
+REPORTING: Final = ("sqlite", "postgresql")
+"""Kinds of databases to export to."""
+KEYS: Final = "keys"
+BACKLOG: Final = "backlog"
+GROWING: Final = (KEYS, BACKLOG)
+"""What can grow."""
