@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, settings
 import cq
 
 # The machines that run this are slow and shared: only what is asserted may fail a test. A failure prints its seed.
+# $CQ_TEST_EXAMPLES asks for more examples of each property than fit into the time that all tests may take.
 settings.register_profile(
     "cq",
+    max_examples=int(os.environ.get("CQ_TEST_EXAMPLES", "50")),
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -25,7 +25,7 @@ from cq.keys import QueueKeys
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
 
-MEMORY_MB = 150
+MEMORY_MB = 200
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 PACKAGES = [LIBRARY / package for package in ("email", "json", "asyncio")]
 

@@ -1,7 +1,7 @@
 """What operators and failures do for a while: workers are killed, added and removed, and the shape changes twice.
 
 In the end all values are exact and nothing waits, without anybody having mended anything; and no update has waited for
-longer than a bound. $CQ_TEST_SOAK_SECONDS sets another time than 25 s.
+longer than a bound. $CQ_TEST_SOAK_SECONDS sets another time than 10 s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import SECONDS, Cli
 from tests.cli.test_worker import running
 
-TIME: Final = float(os.environ.get("CQ_TEST_SOAK_SECONDS", "25"))
+TIME: Final = float(os.environ.get("CQ_TEST_SOAK_SECONDS", "10"))
 OLDEST: Final = 30.0
 """For how long an update may wait, in seconds: one that is killed and not replaced is missed after 12 to 16."""
 PARENTS, PROCESSES = 2, 3

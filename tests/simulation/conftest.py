@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-SECONDS = 75
+SECONDS = 40
 """For how long seeds are run; then come the canaries."""
 
 

@@ -131,7 +131,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database,
         yield noted, placed
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(stamped, stamped, other), max_size=12))
 def test_a_write_that_is_noted_is_one_that_found_its_place(
     stores: tuple[Database, Database], steps: list[tuple[Any, ...]]
