@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
 from cq import machine
 from cq.errors import CqError
 from cq.observers.bench.errors import CannotMeasure
+from cq.observers.spawning import end_with_parent, without_interrupts
 
 _AHEAD_SECONDS: Final = 0.05  # the signal is for so much later, that it reaches all in time
 _END_SECONDS: Final = 10.0
@@ -56,7 +55,7 @@ class Crew:
             for role in roles:
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_serve, args=(theirs, role), daemon=True)
-                with _without_interrupts():
+                with without_interrupts():
                     process.start()
                     self._connections.append(ours)
                     self._processes.append(process)
@@ -111,29 +110,11 @@ class Crew:
                 process.join()
 
 
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Put off ^C: a process that was started in part would complain, and one that starts must not get it at all."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    handler = signal.signal(signal.SIGINT, lambda *what: came.append(what))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the process inherits
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-        if came and callable(handler):
-            handler(*came[0])
-
-
 def _serve(connection: Connection, role: Role) -> None:
     """In a process of its own: work when told to, until the one that has started this one closes its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a queue is paused and deleted under its workers
-    machine.start_thread(_end_with_parent, "parent")
+    machine.start_thread(end_with_parent, "parent")
     with suppress(EOFError, ConnectionError):  # it is gone
         if not _answer(connection, role.prepare):
             return
@@ -144,14 +125,6 @@ def _serve(connection: Connection, role: Role) -> None:
                 _answer(connection, partial(role.run, begin, end))
         finally:
             role.close()
-
-
-def _end_with_parent() -> None:
-    """A process that works for long must not go on when nobody is left to end it."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _answer(connection: Connection, function: Callable[[], Any]) -> bool:

@@ -1,0 +1,75 @@
+"""The processes of demos: killed and begun anew until their work is done, and told apart from those that fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from threading import Event
+
+import pytest
+
+import cq
+from cq import keys
+from cq.errors import InvalidData
+from cq.observers.demos.crew import Crew
+from cq.observers.demos.errors import DemoFailed
+from cq.observers.demos.working import WorkerRole
+
+
+@dataclass(frozen=True)
+class Appender:
+    """Appends lines to a file, and goes on after those that are there."""
+
+    path: Path
+    lines: int
+
+    def run(self, stop: Event) -> None:
+        with self.path.open("a+") as file:
+            file.seek(0)
+            for number in range(len(file.readlines()), self.lines):
+                file.write(f"{number}\n")
+                file.flush()
+                stop.wait(0.002)
+
+
+@dataclass(frozen=True)
+class Failing:
+    def run(self, stop: Event) -> None:
+        raise InvalidData("told")
+
+
+def test_processes_that_are_killed_go_on_until_all_is_done(tmp_path: Path) -> None:
+    roles = {name: Appender(tmp_path / name, 300) for name in ("one", "two")}
+    with Crew(roles, Random(1), kill_every=0.6) as crew:
+        crew.run(lambda: crew.kills >= 2)
+        crew.spare()
+        crew.run(lambda: crew.ended == {"one", "two"}, seconds=60)
+    for name in roles:
+        assert (tmp_path / name).read_text().split() == [str(number) for number in range(300)]
+
+
+def test_a_process_that_fails_ends_the_demo(capfd: pytest.CaptureFixture[str]) -> None:
+    with (
+        pytest.raises(DemoFailed, match="'bad' has ended with status 1"),
+        Crew({"bad": Failing()}, Random(1)) as crew,
+    ):
+        crew.run(lambda: False, seconds=60)
+    assert "bad: told" in capfd.readouterr().err
+
+
+def test_what_takes_too_long_fails() -> None:
+    with pytest.raises(DemoFailed, match="not done"), Crew({}, Random(1)) as crew:
+        crew.run(lambda: False, seconds=0.0)
+
+
+def test_workers_combine_and_stop_in_good_order(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path}/store.db"
+    db = cq.open(url)
+    cq.configure(db, "words", key=str, value=int, combiner="sum")
+    queue = cq.CombineQueue("words")
+    cq.transact(db, lambda tr: queue.add(tr, {"a": 2}))
+    with Crew({"worker": WorkerRole(url)}, Random(1)) as crew:
+        crew.run(lambda: cq.transact(db, lambda tr: queue.get(tr, "a")) == 2, seconds=60)
+    # It has signed off, which one that is killed does not.
+    assert not cq.transact(db, lambda tr: tr.get_range(*keys.workers()).to_list())
