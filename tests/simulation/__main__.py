@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
 from tests.simulation.canaries import CANARIES, caught_by
-from tests.simulation.plan import STEPS, Plan
+from tests.simulation.plan import QUEUES, STEPS, SYSTEMS, Plan
 from tests.simulation.run import Outcome, run, smaller
 
 _TRACE_LINES = 60
@@ -28,7 +28,7 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])  # noqa: S606
     begun = time.monotonic()
     if asked.seed is not None:
-        failed = _run_one(Plan.of(asked.seed, asked.steps), is_loud=asked.verbose)
+        failed = _run_one(Plan.of(asked.seed, asked.steps, asked.system or QUEUES), is_loud=asked.verbose)
     else:
         failed = _run_many(asked)
     if asked.canaries:
@@ -40,13 +40,16 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation",
-        description="Run whole systems of adders, workers, exporters and an administrator, each from one seed.",
+        description="Run whole systems of processes on simulated machines, each from one seed.",
         epilog="Example: python -m tests.simulation --seeds 1000",
     )
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--seconds", type=float, help="begin no other seed after so long")
     parser.add_argument("--seed", type=int, help="run just this one")
+    parser.add_argument(
+        "--system", choices=SYSTEMS, help=f"run this one only (with --seed: {QUEUES}; else all in turn)"
+    )
     parser.add_argument("--steps", type=int, default=STEPS, help=f"turns with faults in a run ({STEPS})")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many at once")
     parser.add_argument(
@@ -67,7 +70,9 @@ def _run_one(plan: Plan, *, is_loud: bool) -> int:
 def _run_many(asked: argparse.Namespace) -> int:
     """Run seeds until all have been run or one does not hold."""
     until = math.inf if asked.seconds is None else time.monotonic() + asked.seconds
-    plans = (Plan.of(seed, asked.steps) for seed in range(asked.first, asked.first + asked.seeds))
+    systems = [asked.system] if asked.system else list(SYSTEMS)
+    seeds = range(asked.first, asked.first + asked.seeds)
+    plans = (Plan.of(seed, asked.steps, system) for seed in seeds for system in systems)
     done = turns = 0
     for outcome in _outcomes(
         itertools.takewhile(lambda plan: time.monotonic() < until, plans), asked.processes
@@ -78,8 +83,8 @@ def _run_many(asked: argparse.Namespace) -> int:
             _tell(outcome)
             return 1
         if done % 100 == 0 and sys.stderr.isatty():
-            print(f"\r{done:,} seeds", end="", file=sys.stderr)
-    print(f"{done:,} seeds from {asked.first} on with {turns:,} turns: no violation")
+            print(f"\r{done:,} runs", end="", file=sys.stderr)
+    print(f"{done:,} runs of {', '.join(systems)} from seed {asked.first} on, {turns:,} turns: no violation")
     return 0
 
 
@@ -107,7 +112,8 @@ def _tell(outcome: Outcome) -> None:
     print(f"smaller, with {best.plan}\n{best.violation}\n")
     print("\n".join(best.lines[-_TRACE_LINES:]))
     print(
-        f"\nagain with: python -m tests.simulation --seed {outcome.plan.seed} --steps {outcome.plan.steps} -v"
+        f"\nagain with: python -m tests.simulation --system {outcome.plan.system} --seed {outcome.plan.seed} "
+        f"--steps {outcome.plan.steps} -v"
     )
 
 

@@ -16,6 +16,7 @@ from tests.simulation.hub import Process
 from tests.simulation.model import Added, Shaped
 
 if TYPE_CHECKING:
+    from tests.simulation.scenario import Scenario
     from tests.simulation.world import World
 
 
@@ -94,36 +95,22 @@ class Adders:
         return self.rng.randint(1, 3) * (-1 if opposite else 1)
 
 
-class Workers:
-    """The workers' processes, and who starts them."""
+class WorkerPool:
+    """The workers' processes, and who starts them.
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    Args:
+        world: whose they are.
+        make: makes a process's worker, of this identity.
+    """
+
+    def __init__(self, world: Scenario, make: Callable[[Process, str], Worker]) -> None:
+        self._world, self._make = world, make
         self.running: dict[Process, Worker] = {}
-        rng = world.rng
-        small = rng.random() < 0.6
-        self.limits = Limits(
-            read_bytes=rng.choice((60, 300, 2_000)) if small else 240_000,
-            load_bytes=rng.choice((50, 500)) if small else 400_000,
-            write_bytes=rng.choice((200, 1_000)) if small else 1_000_000,
-            overload_seconds=rng.choice((0.2, 5.0)),
-        )
-        self.concurrency = rng.choice((1, 2, 4))
-        self.beat_seconds = rng.choice((0.5, 2.0, 4.0))
 
     def start(self, identity: str | None = None) -> Process:
-        """Start one with the application as it is now."""
-        world = self.world
-        process = world.process("worker")
-        worker = Worker(
-            world.db(process),
-            app(world, world.extra),
-            concurrency=self.concurrency,
-            grace=5.0,
-            limits=self.limits,
-            identity=identity or process.name,
-            beat_seconds=self.beat_seconds,
-        )
+        """Start one, with the code as it is now."""
+        process = self._world.process("worker")
+        worker = self._make(process, identity or process.name)
         self.running[process] = worker
         process.reborn = lambda: self._again(identity or process.name)
         process.on_death.append(lambda: self.running.pop(process, None))
@@ -131,9 +118,9 @@ class Workers:
         def run() -> None:
             worker.run()
             self.running.pop(process, None)
-            world.trace("ends")
+            self._world.trace("ends")
 
-        world.hub.start(process, "run", run)
+        self._world.hub.start(process, "run", run)
         return process
 
     def stop(self, process: Process) -> None:
@@ -144,14 +131,42 @@ class Workers:
             worker.stop()
 
     def replace(self) -> None:
-        """Stop all, and start as many with the application as it is now."""
+        """Stop all, and start as many with the code as it is now."""
         for process in list(self.running):
             self.stop(process)
             self.start()
 
     def _again(self, identity: str) -> None:
         # A parent starts a dead worker again under its name; or its machine is gone, and another one comes.
-        self.start(identity if self.world.hub.rng.random() < 0.5 else None)
+        self.start(identity if self._world.hub.rng.random() < 0.5 else None)
+
+
+class Workers(WorkerPool):
+    """The workers of the queues, with the application as it is when they are started."""
+
+    def __init__(self, world: World) -> None:
+        rng = world.rng
+        small = rng.random() < 0.6
+        limits = Limits(
+            read_bytes=rng.choice((60, 300, 2_000)) if small else 240_000,
+            load_bytes=rng.choice((50, 500)) if small else 400_000,
+            write_bytes=rng.choice((200, 1_000)) if small else 1_000_000,
+            overload_seconds=rng.choice((0.2, 5.0)),
+        )
+        concurrency, beat_seconds = rng.choice((1, 2, 4)), rng.choice((0.5, 2.0, 4.0))
+
+        def make(process: Process, identity: str) -> Worker:
+            return Worker(
+                world.db(process),
+                app(world, world.extra),
+                concurrency=concurrency,
+                grace=5.0,
+                limits=limits,
+                identity=identity,
+                beat_seconds=beat_seconds,
+            )
+
+        super().__init__(world, make)
 
 
 class Administrator:

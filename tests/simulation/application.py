@@ -17,6 +17,8 @@ TEXTS: Final = "texts"
 SUMS: Final = "sums"
 FEED: Final = "feed"
 BAD_KEY: Final = "bad"
+TABLE: Final = "sums_table"
+TOP: Final = 3
 
 
 class Raised(Exception):

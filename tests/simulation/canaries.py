@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
@@ -20,7 +20,7 @@ from cq.observers.runner import DONE
 from cq.observers.sqlprogress import ProgressTables
 from cq.state import Memory
 from cq.store.transact import transact
-from tests.simulation.plan import Plan
+from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
 from tests.simulation.store import FaultyTransaction, Reads
 
@@ -317,6 +317,8 @@ CANARIES: Final[dict[Canary, int]] = {
     says_that_nothing_counts: 200,
 }
 """{canary: within how many seeds, from 0 on, it is caught}."""
+SYSTEM_OF: Final[Mapping[Canary, str]] = {}
+"""{canary: which system catches it}, for those that are not of the queues."""
 
 
 def caught_by(name: str) -> tuple[str, int, int | None]:
@@ -324,6 +326,6 @@ def caught_by(name: str) -> tuple[str, int, int | None]:
     canary, seeds = next((each, seeds) for each, seeds in CANARIES.items() if each.__name__ == name)
     for seed in range(seeds):
         with canary():
-            if run(Plan.of(seed)).violation:
+            if run(Plan.of(seed, system=SYSTEM_OF.get(canary, QUEUES))).violation:
                 return name, seeds, seed
     return name, seeds, None

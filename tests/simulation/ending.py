@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from contextlib import closing
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 import cq
 from cq import codec
@@ -22,23 +22,16 @@ from cq.observers.verify import Difference, verification
 from cq.purging import is_purging
 from cq.setaside import read_aside
 from cq.store.transact import transact
-from tests.simulation.application import FEED, SUMS, TEXTS, app
+from tests.simulation.application import FEED, SUMS, TABLE, TEXTS, TOP, app
 from tests.simulation.model import Violation
 from tests.simulation.plan import MAY_SET_ASIDE
-from tests.simulation.world import TABLE, TOP, World
 
-END_SECONDS: Final = 300.0
-"""How long after the last fault everything must be done."""
-CONVERGE_SECONDS: Final = 60.0
-BEGINNERS: Final = ("add", "emit", "change", "restart")
-"""The tasks of those who begin something new."""
-_LOOK_SECONDS: Final = 1.0
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 
-def end(world: World) -> None:
-    """Let everything be done, and check it. Raises `Violation`."""
-    world.calm()
-    _wait(world, END_SECONDS, lambda: _begun(world))
+def settle(world: World) -> None:
+    """Let everything be done by two workers."""
     process = world.process("ending")
     for name in (TEXTS, SUMS):
         cq.resume(world.db(process), name)
@@ -47,14 +40,6 @@ def end(world: World) -> None:
     while len(world.workers.running) < 2:
         world.workers.start()
     world.hub.start(process, "finish", lambda: _finish(world, process))
-    _wait(world, END_SECONDS, lambda: _left(world))
-    _wait(world, CONVERGE_SECONDS, lambda: _not_shared(world))
-    if world.hub.failures:
-        where, error = world.hub.failures[0]
-        raise Violation(f"{where} has raised {error!r}") from error
-    if world.violations:
-        raise Violation(world.violations[0])
-    check(world)
 
 
 def _finish(world: World, process: Any) -> None:
@@ -64,26 +49,7 @@ def _finish(world: World, process: Any) -> None:
         world.adders.add(process, next(iter(world.adders.operations.values())))
 
 
-def _wait(world: World, seconds: float, left: Any) -> None:
-    """Give turns until nothing is left; raises `Violation` after so many seconds."""
-    deadline = world.hub.clock + seconds
-    while what := left():
-        if world.violations or world.hub.failures:
-            return
-        if world.hub.clock > deadline:
-            raise Violation(f"not done after {seconds:.0f} s without faults: {what}")
-        look = world.hub.clock + _LOOK_SECONDS
-        world.hub.start(world.sky, "look", lambda: None, _LOOK_SECONDS)
-        world.hub.run(lambda: world.hub.clock >= look)  # noqa: B023
-
-
-def _begun(world: World) -> str:
-    """What others than workers have begun."""
-    tasks = [task for task in world.hub.tasks if task.process.is_alive and task.name in BEGINNERS]
-    return ", ".join(f"{task.process}/{task.name}" for task in tasks)
-
-
-def _left(world: World) -> str:
+def left(world: World) -> str:
     """What is not done yet."""
     if open_yet := [*map(str, world.emitters.running.values()), *sorted(world.adders.operations)]:
         return f"emitters and operations {open_yet}"
@@ -138,7 +104,7 @@ def _ordered(values: dict[str, Any]) -> list[tuple[str, Any]]:
     return sorted(values.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _not_shared(world: World) -> str:
+def not_shared(world: World) -> str:
     """Whether each task is one worker's, and all workers know of each other."""
     owners: dict[Any, list[str]] = defaultdict(list)
     ids = {worker._membership.id for worker in world.workers.running.values()}

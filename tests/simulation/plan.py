@@ -6,6 +6,7 @@ Not everything happens in every run: kinds are left out at random, so that what 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
@@ -48,6 +49,9 @@ LATER: Final = (
     "emitters",  # increments from emitters of both modes
 )
 """Operations that came later: drawn after all others, and seldom, so that most seeds are as they were."""
+QUEUES: Final = "queues"
+SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {QUEUES: OPERATIONS}
+"""{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset({"bad keys", "too large", "deaths", "observers raise", "observers hang"})
 """What may set keys aside."""
 STEPS: Final = 1_500
@@ -61,20 +65,23 @@ class Plan:
         seed: of everything that is drawn.
         on: the kinds of operations and faults that there are.
         steps: after how many turns no more faults happen, and nothing new is begun.
+        system: which one is run.
     """
 
     seed: int
     on: frozenset[str]
     steps: int = STEPS
+    system: str = QUEUES
 
     @classmethod
-    def of(cls, seed: int, steps: int = STEPS) -> Plan:
+    def of(cls, seed: int, steps: int = STEPS, system: str = QUEUES) -> Plan:
         """The plan that a seed stands for."""
         rng = Random(f"plan {seed}")
         share = rng.choice((0.2, 0.5, 0.8))
-        on = [what for what in (*OPERATIONS, *FAULTS) if rng.random() < share]
-        on += [what for what in LATER if rng.random() < share / 2]
-        return cls(seed, frozenset(on), steps)
+        on = [what for what in (*SYSTEMS[system], *FAULTS) if rng.random() < share]
+        if system == QUEUES:
+            on += [what for what in LATER if rng.random() < share / 2]
+        return cls(seed, frozenset(on), steps, system)
 
     def __contains__(self, what: str) -> bool:
         return what in self.on
@@ -92,4 +99,5 @@ class Plan:
         return self.rng(what).random() * most if what in self.on else 0.0
 
     def __str__(self) -> str:
-        return f"seed {self.seed}, {self.steps} steps, with {', '.join(sorted(self.on)) or 'nothing'}"
+        kinds = ", ".join(sorted(self.on)) or "nothing"
+        return f"system {self.system}, seed {self.seed}, {self.steps} steps, with {kinds}"

@@ -8,9 +8,9 @@ import shutil
 import tempfile
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
@@ -18,10 +18,12 @@ from typing import Final
 
 from cq import machine, queue
 from cq.observers import exportrows
-from tests.simulation.ending import end
 from tests.simulation.plan import Plan
+from tests.simulation.scenario import Scenario
 from tests.simulation.world import World
 
+SCENARIOS: Final[Mapping[str, type[Scenario]]] = {"queues": World}
+"""{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 _MOST_SECONDS: Final = 120.0
 _TRACE_LINES: Final = 300
@@ -65,13 +67,13 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
     # What is counted in a process begins anew with each run.
     queue._counter = count()  # type: ignore[misc]
     exportrows._counters._next = 0
-    world = World(plan, folder, trace)
+    world = SCENARIOS[plan.system](plan, folder, trace)
     try:
-        with machine.used(world.machine), world.connections.simulated():
-            world.begin()
+        with machine.used(world.machine), world.around():
+            world.start()
             hub = world.hub
             hub.run(lambda: hub.turns >= plan.steps or hub.clock >= _MOST_SECONDS or bool(world.violations))
-            end(world)
+            world.end()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what came of it
         violation = (
             str(error) if isinstance(error, AssertionError) else "".join(traceback.format_exception(error))
@@ -102,7 +104,7 @@ def smaller(outcome: Outcome, tries: int = 60) -> Outcome:
     steps = best.plan.steps // 2
     while steps >= 20 and tries > 0:
         tries -= 1
-        tried = run(Plan(best.plan.seed, best.plan.on, steps))
+        tried = run(replace(best.plan, steps=steps))
         if tried.violation:
             best = tried
             steps //= 2

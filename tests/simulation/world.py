@@ -1,12 +1,12 @@
-"""The simulated system: one store, its processes, what goes wrong with them, and the log of all that is committed."""
+"""The system of the queues: adders, emitters, an administrator, workers, their application, and the log of it all."""
 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import ClassVar, Final
 
 import cq
 from cq import codec
@@ -15,74 +15,46 @@ from cq.observers.exports import find_export
 from cq.observers.exportspec import export_spec
 from cq.observers.sqlcheck import init
 from cq.observers.top import top
-from cq.store.embedded import Database
+from tests.simulation import ending
 from tests.simulation.actors import Adders, Administrator, Workers
-from tests.simulation.application import SUMS, TEXTS, app
+from tests.simulation.application import SUMS, TABLE, TEXTS, TOP, app
 from tests.simulation.emitting import Emitters, Flushed
-from tests.simulation.hub import Hub, Process, SimMachine
-from tests.simulation.model import Added, Feed, QueueModel, Reported, Shaped, Violation
+from tests.simulation.hub import Process
+from tests.simulation.model import Added, Feed, QueueModel, Reported, Shaped
 from tests.simulation.plan import Plan
+from tests.simulation.scenario import Scenario
 from tests.simulation.sql import Connections
-from tests.simulation.store import Faults, FaultyDatabase, FaultyTransaction, Surroundings, WatchBoard
+from tests.simulation.store import FaultyTransaction
 
-TABLE: Final = "sums_table"
 URL_ENV: Final = "CQ_SIMULATED_URL"
-TOP: Final = 3
-_MOST_BYTES: Final = 2_000_000
 
 
-class World:
+class World(Scenario):
     """One run.
 
-    Args:
-        plan: what happens in it.
-        folder: for its files.
-        trace: called with each thing worth telling.
-
     Attributes:
-        is_calm: whether nothing goes wrong any more, and nothing new is begun.
         extra: the version of the observer that comes and goes; 0 while there is none.
-        violations: the promises that were seen broken.
     """
 
+    beginners: ClassVar[tuple[str, ...]] = ("add", "emit", "change", "restart")
+
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
-        self.plan = plan
-        self.hub = Hub(plan.seed)
-        self.machine = SimMachine(self.hub)
-        self.rng = plan.rng("world")
-        self.is_calm = False
+        super().__init__(plan, folder, trace)
         self.extra = 0
-        self.violations: list[str] = []
-        self.inner = Database(folder / "store.db", power_safe=False)
         self.report_path = folder / "report.db"
         self.models = {name: QueueModel(name, is_text=name == TEXTS) for name in (TEXTS, SUMS)}
         self.feed = Feed()
-        self.faults = Faults(
-            read_error=plan.chance("reads fail", 0.05),
-            late=plan.chance("calls are late", 0.02),
-            conflict=plan.chance("conflicts", 0.3),
-            unknown=plan.chance("unknown commits", 0.3),
-            too_large=plan.chance("too large", 0.1),
-            watch_late=plan.chance("watches are late", 0.6),
-            watch_early=plan.chance("watches fire early", 0.3),
-            watch_error=plan.chance("watches fail", 0.3),
-        )
-        self.sky = Process("sky")
-        self._board = WatchBoard()
-        self._trace = trace
         self._last_shape = 0
-        self._numbers = 0
-        self._databases: dict[Process, FaultyDatabase] = {}
-        self.hub.trace = self.trace
-        self.hub.on_doom = self._die
-        self.hub.on_freeze = self._freeze
         self.connections = Connections(self)
         self.adders, self.workers, self.administrator = Adders(self), Workers(self), Administrator(self)
         self.emitters = Emitters(self)
 
+    def around(self) -> AbstractContextManager[object]:
+        """SQL as the simulated processes see it."""
+        return self.connections.simulated()
+
     def begin(self) -> None:
         """Make the queues, and start everybody."""
-        random.seed(self.plan.seed)  # what libraries draw from
         os.environ[URL_ENV] = f"sqlite:///{self.report_path}"
         first = app(self, 0)
         first.configure(self.inner, TEXTS, value=str, buckets=self.rng.randint(1, 5))
@@ -103,101 +75,29 @@ class World:
         self.administrator.start()
         if "emitters" in self.plan:
             self.emitters.start()
-        self.hub.start(self.sky, "jump", self._jump)
 
-    def happens(self, what: str, most: float) -> bool:
-        """Whether a fault happens now that happens with at most this probability."""
-        return what in self.plan and not self.is_calm and self.hub.rng.random() < self.plan.chance(what, most)
+    def settle(self) -> None:
+        """See `ending`, here and below."""
+        ending.settle(self)
 
-    def calm(self) -> None:
-        """Let nothing go wrong any more."""
-        self.is_calm = True
-        self.faults.calm()
-        for process in self._databases:
-            process.dies_in = process.freezes_in = None
-            process.frozen_until = 0.0
+    def left(self) -> str:
+        return ending.left(self)
+
+    def unsettled(self) -> str:
+        return ending.not_shared(self)
+
+    def check(self) -> None:
+        ending.check(self)
 
     def close(self) -> None:
-        """End what is left of it."""
-        self.hub.end()
         self.connections.close()
-        self.inner.close()
+        super().close()
 
-    def trace(self, *what: object) -> None:
-        """Tell of something, with the time and the task."""
-        task = self.hub.current
-        who = f"{task.process}/{task.name}" if task else "-"
-        self._trace(f"{self.hub.clock:9.3f} {who:28} {' '.join(map(str, what))}")
-
-    # Processes
-
-    def process(self, name: str) -> Process:
-        """A new process, with its own view of the store."""
-        self._numbers += 1
-        process = Process(f"{name}-{self._numbers}")
-        rng = self.hub.rng
-        if "clocks differ" in self.plan:
-            process.skew = rng.uniform(-100, 100)
-        if "deaths" in self.plan and not self.is_calm and rng.random() < 0.8:
-            process.dies_in = 1 + int(rng.expovariate(1 / 300))
-        if "freezes" in self.plan and not self.is_calm and rng.random() < 0.5:
-            process.freezes_in = 1 + int(rng.expovariate(1 / 300))
-        around = Surroundings(
-            rng,
-            self.hub.wait,
-            lambda seconds, call: self.hub.start(process, "network", call, seconds),
-            self._commit,
-            self._committed,
-            self._refused,
-            self.trace,
-        )
-        self._databases[process] = FaultyDatabase(self.inner, self.faults, around, self._board)
-        return process
-
-    def db(self, process: Process) -> FaultyDatabase:
-        """The store as a process sees it."""
-        return self._databases[process]
-
-    def _die(self, process: Process) -> None:
-        """A process dies, and another one takes its place."""
-        self.hub.kill(process)
+    def died(self, process: Process) -> None:
         self.connections.drop(process)
-        self.db(process).drop()
-        if not self.is_calm:
-            self.hub.start(Process("parent"), "restart", process.reborn, self.hub.rng.expovariate(1 / 3))
 
-    def _freeze(self, process: Process) -> None:
-        """A process stands still for a while, and then goes on as if nothing had happened."""
-        seconds = self.hub.rng.expovariate(1 / 15)
-        self.trace("stands still:", process, f"for {seconds:.1f} s")
-        process.frozen_until = self.hub.clock + seconds
-
-    def _jump(self) -> None:
-        """The store's clock goes ahead now and then, as a cluster's versions do when it recovers."""
-        while "clock jumps" in self.plan and not self.is_calm:
-            self.hub.wait(self.hub.rng.expovariate(1 / 10))
-            self.hub.jumped += self.hub.rng.uniform(0, 100)
-
-    # What is committed
-
-    def _commit(self, inner: Any) -> None:
-        self.machine.in_store = True
-        try:
-            inner.commit().wait()
-        finally:
-            self.machine.in_store = False
-
-    def _committed(self, tr: FaultyTransaction, version: int) -> None:
-        """Every commit that has happened, in order; its owner may never hear of it."""
-        self.trace("commits", version, f"(read {tr.read_version})", *tr.notes)
-        try:
-            if tr.size > _MOST_BYTES:
-                raise Violation(f"a transaction of {tr.size:,} bytes has been committed")
-            self._log(tr, version)
-        except Violation as violation:
-            self.violations.append(str(violation))
-
-    def _log(self, tr: FaultyTransaction, version: int) -> None:
+    def log(self, store: str, tr: FaultyTransaction, version: int) -> None:
+        """Note what is committed."""
         for name, model in self.models.items():
             begin, end = QueueKeys(name).aside()
             for key in tr.stamped:
@@ -231,7 +131,7 @@ class World:
             model.observers.append((version, note.observers))
             self.extra = note.observers.get("extra", 0)
 
-    def _refused(self, tr: FaultyTransaction, code: int) -> None:
+    def refused(self, store: str, tr: FaultyTransaction, code: int) -> None:
         """Promise 1: an add conflicts with nothing but a change of shape."""
         adds = [note for note in tr.notes if isinstance(note, Added)]
         if code == 1020 and adds and self._last_shape <= tr.read_version:
