@@ -6,9 +6,8 @@ import logging
 import math
 import multiprocessing
 import signal
-import sys
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from random import Random
 from threading import Event, Thread
@@ -53,6 +52,7 @@ class Crew:
         self.ended: set[str] = set()
         self._roles, self._rng, self._kill_every = dict(roles), rng, kill_every
         self._processes: dict[str, SpawnProcess] = {}
+        self._last_words: dict[str, Connection] = {}
         self._next_kill = machine.monotonic() + self._pause()
 
     def __enter__(self) -> Crew:
@@ -100,10 +100,12 @@ class Crew:
 
     def _start(self, name: str) -> None:
         context = multiprocessing.get_context("spawn")
-        process = context.Process(target=_run, args=(name, self._roles[name]), name=name, daemon=True)
+        self._last_words[name], theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_run, args=(self._roles[name], theirs), name=name, daemon=True)
         with without_interrupts():
             process.start()
             self._processes[name] = process
+        theirs.close()
 
     def _kill(self, name: str) -> None:
         process = self._processes[name]
@@ -115,9 +117,15 @@ class Crew:
 
     def _has_ended(self, name: str, process: SpawnProcess) -> None:
         if process.exitcode != 0:
-            raise DemoFailed(f"the process {name!r} has ended with status {process.exitcode}")
+            raise DemoFailed(f"the process {name!r} has failed: {self._said(name, process)}")
         del self._processes[name]
         self.ended.add(name)
+
+    def _said(self, name: str, process: SpawnProcess) -> str:
+        try:
+            return str(self._last_words[name].recv())
+        except EOFError:
+            return f"exit status {process.exitcode}"
 
     def _stop(self, seconds: float) -> None:
         for process in self._processes.values():
@@ -130,7 +138,7 @@ class Crew:
                 process.join()
 
 
-def _run(name: str, role: Role) -> None:
+def _run(role: Role, last_words: Connection) -> None:
     """In a process of its own: work until all is done, or told to stop, or nobody is left to tell."""
     stop = machine.event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
@@ -141,5 +149,5 @@ def _run(name: str, role: Role) -> None:
     try:
         role.run(stop)
     except CqError as error:
-        print(f"{name}: {error}", file=sys.stderr)  # noqa: T201 - the parent cannot tell it
-        sys.exit(1)
+        last_words.send(str(error))
+        raise SystemExit(1) from None
