@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
 from tests.simulation.canaries import CANARIES, caught_by
@@ -18,6 +18,7 @@ from tests.simulation.plan import QUEUES, STEPS, SYSTEMS, Plan
 from tests.simulation.run import Outcome, run, smaller
 
 _TRACE_LINES = 60
+_CANARIES = [canary.__name__ for canary in CANARIES]
 
 
 def main() -> int:
@@ -31,8 +32,8 @@ def main() -> int:
         failed = _run_one(Plan.of(asked.seed, asked.steps, asked.system or QUEUES), is_loud=asked.verbose)
     else:
         failed = _run_many(asked)
-    if asked.canaries:
-        failed += _run_canaries(asked.processes)
+    if asked.canaries is not None:
+        failed += _run_canaries(asked.canaries or _CANARIES, asked.processes)
     print(f"{'failed' if failed else 'held'} after {time.monotonic() - begun:,.0f} s")
     return 1 if failed else 0
 
@@ -53,7 +54,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=STEPS, help=f"turns with faults in a run ({STEPS})")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many at once")
     parser.add_argument(
-        "--canaries", action="store_true", help="then run the variants that are broken on purpose"
+        "--canaries",
+        nargs="*",
+        metavar="NAME",
+        choices=_CANARIES,
+        help="then run the variants that are broken on purpose: all, or these",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="print all that happens, with --seed")
     return parser.parse_args()
@@ -117,11 +122,11 @@ def _tell(outcome: Outcome) -> None:
     )
 
 
-def _run_canaries(processes: int) -> int:
+def _run_canaries(names: Sequence[str], processes: int) -> int:
     """Run each canary until it is caught; how many were not."""
     missed = 0
     with _pool(processes) as pool:
-        for name, seeds, seed in pool.map(caught_by, [canary.__name__ for canary in CANARIES]):
+        for name, seeds, seed in pool.map(caught_by, names):
             missed += seed is None
             print(
                 f"{name}: {'NOT CAUGHT' if seed is None else f'caught by seed {seed}'}, within {seeds} seeds"
