@@ -83,19 +83,28 @@ def configure(
             help="Keep sums by which it can be checked that no update is lost or repeated; int sums only.",
         ),
     ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WIDTH/SLICE",
+            help="Take out again what was added so many seconds ago, in slices: 600/10. Int sums only.",
+        ),
+    ] = None,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Store a queue's configuration. What is left out stays as it is.
 
-    Types, combiner and buckets of a queue cannot be changed. A top and an export can be added to a queue that holds
-    values: workers tell them of all values first. An audit can, too: this command then reads all that the queue holds.
+    Types, combiner and buckets of a queue cannot be changed, nor whether it has a window. A top and an export can be
+    added to a queue that holds values: workers tell them of all values first. An audit can, too: this command then
+    reads all that the queue holds.
     """
     if (top is not None and no_top) or (export is not None and no_export):
         raise typer.BadParameter("--no-top goes without --top, and --no-export without --export")
     app = load_app(app_path) or App()
     asked = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
+    asked["window"] = window
     db = open_store(store)
     config = app.configure(db, queue, **{what: given for what, given in asked.items() if given is not None})
     if top is not None:
@@ -156,7 +165,7 @@ def _tell(queue: str, json: bool, *, paused: bool) -> None:
 
 
 def _described(settings: dict[str, object]) -> str:
-    shown = {**settings, "audit": "on" if settings["audit"] else []}
+    shown = {**settings, "audit": "on" if settings["audit"] else [], "window": settings["window"] or []}
     return ", ".join(
         f"{what} {', '.join(value) if isinstance(value, list) else value}"
         for what, value in shown.items()

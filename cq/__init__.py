@@ -44,6 +44,7 @@ from cq.queue import CombineQueue, Page
 from cq.reshaping import rebucket
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
 from cq.store.transact import transact, transactional
+from cq.windows import Window, WindowStatistics
 
 __all__ = [
     "DELETE",
@@ -77,6 +78,8 @@ __all__ = [
     "StoreError",
     "StoreUnreachable",
     "TooLarge",
+    "Window",
+    "WindowStatistics",
     "changes",
     "configure",
     "delete",

@@ -19,6 +19,7 @@ from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys, check_name
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
+from cq.windowspec import WindowSpec
 
 FORMAT: Final = 1
 """The version of the document; a higher one is refused."""
@@ -32,7 +33,10 @@ _QUEUE: Final = {
     "key": str,
     "observers": list,
     "value": str,
+    "window": str,
 }
+_LATER: Final = {"audit": False, "window": ""}
+"""Settings that documents of earlier versions lack: none of the queues in them had these."""
 _COMBINER: Final = {"name": str, "version": int}
 _OBSERVER: Final = {"built_in": bool, "name": str, "settings": dict, "version": int}
 _FLAGS: Final = {what: get_args(kind) or (kind,) for what, kind in get_type_hints(Flags).items()}
@@ -79,6 +83,7 @@ class _Queue:
                 for each in self.config.observers
             ],
             "value": str(self.config.value),
+            "window": str(self.config.window or ""),
         }
 
     def shown(self) -> dict[str, object]:
@@ -204,7 +209,7 @@ def _parse(document: object) -> list[_Queue]:
 
 def _queue(name: str, found: object) -> _Queue:
     where = f"queue {name!r}"
-    fields = _object({"audit": False, **found} if isinstance(found, dict) else found, _QUEUE, where)
+    fields = _object({**_LATER, **found} if isinstance(found, dict) else found, _QUEUE, where)
     combiner = _object(fields["combiner"], _COMBINER, f"the combiner of {where}")
     observers = [_object(each, _OBSERVER, f"each observer of {where}") for each in fields["observers"]]
     names = [each["name"] for each in observers]
@@ -214,6 +219,7 @@ def _queue(name: str, found: object) -> _Queue:
         )
     try:
         key, value = KeyType.parse(fields["key"]), ValueType.parse(fields["value"])
+        window = WindowSpec.parse(fields["window"]) if fields["window"] else None
     except InvalidConfiguration as error:
         raise InvalidConfiguration(f"{where}: {error}") from None
     config = QueueConfig(
@@ -227,6 +233,7 @@ def _queue(name: str, found: object) -> _Queue:
         ),
         fields["buckets"],
         audit=Audit(1, fields["buckets"], True) if fields["audit"] else None,
+        window=window,
     )
     return _Queue(config, _flags(fields["flags"], f"flags of {where}"))
 

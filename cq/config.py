@@ -24,6 +24,7 @@ from cq.errors import (
 )
 from cq.keys import QueueKeys
 from cq.store.api import METADATA_VERSION, Transaction, TransactionRead
+from cq.windowspec import WindowSpec
 
 FORMAT: Final = 1
 """The version of the key layout and of what is stored; a higher one is refused."""
@@ -105,6 +106,7 @@ class QueueConfig:
         audit: None when the queue has none.
         audits: how many generations of the audit there have been.
         purges: how often the queue has been purged, the latest time in the shape of `purge_generation`.
+        window: the window over it, None when it has none.
     """
 
     name: str
@@ -123,6 +125,7 @@ class QueueConfig:
     audits: int = 0
     purges: int = 0
     purge_generation: int = 0
+    window: WindowSpec | None = None
 
     def under_former_shape(self) -> QueueConfig | None:
         """The configuration by which passes drain the shape before; None when there is nothing to drain."""
@@ -157,6 +160,7 @@ class QueueConfig:
                 "limited": self.limited,
                 "audit": self.audit,
                 "audits": self.audits,
+                "window": self.window,
             }
         )
 
@@ -185,12 +189,14 @@ class QueueConfig:
             "buckets": self.buckets,
             "observers": [str(observer) for observer in self.observers],
             "audit": self.audit is not None,
+            "window": None if self.window is None else str(self.window),
         }
 
 
 def _from_stored(name: str, stored: Any) -> QueueConfig:
     """The configuration that was stored; raises `KeyError`, `TypeError` or `ValueError` when it was not by cq."""
-    former, audit = stored["former"], stored["audit"]
+    purges, purge_generation = stored["purges"]
+    former, audit, window = stored["former"], stored["audit"], stored.get("window")
     config = QueueConfig(
         name,
         KeyType.parse(stored["key"]),
@@ -206,7 +212,9 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         stored["limited"],
         None if audit is None else Audit(*audit),
         stored["audits"],
-        *stored["purges"],
+        purges,
+        purge_generation,
+        None if window is None else WindowSpec(*window).checked(),
     )
     shapes = [(config.generation, config.buckets), *([config.former] if config.former else [])]
     shapes += [(config.audit.generation, config.audit.buckets)] if config.audit else []

@@ -32,11 +32,12 @@ from cq.config import (
 )
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
-from cq.ledger import with_audit, without_audit
+from cq.ledger import refuse_unless_summed, with_audit, without_audit
 from cq.pressure import check_limits, is_positive
 from cq.purging import read_purging
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
+from cq.windowspec import WindowSpec
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
 
@@ -51,6 +52,7 @@ def configure(
     buckets: int | None = None,
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
     audit: bool | None = None,
+    window: object = None,
 ) -> QueueConfig:
     """Store a queue's configuration; the same settings again change nothing.
 
@@ -74,6 +76,10 @@ def configure(
             repeated (not for a new queue). For values of int with the combiner sum; costs an add one atomic addition
             for each bucket that its keys touch. It can be turned on and off at any time; turned on at a queue that
             holds something, this reads all of it.
+        window: width and slice in seconds, such as `(600, 10)` or `"600/10"`, of a window over the queue (a new one has
+            none): what is added is taken out again by workers once it has left it, see `cq.Window`. For values of int
+            with the combiner sum. A queue that was made with a window keeps one; another width or slice counts for what
+            is added from then on.
 
     Raises:
         InvalidConfiguration: a setting is not one that cq knows.
@@ -88,6 +94,7 @@ def configure(
         buckets,
         None if observers is None else _specs(observers),
         audit,
+        None if window is None else WindowSpec.parse(window),
     )
     keys.check_name(name)
     configured = transact(db, lambda tr: _configure(tr, name, asked))
@@ -159,6 +166,7 @@ class _Asked:
     buckets: int | None
     observers: list[ObserverSpec] | None
     audit: bool | None = None
+    window: WindowSpec | None = None
 
     def shape(self, name: str, stored: QueueConfig) -> QueueConfig:
         """The shape asked for; raises `InvalidConfiguration` when its parts do not fit together."""
@@ -184,6 +192,8 @@ class _Asked:
                 f"expected a value type of {', '.join(code.value_types)} for the combiner "
                 f"{code.name!r}, got: {shape.value}"
             )
+        if self.window is not None:
+            refuse_unless_summed(shape, "a window")
         return shape
 
 
@@ -235,7 +245,20 @@ def _configure(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
         names = {spec.name for spec in asked.observers}
         kept = [_spec(each) for each in current.observers if each.is_built_in and each.name not in names]
         current = _change_observers(tr, current, asked.observers + kept)
+    if asked.window is not None:
+        current = _change_window(tr, current, asked.window)
     return current if asked.audit is None else _change_audit(tr, current, asked.audit)
+
+
+def _change_window(tr: Transaction, current: QueueConfig, wanted: WindowSpec) -> QueueConfig:
+    """Give what is added from now on another time to leave the window."""
+    if wanted == current.window:
+        return current
+    if current.window is None:  # what it holds would never leave
+        raise ConfigurationConflict(current.name, {"window": ("none", wanted)})
+    changed = replace(current, window=wanted)
+    write_config(tr, changed)
+    return changed
 
 
 def _change_audit(tr: Transaction, current: QueueConfig, wanted: bool) -> QueueConfig:
@@ -255,7 +278,8 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
     Raises `InvalidConfiguration`.
     """
     observers = [_spec(each) for each in wanted.observers]
-    asked = _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers, wanted.audit is not None)
+    has_audit = wanted.audit is not None
+    asked = _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers, has_audit, wanted.window)
     created = _create(tr, wanted.name, asked)
     if flags != Flags():
         check_priority(flags.priority)
@@ -265,7 +289,7 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
 
 
 def _create(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
-    created = _with_observers(asked.shape(name, _NEW), asked.observers or [])
+    created = _with_observers(asked.shape(name, replace(_NEW, window=asked.window)), asked.observers or [])
     if asked.audit:
         created = with_audit(created, whole=True)
     # What workers of a deleted queue may have left; not all below its prefix, as an export queue may have its name.

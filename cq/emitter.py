@@ -28,6 +28,7 @@ from cq.pressure import is_positive
 from cq.queue import CombineQueue, own_combiner
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
+from cq.windows import Window
 
 MODES: Final = ("durable", "fast")
 _FIRST_PAUSE: Final = 0.05
@@ -44,7 +45,8 @@ class Emitter:
     unless it is handled, is no good order.
 
     Args:
-        queue: the queue; with its combiner, `CombineQueue(name, combiner=...)`, if that is one of your own.
+        queue: the queue; with its combiner, `CombineQueue(name, combiner=...)`, if that is one of your own. In a queue
+            with a window, or a `Window`, increments count as of when they are committed.
         db: a database of either store.
         mode: `durable`: a call returns, or its awaitable resolves, when its increments are committed, together with
             those of all other callers that wait. `fast`: it returns at once; what is not committed is lost when the
@@ -60,7 +62,7 @@ class Emitter:
 
     def __init__(
         self,
-        queue: CombineQueue,
+        queue: CombineQueue | Window,
         db: Database,
         *,
         mode: str = "durable",

@@ -13,7 +13,7 @@ from cq.errors import CorruptData
 from cq.foundkeys import later_than
 from cq.keys import QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
 
-PARTS: Final = frozenset("abdejklnostuwxyz")
+PARTS: Final = frozenset("abdejklnostuvwxyz")
 """The letters that begin a key behind a queue's prefix."""
 SINGLE: Final = ("config", "flags", "full", "purge")
 """The parts that are one key each."""

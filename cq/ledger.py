@@ -99,12 +99,17 @@ def with_audit(config: QueueConfig, *, whole: bool) -> QueueConfig:
 
     `whole` says that nothing is in the queue that was not added under it.
     """
+    refuse_unless_summed(config, "an audit")
+    return replace(config, audit=Audit(config.audits + 1, config.buckets, whole), audits=config.audits + 1)
+
+
+def refuse_unless_summed(config: QueueConfig, what: str) -> None:
+    """Raises `InvalidConfiguration` unless values are sums of int, exact in any order, as what is asked for needs."""
     if str(config.value) != "int" or config.combiner != _COMBINER:
         raise InvalidConfiguration(
-            f"expected values of int and the combiner sum for an audit, queue {config.name!r} has values of "
+            f"expected values of int and the combiner sum for {what}, queue {config.name!r} has values of "
             f"{config.value} and the combiner {config.combiner.name}"
         )
-    return replace(config, audit=Audit(config.audits + 1, config.buckets, whole), audits=config.audits + 1)
 
 
 def without_audit(tr: Transaction, config: QueueConfig) -> QueueConfig:

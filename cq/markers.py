@@ -1,6 +1,7 @@
 """Forgetting operation ids: their markers are trimmed once nothing can depend on them.
 
-An id is forgotten when its latest marker is older than a day and than every queued row. (Were the first of two markers
+An id is forgotten when its latest marker is older than a day and than every row that is queued, or that is to leave the
+queue's window. (Were the first of two markers
 trimmed while a row of the second try is queued, that row would count.)
 """
 
@@ -14,6 +15,7 @@ from cq.keys import QueueKeys, version_of
 from cq.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
 from cq.store.transact import transact
+from cq.windowkeys import WindowKeys
 
 REMEMBER_SECONDS: Final = 24 * 3600.0
 _PAGE: Final = 1000
@@ -47,14 +49,17 @@ class Trim:
         return following is not None
 
     def _read_horizon(self, tr: Transaction) -> int:
-        """The version below which markers may go: older than asked for, and than every queued row.
+        """The version below which markers may go: older than asked for, and than every row with one.
 
         Rows that are added later are stamped later, so it stays true.
         """
         read_config(tr.snapshot, self._name)
-        oldest = oldest_by_bucket(tr.snapshot, self._keys).values()
+        window = WindowKeys(self._name)
+        leaving = tr.snapshot.get_range(*window.operations(), limit=1)
+        oldest = [each for each in oldest_by_bucket(tr.snapshot, self._keys).values() if each is not None]
+        oldest += [version_of(window.stamp_of_operation(row.key)) for row in leaving]
         remembered = tr.get_read_version().wait() - int(self._remember_seconds * VERSIONS_PER_SECOND)
-        return min([remembered, *(version for version in oldest if version is not None)])
+        return min([remembered, *oldest])
 
     def _trim_page(self, tr: Transaction) -> tuple[int, bytes | None]:
         """Trim one page of markers; returns how many went, and where the next page begins."""

@@ -48,7 +48,7 @@ def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packe
             content = contents[bucket] = [operation]
         content.append(key)
         content.append(value)
-    rows = {bucket: _split(content) for bucket, content in contents.items()}
+    rows = {bucket: split(content) for bucket, content in contents.items()}
     return Packed(rows, zip(encoded, values, strict=True))
 
 
@@ -91,7 +91,7 @@ def check_update(config: QueueConfig, key: Any, update: Any) -> int:
         raise type(error)(f"key {codec.brief(key)}: {error}") from None
 
 
-def _split(content: list[Any]) -> list[bytes]:
+def split(content: list[Any]) -> list[bytes]:
     """[operation id, encoded key, update, ...] in CBOR, in as many rows as it takes."""
     row = cbor2.dumps(content)
     updates = len(content) // 2
@@ -100,4 +100,4 @@ def _split(content: list[Any]) -> list[bytes]:
     pieces = min(updates, -(-len(row) // ROW_BYTES))
     step = 2 * -(-updates // pieces)
     starts = range(1, len(content), step)
-    return [row for start in starts for row in _split([content[0], *content[start : start + step]])]
+    return [row for start in starts for row in split([content[0], *content[start : start + step]])]

@@ -24,6 +24,7 @@ from cq.setaside import set_aside
 from cq.state import BucketState
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
+from cq.windowkeys import WindowKeys
 
 
 def purge(db: Database, name: str) -> QueueConfig:
@@ -43,6 +44,8 @@ def purge(db: Database, name: str) -> QueueConfig:
         tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
         for bounds in queue.sources():  # whose counts are gone: what is stored again is to count again
             tr.clear_range(*bounds)
+        tr.clear_range(*WindowKeys(name).rows())  # what is dropped must not be taken out, too
+        tr.clear_range(*WindowKeys(name).operations())
         tr.clear_range(*queue.aside())  # at once: added again, it would count as later than the purge
         notify_all(tr, current)
         write_config(tr, changed)

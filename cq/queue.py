@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from cq import codec, keys
 from cq.combiners import BUILT_IN, Combiner
@@ -17,6 +17,8 @@ from cq.pressure import refuse_if_full
 from cq.rows import first_tries, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, Database, Transaction, TransactionRead, error_code
 from cq.store.transact import transact
+from cq.windowrows import pack_leaving, write_leaving
+from cq.windowspec import milliseconds
 
 PENDING_BYTES: Final = 1_000_000
 """How much of a bucket's backlog a read with `pending=True` combines at most."""
@@ -36,6 +38,15 @@ class Page(NamedTuple):
     continuation: bytes | None
 
 
+class HasCombiner(Protocol):
+    """A queue as its user has it: `CombineQueue`, or a window over one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def combiner(self) -> Combiner | None: ...
+
+
 class CombineQueue:
     """A queue of updates that are combined into one value for each key.
 
@@ -50,7 +61,7 @@ class CombineQueue:
     def __init__(self, name: str, *, combiner: Combiner | None = None) -> None:
         self.name = name
         self.keys = QueueKeys(name)
-        self._combiner = combiner
+        self.combiner = combiner
 
     def __repr__(self) -> str:
         return f"CombineQueue({self.name!r})"
@@ -64,9 +75,10 @@ class CombineQueue:
         """Queue an update for each key, as a part of the transaction.
 
         Blind: it reads nothing but the metadata version that came with the read version, and conflicts neither with
-        other adds nor with workers. Everything is validated before the first write.
+        other adds nor with workers. Everything is validated before the first write. If the queue has a window, this
+        happens now; `Window.add` is for what has happened at another time.
         Cost: one notification for each bucket that the keys touch, and one row there for every 8 kB; one atomic
-        addition more for each if the queue has an audit.
+        addition more for each if the queue has an audit, and a row more for every 8 kB if it has a window.
 
         Args:
             tr: a transaction of either store.
@@ -85,18 +97,10 @@ class CombineQueue:
             FDBError: from the store, as for any read; the retry loop deals with it.
         """
         config = read_config(tr, self.name)
-        refuse_if_full(tr, config)
-        operation = None if once is None else codec.encode_operation(once)
-        packed = pack(config, updates, operation)
-        generation = config.generation
-        for bucket, rows in packed.rows.items():
-            for row in rows:
-                tr.set_versionstamped_key(self.keys.new_row(generation, bucket, next(_counter)), row)
-            tr.set_versionstamped_value(self.keys.notification(generation, bucket), INCOMPLETE_VERSIONSTAMP)
-        if operation is not None:
-            tr.set_versionstamped_key(self.keys.new_marker(operation), b"")
-        if config.audit is not None:
-            count_added(tr, config, packed.pairs)
+        window = config.window
+        write_updates(
+            tr, config, updates, once, due=None if window is None else window.leaves(milliseconds(None))
+        )
 
     def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:
         """The value of a key, None when it has none.
@@ -206,9 +210,31 @@ class CombineQueue:
         return before + [update for row in rows for row_key, update in row.updates if row_key == encoded]
 
 
-def own_combiner(queue: CombineQueue, config: QueueConfig) -> Combiner:
+def write_updates(
+    tr: Transaction, config: QueueConfig, updates: object, once: str | bytes | None, *, due: int | None
+) -> None:
+    """What `CombineQueue.add` writes; with a time at which the updates leave the queue's window, None for never."""
+    refuse_if_full(tr, config)
+    queue, generation = QueueKeys(config.name), config.generation
+    operation = None if once is None else codec.encode_operation(once)
+    packed = pack(config, updates, operation)
+    pairs = list(packed.pairs) if due is not None or config.audit is not None else []
+    leaving = [] if due is None else pack_leaving(pairs, operation)
+    for bucket, rows in packed.rows.items():
+        for row in rows:
+            tr.set_versionstamped_key(queue.new_row(generation, bucket, next(_counter)), row)
+        tr.set_versionstamped_value(queue.notification(generation, bucket), INCOMPLETE_VERSIONSTAMP)
+    if operation is not None:
+        tr.set_versionstamped_key(queue.new_marker(operation), b"")
+    if due is not None:
+        write_leaving(tr, config.name, leaving, due, _counter, once=operation is not None)
+    if config.audit is not None:
+        count_added(tr, config, pairs)
+
+
+def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
     """The combiner that a queue asks for, as this process has it; raises `CodeMismatch` when it has not."""
-    combiner = queue._combiner or BUILT_IN.get(config.combiner.name)
+    combiner = queue.combiner or BUILT_IN.get(config.combiner.name)
     if combiner is None or (combiner.name, combiner.version) != (
         config.combiner.name,
         config.combiner.version,

@@ -16,7 +16,7 @@ from cq.config import read_config
 from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after
 from cq.ledger import count_added, count_dropped
-from cq.queue import CombineQueue
+from cq.queue import write_updates
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
@@ -64,10 +64,10 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
     A transaction for each piece. Raises `InvalidData` at the first piece that the queue does not take (a row that cq
     has not written, say): it stays where it is, and what was before it is added.
     """
-    queue = CombineQueue(name)
+    queue = QueueKeys(name)
 
     def add(tr: Transaction, piece: bytes, value: bytes) -> int:
-        found = _parse(queue.keys, piece, value)
+        found = _parse(queue, piece, value)
         if found.encoded_key == b"":
             raise InvalidData("a row that cannot be read cannot be added again: drop it")
         if not found.updates:
@@ -76,8 +76,9 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
             )
         config = read_config(tr, name)
         decoded = config.key.decode(found.encoded_key)
-        count_added(tr, config, updates_aside(queue.keys, piece, value), again=True)
-        queue.add(tr, [(decoded, update) for update in found.updates])
+        count_added(tr, config, updates_aside(queue, piece, value), again=True)
+        # Without another time to leave the window: they have left it, or will.
+        write_updates(tr, config, [(decoded, update) for update in found.updates], None, due=None)
         return len(found.updates)
 
     return sum(_each_piece(db, name, key, add))

@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE: no `assert` in here, so pytest need not mind whether it was
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from cq.backfill import switch_observers
 from cq.bucket import Bucket
 from cq.codec import DELETE
 from cq.config import QueueConfig, queue_names, read_config, read_flags
-from cq.errors import ConfigurationError
+from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers import top
 from cq.observers.builtin import FACTORIES, observer_tasks
@@ -36,6 +37,7 @@ from cq.store import OpenDatabase
 from cq.store.api import Database, Transaction
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
+from cq.takeout import take_out
 
 __all__ = ["assert_drained", "assert_values", "cq_db", "drain"]
 
@@ -63,6 +65,8 @@ def cq_db(
 def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> None:
     """Combine until nothing is queued, tell the observers, publish clouds and export: all that workers would do.
 
+    Of a queue with a window, what has left it by now is taken out first.
+
     In this thread, in the same order each time, and without pauses: an export that fails is not tried again. What a
     worker would set aside is set aside. Use `assert_drained` to be sure that neither has happened.
 
@@ -79,6 +83,8 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
     """
     names = [_handle(queue).name for queue in queues]
     code_of = app or App()
+    for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
+        _take_out(db, name)
     for _ in range(ROUNDS):
         waiting = transact(db, lambda tr: _notified(tr, names, code_of))
         for name in filter(waiting.get, waiting):
@@ -174,6 +180,12 @@ def _code(tr: Transaction, name: str, app: App) -> QueueCode:
     if (flags := read_flags(tr.snapshot, name)).is_paused(machine.time()):
         raise ConfigurationError(f"updates wait in queue {name!r}, which is paused: {flags.reason}")
     return app.code(read_config(tr.snapshot, name), FACTORIES)
+
+
+def _take_out(db: Database, name: str) -> None:
+    with suppress(QueueNotConfigured):  # of an export queue, or said later
+        while (taken := take_out(db, name)) is not None and taken.rows:
+            pass
 
 
 def _combine(db: Database, code: QueueCode, number: int) -> None:

@@ -12,6 +12,7 @@ from cq.verifybuckets import look_at_buckets
 from cq.verifying import Difference, Part, Progress, Verification, every_row
 from cq.verifyrows import HANDLERS
 from cq.verifystore import look_at_queue, look_at_store
+from cq.verifywindow import look_at_window
 
 __all__ = ["PARTS", "Difference", "Progress", "Verification", "verify"]
 
@@ -20,6 +21,7 @@ PARTS: Final[tuple[Part, ...]] = (
     every_row(HANDLERS),
     look_at_buckets,
     look_at_audit,
+    look_at_window,
     look_at_store,
 )
 """What is looked at, in this order: rows are moved before it is looked whether workers are told of them."""

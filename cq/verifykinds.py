@@ -60,6 +60,12 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "of all that was added since the audit began, some is missing, or there more than once",
         NOTHING,
     ),
+    "window-key": ("a key of a window that cq has not written, or cannot take out", "sets its bytes aside"),
+    "window-operation": (
+        "updates with an operation id are to leave the window, and nothing keeps the id remembered",
+        "has it remembered",
+    ),
+    "window-total": ("a total is not the sum of what is in the window", NOTHING),
     "observer-data": ("data of a generation of an observer that there is not", "clears it"),
     "observer-current": (
         "which data of an observer to read cannot be told",

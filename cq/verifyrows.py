@@ -30,6 +30,7 @@ from cq.store.api import KeyValue
 from cq.verifying import Difference, Handler, Piece, Verification
 from cq.verifyqueued import check_marker, check_notification, check_row
 from cq.verifyvalues import check_aside, check_staged, check_value
+from cq.verifywindow import check_window
 
 # The bucket's state, and notes of attempts
 
@@ -272,6 +273,7 @@ HANDLERS: Final[Mapping[str, Sequence[Handler]]] = {
     "s": [check_staged],
     "t": [check_observer_data],
     "u": [check_row],
+    "v": [check_window],
     "w": [check_counts],
     "x": [check_aside],
     "y": [check_current],

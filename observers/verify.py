@@ -22,6 +22,7 @@ from cq.verifybuckets import look_at_buckets
 from cq.verifying import every_row
 from cq.verifyrows import HANDLERS
 from cq.verifystore import look_at_queue, look_at_store
+from cq.verifywindow import look_at_window
 
 __all__ = ["WAIT_SECONDS", "Difference", "Progress", "Verification", "verification"]
 
@@ -72,6 +73,7 @@ def verification(
         top.look_at_counts,
         look_at_table(wait_seconds, url_env),
         look_at_audit,
+        look_at_window,
         look_at_store,
     ]
     return Verification(

@@ -26,7 +26,9 @@ from cq.observers.settling import SettleTask
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
 from cq.observers.trimming import TrimTask
+from cq.observers.windowing import WindowTask
 from cq.store.api import Database, Void
+from cq.takeout import take_out
 
 log = logging.getLogger("cq.worker")
 
@@ -103,6 +105,13 @@ class Work:
     def others(self) -> list[Job]:
         """All jobs that are not of buckets to combine."""
         return [job for queue in self._open.values() for job in queue.others]
+
+    def take_out(self) -> None:
+        """Take out of the queues that it works on what has left their windows: what a drain begins with."""
+        for name, queue in self._open.items():
+            if self.combines and queue.found is not None:
+                while (taken := take_out(self._db, name)) is not None and taken.rows:
+                    pass
 
     def notified(self) -> list[Job] | None:
         """The jobs of all buckets with work, at one read version; None when there are some that it does not know yet.
@@ -217,6 +226,8 @@ class Work:
                 share = Share("combine", name, generation * MAX_BUCKETS + number)
                 queue.buckets[task.place] = Job(task, share)
             queue.others.append(Job(TrimTask(self._db, name), Share("combine", name, -1)))
+            if code.config.window is not None:
+                queue.others.append(Job(WindowTask(self._db, name), Share("combine", name, -2)))
             if code.config.former is not None or not found.is_switched:
                 queue.others.append(Job(SettleTask(self._db, name), Share("combine", name, -3)))
         for role, observers in observer_tasks(self._db, code.config, self._roles).items():

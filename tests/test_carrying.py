@@ -23,6 +23,7 @@ from cq.observers.exportspec import export_spec
 from cq.observers.top import top
 from cq.store.embedded import Database
 from cq.testing import assert_values, drain
+from cq.windowspec import WindowSpec
 from tests.helpers import add
 
 pytest_plugins = ["cq.testing"]
@@ -79,6 +80,7 @@ queues = st.fixed_dictionaries(
         ),
         "buckets": st.integers(1, 4096),
         "audit": st.booleans(),
+        "window": st.none() | st.sampled_from([600, "600/10", (0.5, 0.05)]),
         "observers": observers,
         "paused": st.none() | st.text(st.characters(codec="utf-8"), max_size=10),
         "seconds": st.none() | st.floats(0.1, 1e9),
@@ -97,7 +99,8 @@ def test_any_settings_come_back_as_they_were(wanted: dict[str, dict[str, Any]]) 
             value, combiner = each["value, combiner"]
             app.queue(name, combiner=combiner, observers=each["observers"])
             audit = each["audit"] and combiner == "sum"
-            app.configure(here, name, key=each["key"], value=value, buckets=each["buckets"], audit=audit)
+            given = {"audit": audit, "window": each["window"] if combiner == "sum" else None}
+            app.configure(here, name, key=each["key"], value=value, buckets=each["buckets"], **given)
             if each["paused"] is not None:
                 cq.pause(here, name, each["paused"], seconds=each["seconds"])
             cq.prioritize(here, name, each["priority"])
@@ -151,6 +154,7 @@ def test_text_is_stable_and_of_one_moment_s_queues_by_name(cq_db: Any) -> None:
         "key": "str",
         "observers": [],
         "value": "int",
+        "window": "",
     }
     with pytest.raises(QueueNotConfigured):
         export_config(cq_db, ["a", "d"])
@@ -222,6 +226,7 @@ DOCUMENT: dict[str, Any] = {
             "key": "str",
             "observers": [],
             "value": "int",
+            "window": "600/10",
         },
         "second": {
             "audit": False,
@@ -239,6 +244,7 @@ DOCUMENT: dict[str, Any] = {
                 },
             ],
             "value": "int",
+            "window": "",
         },
     },
 }
@@ -314,15 +320,17 @@ def test_flags_that_an_older_cq_did_not_know_are_as_usual(cq_db: Any) -> None:
     assert cq.transact(cq_db, lambda tr: read_flags(tr, "first")) == Flags(paused=True, until=5.0)
 
 
-def test_an_older_document_says_nothing_of_an_audit(cq_db: Any) -> None:
+def test_an_older_document_says_nothing_of_audits_and_windows(cq_db: Any) -> None:
     document = copy.deepcopy(DOCUMENT)
-    del document["queues"]["first"]["audit"]
-    document["queues"]["second"]["audit"] = True
+    for what in ("audit", "window"):
+        del document["queues"]["first"][what]
+    document["queues"]["second"] |= {"audit": True, "window": "60/5"}
 
     import_config(cq_db, document, built_in=CHECKED)
 
-    found = [cq.transact(cq_db, lambda tr: read_config(tr, each)).audit for each in ("first", "second")]  # noqa: B023
-    assert found == [None, Audit(1, 16, True)]
+    found = [cq.transact(cq_db, lambda tr: read_config(tr, each)) for each in ("first", "second")]  # noqa: B023
+    assert [each.audit for each in found] == [None, Audit(1, 16, True)]
+    assert [each.window for each in found] == [None, WindowSpec(60_000, 5_000)]
 
 
 def test_an_audit_is_imported_only_where_there_can_be_one(cq_db: Any) -> None:

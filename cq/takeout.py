@@ -1,0 +1,127 @@
+"""Taking out of a queue what has left its window.
+
+    1. Read the configuration and the window's lock for real: two who take out conflict, and so do they with a purge.
+    2. Snapshot-read the rows that are due, from the very first, up to a limit.
+    3. Add what they sum up to to the queue, negated; of an operation, what its first try has added.
+    4. Clear the rows read. Those that are due at one time lie in commit order, so one range takes them, and cannot take
+       one that is committed meanwhile along: that sorts behind them. A range across several times could.
+
+As each look begins with the very first row, one that is committed when its time is over is taken out by the next look.
+All happens in one transaction: after `commit_unknown_result` it finds the rows gone. So each update is taken out
+exactly once, and as long as there is one, the row is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from cq.config import QueueConfig, read_config
+from cq.keys import QueueKeys, after
+from cq.pressure import admitted
+from cq.queue import write_updates
+from cq.setaside import set_aside
+from cq.state import fresh_token
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
+from cq.windowkeys import WindowKeys
+from cq.windowrows import Leaving, read_leaving, sum_up
+from cq.windowspec import milliseconds
+
+TAKE_BYTES: Final = 200_000
+"""How much of the rows that are due one transaction takes out, about."""
+_RAW_BYTES: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOut:
+    """What one transaction has taken out.
+
+    Attributes:
+        rows: how many.
+        keys: how many keys it has added to.
+        seconds: when to look again: 0 when more is due, else until the first row is, or a slice's length.
+    """
+
+    rows: int
+    keys: int
+    seconds: float
+
+
+def take_out(
+    db: Database, name: str, *, now: float | None = None, limit_bytes: int = TAKE_BYTES
+) -> TakenOut | None:
+    """Take out what is due by now, or as much of it as one transaction should; None if the queue has no window.
+
+    Args:
+        db: a database of either store.
+        name: the queue.
+        now: in seconds since 1970; by this machine's clock, if left out.
+        limit_bytes: of rows, about.
+
+    Costs a read of one row when nothing is due. Raises `QueueNotConfigured`.
+    """
+    return transact(db, lambda tr: _take_out(tr, name, milliseconds(now), limit_bytes))
+
+
+def _take_out(tr: Transaction, name: str, now: int, limit_bytes: int) -> TakenOut | None:
+    config, window = read_config(tr, name), WindowKeys(name)
+    if config.window is None:
+        return None
+    wait = _until_first(tr.snapshot, window, config.window.slice, now)
+    if wait > 0:
+        return TakenOut(0, 0, wait)
+    lock = tr.get(window.lock)
+    found = read_leaving(tr.snapshot, config, window.due_until(now), limit_bytes)
+    lock.wait()
+    sums = sum_up(tr.snapshot, QueueKeys(name), found.rows)
+    with admitted():  # it makes a queue that is full no fuller: what is taken out is combined with what waits
+        _add_negated(tr, config, sums)
+    _set_broken_aside(tr, name, found)
+    _clear(tr, window, found)
+    tr.set(window.lock, fresh_token())
+    return TakenOut(len(found.keys), len(sums), 0.0)
+
+
+def _until_first(snapshot: TransactionRead, window: WindowKeys, step: int, now: int) -> float:
+    """After how many seconds to look: when the first row is due, but not later than after a slice."""
+    for row in snapshot.get_range(*window.rows(), limit=1):
+        return max(0, min(window.due_of(row.key) - now, step)) / 1000
+    return step / 1000
+
+
+def _add_negated(tr: Transaction, config: QueueConfig, sums: dict[bytes, int]) -> None:
+    keys = config.key.decode_all(list(sums)) if sums else []
+    write_updates(
+        tr, config, list(zip(keys, (-total for total in sums.values()), strict=True)), None, due=None
+    )
+
+
+def _set_broken_aside(tr: Transaction, name: str, found: Leaving) -> None:
+    """Move rows that cq has not written out of the way."""
+    piece = 0
+    for each in found.broken:
+        raw = [each.value[start : start + _RAW_BYTES] for start in range(0, len(each.value), _RAW_BYTES)]
+        piece = set_aside(tr, QueueKeys(name), b"", each.error, raw or [b""], piece)
+
+
+def _clear(tr: Transaction, window: WindowKeys, found: Leaving) -> None:
+    """Clear the rows read, and what stands for those with operation ids."""
+    version = tr.get_read_version().wait()
+    for _, group in groupby(found.keys, window.due_of):
+        _clear_same_due(tr, window, list(group), version)
+    for row in found.rows:
+        if row.operation is not None:
+            tr.clear(window.operation_of(row.key))
+
+
+def _clear_same_due(tr: Transaction, window: WindowKeys, keys: Sequence[bytes], version: int) -> None:
+    """Clear rows that are due at one time: in a range, but for those that do not lie in commit order."""
+    others = [key for key in keys if not window.is_row(key) or window.version_of(key) > version]
+    own = sorted({*keys} - {*others})
+    if own:
+        tr.clear_range(own[0], after(own[-1]))
+    for key in others:
+        tr.clear(key)

@@ -1,0 +1,90 @@
+"""The keys of a queue's window, all below `P "v"`; P is the prefix of the queue.
+
+Numbers are big-endian, so that keys sort as the numbers do.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from cq.keys import VERSIONSTAMP_BYTES, QueueKeys, prefix_end, version_of
+
+MOST_MS: Final = (1 << 62) - 1
+"""The latest time that a key has room for, with others behind it; in milliseconds since 1970."""
+_TIME: Final = Struct(">Q")
+_COUNTER: Final = Struct(">Q")
+_OFFSET: Final = Struct("<I")
+_STAMPED_BYTES: Final = VERSIONSTAMP_BYTES + _COUNTER.size
+_INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
+
+
+class WindowKeys:
+    r"""The keys of a queue's window. Times are milliseconds since 1970.
+
+        "r" due8 versionstamp10 counter8   packed updates, to be taken out then      add (blind), cleared by workers
+        "o" versionstamp10 counter8        one for each such row with an operation id   the same
+        "b"                                what two who take out conflict on         workers
+        "l"                                how many updates came too late            add (blind)
+        "f"                                how many were of a time yet to come       add (blind)
+
+    >>> WindowKeys("visits").due_until(1_000)
+    (b'cq/q/visits/vr', b'cq/q/visits/vr\x00\x00\x00\x00\x00\x00\x03\xe9')
+    """
+
+    def __init__(self, name: str) -> None:
+        self.prefix = QueueKeys(name).prefix + b"v"
+        self.lock = self.prefix + b"b"
+        self.late = self.prefix + b"l"
+        self.future = self.prefix + b"f"
+        self._rows = self.prefix + b"r"
+        self._operations = self.prefix + b"o"
+
+    def rows(self) -> tuple[bytes, bytes]:
+        """The range of all rows, by when they are due."""
+        return self._rows, prefix_end(self._rows)
+
+    def due_until(self, time: int) -> tuple[bytes, bytes]:
+        """The range of the rows that are due by a time."""
+        return self._rows, self._rows + _TIME.pack(min(max(time, -1), MOST_MS) + 1)
+
+    def new_row(self, due: int, counter: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for a row."""
+        prefix = self._rows + _TIME.pack(due)
+        return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
+
+    def is_row(self, key: bytes) -> bool:
+        """Whether a key among the rows is one that cq writes."""
+        return len(key) == len(self._rows) + _TIME.size + _STAMPED_BYTES
+
+    def version_of(self, row: bytes) -> int:
+        """The commit version in the key of a row."""
+        return version_of(row[-_STAMPED_BYTES:])
+
+    def due_of(self, key: bytes) -> int:
+        """When a row is due; of a key that is too short, the earliest of those that it sorts before."""
+        start = len(self._rows)
+        due: int = _TIME.unpack(key[start : start + _TIME.size].ljust(_TIME.size, b"\x00"))[0]
+        return due
+
+    def operations(self) -> tuple[bytes, bytes]:
+        """The range of what stands for rows with operation ids, in commit order."""
+        return self._operations, prefix_end(self._operations)
+
+    def new_operation(self, counter: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for what stands for a row with an operation id."""
+        prefix = self._operations
+        return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
+
+    def operation_of(self, row: bytes) -> bytes:
+        """The key that stands for a row, given the row's own."""
+        return self._operations + row[-_STAMPED_BYTES:]
+
+    def stamp_of_operation(self, key: bytes) -> bytes:
+        """The versionstamp in a key that stands for a row; of one that is too short, the lowest it sorts before."""
+        start = len(self._operations)
+        return key[start : start + VERSIONSTAMP_BYTES].ljust(VERSIONSTAMP_BYTES, b"\x00")
+
+    def is_operation(self, key: bytes) -> bool:
+        """Whether a key among what stands for rows is one that cq writes."""
+        return len(key) == len(self._operations) + _STAMPED_BYTES

@@ -1,0 +1,88 @@
+"""What waits in a queue of sums, by key: for reads that must not lag behind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from cq import codec, keys
+from cq.config import QueueConfig
+from cq.errors import BacklogTooDeep, PendingUnreadable
+from cq.keys import QueueKeys
+from cq.rows import Row, notified, read_rows
+from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, TransactionRead, error_code
+from cq.windowrows import sum_up
+
+PENDING_BYTES: Final = 1_000_000
+"""How much a read combines at most of what waits in a bucket, and of what is staged."""
+
+
+def read_waiting(
+    snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None = None
+) -> dict[bytes, int]:
+    """{encoded key: sum} of what waits, queued and staged; of these keys, or of all.
+
+    Raises `BacklogTooDeep` when more than 1 MB waits in one of the buckets, or is staged; and `PendingUnreadable` after
+    an add to one of them in the same transaction.
+    """
+    try:
+        return _read(snapshot, config, wanted)
+    except Exception as error:
+        if error_code(error) == ACCESSED_UNREADABLE:
+            raise PendingUnreadable(
+                f"what waits in queue {config.name!r} cannot be read after an add in the same transaction, "
+                "as its place in the commit order is not known yet: read first, or in a transaction of its own"
+            ) from error
+        raise
+
+
+def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None) -> dict[bytes, int]:
+    queue = QueueKeys(config.name)
+    staged = _staged(snapshot, queue, config, wanted)
+    if wanted is None:
+        buckets = set(notified(snapshot.get_range(*queue.notifications()), queue))
+    else:
+        buckets = _buckets_of(config, wanted)
+    rows = [row for each in sorted(buckets) for row in _rows(snapshot, queue, config.name, *each)]
+    sums = defaultdict(int, sum_up(snapshot, queue, rows))
+    for encoded, total in staged:
+        sums[encoded] += total
+    return {encoded: total for encoded, total in sums.items() if total}
+
+
+def _buckets_of(config: QueueConfig, wanted: Iterable[bytes]) -> set[tuple[int, int]]:
+    """Generation and number of the buckets of these keys, those of the shape before included."""
+    former = config.under_former_shape()
+    shapes = [config] if former is None else [config, former]
+    return {(each.generation, keys.bucket_of(encoded, each.buckets)) for encoded in wanted for each in shapes}
+
+
+def _staged(
+    snapshot: TransactionRead, queue: QueueKeys, config: QueueConfig, wanted: Sequence[bytes] | None
+) -> list[tuple[bytes, int]]:
+    """What is staged, with the keys."""
+    if wanted is not None:
+        futures = [(encoded, snapshot.get(queue.staged(encoded))) for encoded in wanted]
+        return [(encoded, codec.decode(each.value)) for encoded, each in futures if each.value is not None]
+    found, size = [], 0
+    for row in snapshot.get_range(*queue.staged_of_bucket(1, 0), streaming_mode=WANT_ALL):
+        found.append((queue.encoded_key(row.key), codec.decode(row.value)))
+        size += len(row.key) + len(row.value)
+        if size > PENDING_BYTES:
+            raise _too_deep(config.name, "is staged")
+    return found
+
+
+def _rows(snapshot: TransactionRead, queue: QueueKeys, name: str, generation: int, bucket: int) -> list[Row]:
+    backlog = read_rows(snapshot, queue.rows(generation, bucket), PENDING_BYTES)
+    if not backlog.at_end:
+        raise _too_deep(name, f"waits in bucket {bucket}")
+    return backlog.rows
+
+
+def _too_deep(name: str, where: str) -> BacklogTooDeep:
+    return BacklogTooDeep(
+        f"more than {PENDING_BYTES:,} bytes of updates of queue {name!r} {where}: "
+        "run more workers, or read without pending"
+    )

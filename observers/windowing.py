@@ -1,0 +1,24 @@
+"""The task of taking out of a queue what has left its window, when that is due."""
+
+from __future__ import annotations
+
+from cq.observers.jobs import Task
+from cq.observers.runner import DONE
+from cq.store.api import Database
+from cq.takeout import take_out
+
+
+class WindowTask(Task):
+    """Takes out what is due, a bounded part in each step; while nothing is, it reads one row for each slice."""
+
+    def __init__(self, db: Database, name: str) -> None:
+        self.name = name
+        self._db = db
+
+    def __str__(self) -> str:
+        return f"window of queue {self.name!r}"
+
+    def run(self) -> float:
+        """One part; then the next at once, or when the first row is due."""
+        taken = take_out(self._db, self.name)
+        return DONE if taken is None else taken.seconds
