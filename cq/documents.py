@@ -3,7 +3,8 @@
 A document is a set of counts under an id. Its counts are stored beside the queue, in the same transaction that adds the
 difference between old and new, so that the queue's sums are always the sums over all documents stored, whatever
 crashes or is run again. Large documents are stored in parts of a transaction each, by the hash of the counted item:
-each part is exact at any time, and a store that was broken off goes on when the document is stored again.
+each part is exact at any time, and a store that was broken off goes on when the document is stored again. Small ones,
+such as the tags of an article, can be stored within the application's own transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from cq import codec, keys
 from cq.combiners import changes
-from cq.errors import CorruptData, InvalidData
+from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys import QueueKeys
 from cq.queue import CombineQueue
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
@@ -39,6 +40,37 @@ class Documents:
         self.queue = queue
         self._keys = QueueKeys(queue.name)
 
+    def set(self, tr: Transaction, document: bytes, counts: Mapping[Any, int]) -> int:
+        """Store a document's counts in place of those it had, as a part of the transaction; returns how many updates.
+
+        Conflicts with nobody but those who store the same document at the same time. Items are keys of the queue's
+        type; a count of 0 is none. For tags, `dict.fromkeys(tags, 1)` are the counts.
+
+        Raises:
+            TooLarge: there are more than 20,000 items or 1 MB of them, or `put` has stored the document in parts.
+            InvalidData: the id is not of 1 to 8,000 bytes, or a count is no int.
+
+        And what `CombineQueue.add` raises; nothing was written, whatever is raised.
+        """
+        self._check(document)
+        wanted = _without_zeros(counts)
+        if _parts_for(wanted) > 1:
+            raise TooLarge(f"{len(wanted):,} items do not fit into one transaction: store them by `put`")
+        is_new = not self._is_in_one_part(tr, document)
+        updates = self._replace(tr, document, 0, wanted)
+        if is_new:
+            tr.set(self._keys.document(document), codec.encode(1))
+        return updates
+
+    def clear(self, tr: Transaction, document: bytes) -> int:
+        """Take a document's counts out of the sums and forget it, as `set` stores it; returns how many updates."""
+        self._check(document)
+        if not self._is_in_one_part(tr, document):
+            return 0
+        updates = self._replace(tr, document, 0, {})
+        tr.clear(self._keys.document(document))
+        return updates
+
     def put(self, db: Database, document: bytes, counts: Mapping[Any, int]) -> int:
         """Store a document's counts in place of those it had; returns how many updates that took.
 
@@ -47,9 +79,8 @@ class Documents:
         `CombineQueue.add` raises.
         """
         self._check(document)
-        wanted = {item: count for item, count in counts.items() if count != 0}
-        size = sum(len(codec.encode(item)) for item in wanted)
-        parts = max(1, -(-len(wanted) // _PART_ITEMS), -(-size // _PART_BYTES))
+        wanted = _without_zeros(counts)
+        parts = _parts_for(wanted)
         split = _split(wanted, parts)
         updates = 0
         while True:
@@ -111,6 +142,15 @@ class Documents:
             )
         return parts
 
+    def _is_in_one_part(self, tr: TransactionRead, document: bytes) -> bool:
+        """Whether there is such a document; raises `TooLarge` when it is in more parts than one."""
+        parts = self._parts(tr, document)
+        if parts is not None and parts > 1:
+            raise TooLarge(
+                f"document {document!r} was stored in {parts} parts: use `put` and `remove` for it"
+            )
+        return parts is not None
+
     def _put_part(
         self, db: Database, document: bytes, parts: int, number: int, counts: dict[Any, int]
     ) -> int | None:
@@ -122,13 +162,17 @@ class Documents:
                 tr.set(self._keys.document(document), codec.encode(parts))
             elif stored != parts:
                 return None
-            updates = changes(self._read_part(tr, document, number), counts)
-            if updates:
-                self._write_part(tr, document, number, counts)
-                self.queue.add(tr, updates)
-            return len(updates)
+            return self._replace(tr, document, number, counts)
 
         return transact(db, put)
+
+    def _replace(self, tr: Transaction, document: bytes, number: int, counts: dict[Any, int]) -> int:
+        """Write a part's counts, and add what differs from those it had; returns how many updates that are."""
+        updates = changes(self._read_part(tr, document, number), counts)
+        if updates:
+            self.queue.add(tr, updates)
+            self._write_part(tr, document, number, counts)
+        return len(updates)
 
     def _forget(self, tr: Transaction, document: bytes, parts: int) -> None:
         """Forget a document whose parts are empty, unless it has been stored again meanwhile."""
@@ -146,6 +190,16 @@ class Documents:
         tr.clear_range(begin, end)
         for place, piece in enumerate(_pieces(counts)):
             tr.set(self._keys.document_piece(document, number, place), piece)
+
+
+def _without_zeros(counts: Mapping[Any, int]) -> dict[Any, int]:
+    return {item: count for item, count in counts.items() if count != 0}
+
+
+def _parts_for(counts: dict[Any, int]) -> int:
+    """In how many parts counts are stored."""
+    size = sum(len(codec.encode(item)) for item in counts)
+    return max(1, -(-len(counts) // _PART_ITEMS), -(-size // _PART_BYTES))
 
 
 def _split(counts: dict[Any, int], parts: int) -> list[dict[Any, int]]:

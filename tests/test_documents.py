@@ -16,6 +16,7 @@ from cq import documents as module
 from cq.documents import Documents
 from cq.errors import InvalidData, TooLarge
 from cq.keys import QueueKeys
+from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import combine_all, stored
@@ -152,6 +153,60 @@ def test_storing_that_was_broken_off_is_finished_by_the_next(
     assert sums(db, documents) == counts
 
 
+# Within the application's transaction
+
+
+def test_it_is_stored_with_whatever_else_the_transaction_writes(db: Any, documents: Documents) -> None:
+    def tag(tr: Any, names: list[str]) -> int:
+        tr.set(b"article", ",".join(names).encode())
+        return documents.set(tr, b"article", dict.fromkeys(names, 1))
+
+    assert cq.transact(db, lambda tr: tag(tr, ["new", "red"])) == 2
+    with pytest.raises(ZeroDivisionError):
+        cq.transact(db, lambda tr: tag(tr, ["lost"]) / 0)
+    assert sums(db, documents) == {"new": 1, "red": 1}
+    assert cq.transact(db, lambda tr: tag(tr, ["red", "big"])) == 2
+    assert cq.transact(db, lambda tr: tag(tr, ["red", "big"])) == 0
+    assert sums(db, documents) == {"red": 1, "big": 1}
+
+    assert cq.transact(db, lambda tr: documents.clear(tr, b"article")) == 2
+    assert cq.transact(db, lambda tr: documents.clear(tr, b"article")) == 0
+    assert sums(db, documents) == {}
+    assert list(documents.ids(db)) == []
+
+
+def test_only_those_who_store_the_same_document_conflict(db: Any, documents: Documents) -> None:
+    first, same, other = (db.create_transaction() for _ in range(3))
+    documents.set(first, b"one", {"hot": 1})
+    documents.set(same, b"one", {"hot": 1})
+    documents.set(other, b"other", {"hot": 1})
+
+    first.commit().wait()
+    other.commit().wait()
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - of either store
+        same.commit().wait()
+
+    assert error_code(refused.value) == NOT_COMMITTED
+    assert sums(db, documents) == {"hot": 2}
+
+
+def test_what_does_not_fit_into_one_transaction_is_refused(
+    db: Any, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART_ITEMS", 2)
+    large = {"a": 1, "b": 1, "c": 1}
+    documents.put(db, b"large", large)
+
+    with pytest.raises(TooLarge, match="3 items do not fit"):
+        cq.transact(db, lambda tr: documents.set(tr, b"one", large))
+    with pytest.raises(TooLarge, match="was stored in 2 parts"):
+        cq.transact(db, lambda tr: documents.set(tr, b"large", {"a": 1}))
+    with pytest.raises(TooLarge, match="was stored in 2 parts"):
+        cq.transact(db, lambda tr: documents.clear(tr, b"large"))
+
+    assert sums(db, documents) == large
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_faults_of_the_store_leave_the_sums_exact(
     db: Any, documents: Documents, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +251,25 @@ class AnyOrder(RuleBasedStateMachine):
     def put(self, document: bytes, counts: dict[str, int]) -> None:
         self.documents.put(self.db, document, counts)
         self.kept[document] = {item: count for item, count in counts.items() if count}
+
+    @rule(
+        document=st.sampled_from([b"a", b"b"]),
+        counts=st.dictionaries(st.sampled_from("uvwxyz"), st.integers(-2, 2), max_size=3),
+    )
+    def set(self, document: bytes, counts: dict[str, int]) -> None:
+        wanted = {item: count for item, count in counts.items() if count}
+        if len(wanted) > module._PART_ITEMS or len(self.kept.get(document, {})) > module._PART_ITEMS:
+            with pytest.raises(TooLarge):
+                transact(self.db, lambda tr: self.documents.set(tr, document, counts))
+        else:
+            transact(self.db, lambda tr: self.documents.set(tr, document, counts))
+            self.kept[document] = wanted
+
+    @rule(document=st.sampled_from([b"a", b"b"]))
+    def clear(self, document: bytes) -> None:
+        if len(self.kept.get(document, {})) <= module._PART_ITEMS:
+            transact(self.db, lambda tr: self.documents.clear(tr, document))
+            self.kept.pop(document, None)
 
     @rule(document=st.sampled_from([b"a", b"b"]))
     def remove(self, document: bytes) -> None:
