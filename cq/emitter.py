@@ -22,8 +22,16 @@ from cq import codec, machine
 from cq.codec import INT64
 from cq.config import read_config
 from cq.emitterbuffer import EmitterBuffer, EmitterStatistics
-from cq.errors import CodeMismatch, CqError, EmitterFull, FlushFailed, InvalidConfiguration, TooLarge
-from cq.intake import Flush, Increment, Intake
+from cq.errors import (
+    CodeMismatch,
+    CqError,
+    EmitterFull,
+    FlushFailed,
+    InvalidConfiguration,
+    InvalidData,
+    TooLarge,
+)
+from cq.intake import Also, Flush, Increment, Intake
 from cq.pressure import is_positive
 from cq.queue import CombineQueue, own_combiner
 from cq.store.api import Database, Transaction
@@ -126,18 +134,24 @@ class Emitter:
             flush.done.wait()
             self._check(flush)
 
-    def emit_many(self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+    def emit_many(
+        self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]], also: Also | None = None
+    ) -> None:
         """Add updates, as `emit` does, and all of them in one transaction or none.
 
         Args:
             updates: `{key: update}`, or pairs of these; `at_most` of them and about 500 kB at once, else `TooLarge`.
+            also: only in `durable` mode: called with that transaction, to write what must be there if and only if the
+                updates count, such as how far a log of events has been read. It is called in the emitter's thread, once
+                for each try, and must be short and write little. If it raises, the flush fails for all its callers,
+                and nothing of it counts. What it reads really, the transaction conflicts with, as any other.
         """
-        increments = self._increments(updates)
+        increments = self._increments(updates, also)
         until = machine.monotonic() + self.timeout
-        flush, is_taken = self._buffer.take(increments)
+        flush, is_taken = self._buffer.take(increments, also)
         while not is_taken:
             flush.done.wait(self._seconds_left(until))
-            flush, is_taken = self._buffer.take(increments)
+            flush, is_taken = self._buffer.take(increments, also)
         if self._is_durable:
             flush.done.wait()
             self._check(flush)
@@ -150,14 +164,16 @@ class Emitter:
         """
         await self.emit_many_async(((key, update),))
 
-    async def emit_many_async(self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
-        """As `emit_many`, for asyncio."""
-        increments = self._increments(updates)
+    async def emit_many_async(
+        self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]], also: Also | None = None
+    ) -> None:
+        """As `emit_many`, for asyncio; `also` is no coroutine."""
+        increments = self._increments(updates, also)
         until = machine.monotonic() + self.timeout
-        flush, is_taken = self._buffer.take(increments)
+        flush, is_taken = self._buffer.take(increments, also)
         while not is_taken:
             await self._settled(flush, self._seconds_left(until))
-            flush, is_taken = self._buffer.take(increments)
+            flush, is_taken = self._buffer.take(increments, also)
         if self._is_durable:
             await self._settled(flush)
             self._check(flush)
@@ -198,7 +214,9 @@ class Emitter:
 
     # What callers wait for, and are told
 
-    def _increments(self, updates: Any) -> list[Increment]:
+    def _increments(self, updates: Any, also: Also | None) -> list[Increment]:
+        if also is not None and not self._is_durable:
+            raise InvalidData("`also` is for the durable mode: in fast mode nobody is told when it fails")
         increments = self._intake.increments(updates)
         if len(increments) > self.at_most:
             raise TooLarge(
@@ -273,13 +291,15 @@ class Emitter:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _add(self, tr: Transaction, flush: Flush, updates: Any) -> None:
-        """Add what a flush holds, unless an earlier try of it is known to have been committed."""
+        """Add what a flush holds, and what goes with it, unless an earlier try is known to have been committed."""
         if flush.in_doubt:
             if tr.snapshot.get_range(*self.queue.keys.markers(flush.operation), limit=1).to_list():
                 return
             flush.in_doubt = False
         self._refuse_other_shape(tr)
         self.queue.add(tr, updates, once=flush.operation)
+        for also in flush.also:
+            also(tr)
         flush.in_doubt = True  # from here on, it may be committed
 
     def _refuse_other_shape(self, tr: Transaction) -> None:

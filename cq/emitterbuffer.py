@@ -14,7 +14,7 @@ from typing import Final
 
 from cq import machine
 from cq.errors import EmitterClosed
-from cq.intake import Flush, Increment, Intake
+from cq.intake import Also, Flush, Increment, Intake
 from cq.reporting import describe
 
 MOST_FLUSHES: Final = 16
@@ -92,8 +92,10 @@ class EmitterBuffer:
 
     # For those who emit
 
-    def take(self, increments: list[Increment]) -> tuple[Flush, bool]:
-        """Put increments into a flush: this one, and True. Without room for them: the flush to wait for, and False.
+    def take(self, increments: list[Increment], also: Also | None = None) -> tuple[Flush, bool]:
+        """Put increments into a flush, and what its transaction is to do besides: this one, and True.
+
+        Without room for them: the flush to wait for, and False.
 
         Raises `EmitterClosed`.
         """
@@ -106,6 +108,8 @@ class EmitterBuffer:
                 return self._flushes[0], False
             for each in increments:
                 flush.add(each)
+            if also is not None:
+                flush.also.append(also)
             if flush.count >= flush.enough:
                 self.has_enough(flush)
             return flush, True

@@ -16,10 +16,13 @@ from cq.combiners import Combiner, sum_
 from cq.config import QueueConfig
 from cq.errors import TooLarge
 from cq.packing import check_update, columns
+from cq.store.api import Transaction
 
 FLUSH_BYTES: Final = 500_000
 """What a transaction adds at most; FoundationDB's should stay below 1 MB."""
 OPERATION_BYTES: Final = 16
+Also = Callable[[Transaction], object]
+"""What a caller writes, too, in the transaction that commits its increments."""
 _PLAIN_BYTES: Final = 12  # of CBOR for an int, and before a key
 _SHORT: Final = 1_000
 
@@ -106,6 +109,7 @@ class Flush:
         in_doubt: whether a try of it may have been committed.
         done: set once it is committed, or given up.
         error: why it was given up.
+        also: what goes with them, from all callers.
     """
 
     def __init__(self, intake: Intake, most: int, enough: int) -> None:
@@ -118,6 +122,7 @@ class Flush:
         self.in_doubt = False
         self.done = machine.latch()
         self.error: Exception | None = None
+        self.also: list[Also] = []
         self._intake = intake
         self._others: dict[Any, list[Increment]] = {}
         self._callbacks: list[Callable[[], object]] = []

@@ -170,6 +170,89 @@ def test_long_keys_count_as_much_as_they_take(db: Any, name: str) -> None:
     assert max(queue.sizes) < FLUSH_BYTES * 1.1
 
 
+# What goes with the increments
+
+
+def position_of(db: Any, key: bytes) -> int:
+    return int(cq.transact(db, lambda tr: tr.get(key).value) or 0)
+
+
+def test_what_goes_with_increments_is_there_if_and_only_if_they_count(tmp_path: Any) -> None:
+    """As positions in logs of events are: at any time, whatever fails, and for several logs at once."""
+    db: Any = cq.open(f"embedded:{tmp_path}/test.db")
+    cq.configure(db, "q", buckets=2)
+    queue, logs = cq.CombineQueue("q"), ("a", "b", "c")
+    done = threading.Event()
+
+    def read(log: str) -> None:
+        for number in range(15):
+            emitter.emit_many({log: 1, "all": 2}, lambda tr: tr.set(log.encode(), b"%d" % (number + 1)))  # noqa: B023 - durable: this returns first
+
+    def look(tr: Any) -> None:
+        counts = [queue.get(tr.snapshot, log, pending=True) or 0 for log in logs]
+        assert counts == [int(tr.get(log.encode()).value or 0) for log in logs]
+
+    def watch() -> None:
+        while not done.is_set():
+            cq.transact(db, look)
+
+    with cq.Emitter(queue, FaultyDatabase(db, 1, conflict=0.2, unknown=0.3), timeout=60) as emitter:
+        watching = in_background(watch)
+        in_threads(*(partial(read, log) for log in logs))
+        done.set()
+        watching.join()
+
+    cq.transact(db, look)
+    drain(db, "q")
+    assert_values(db, "q", {**dict.fromkeys(logs, 15), "all": 90})
+    assert emitter.statistics().flushes < 45
+
+
+def test_a_log_that_another_process_reads_now_is_refused(db: Any, name: str) -> None:
+    """A process that was thought dead counts nothing twice, if it looks where it was."""
+    cq.configure(db, name)
+    key = name.encode()
+
+    def step(emitter: cq.Emitter, before: int) -> None:
+        def move(tr: Any) -> None:
+            if int(tr.get(key).value or 0) != before:
+                raise LookupError("somebody else reads this log")
+            tr.set(key, b"%d" % (before + 1))
+
+        emitter.emit_many({"k": 1}, move)
+
+    with cq.Emitter(cq.CombineQueue(name), db) as old, cq.Emitter(cq.CombineQueue(name), db) as new:
+        step(old, 0)
+        step(new, 1)
+        with pytest.raises(cq.FlushFailed, match="none of them counts: somebody else") as told:
+            step(old, 1)
+        old.emit("other")
+
+    assert not told.value.is_unknown
+    assert position_of(db, key) == get(db, name, "k", pending=True) == 2
+    assert get(db, name, "other", pending=True) == 1
+
+
+def test_a_log_goes_on_without_increments_and_from_asyncio(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    key = name.encode()
+
+    async def read() -> None:
+        await emitter.emit_many_async({"k": 1}, lambda tr: tr.set(key, b"1"))
+        await emitter.emit_many_async({}, lambda tr: tr.set(key, b"2"))
+
+    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+        asyncio.run(read())
+        assert position_of(db, key) == 2
+
+    with (
+        cq.Emitter(cq.CombineQueue(name), db, mode="fast") as fast,
+        pytest.raises(cq.InvalidData, match="durable"),
+    ):
+        fast.emit_many({"k": 1}, lambda tr: tr.set(key, b"3"))
+    assert get(db, name, "k", pending=True) == 1
+
+
 # What fails
 
 
