@@ -108,13 +108,17 @@ class CloudReader:
         """
         end = None if timeout is None else machine.monotonic() + timeout
         while True:
-            cloud, watch = transact(db, lambda tr: self._newer(tr, version))
+            cloud, watch = transact(db, lambda tr: self.newer(tr, version))
             if cloud is not None or watch is None:
                 return cloud
             if not _wait_for(db, watch, None if end is None else end - machine.monotonic()):
                 return None
 
-    def _newer(self, tr: Transaction, version: int) -> tuple[Cloud | None, Void | None]:
+    def newer(self, tr: Transaction, version: int) -> tuple[Cloud | None, Void | None]:
+        """The newest cloud if it is of another version than this; else a watch for it, once `tr` is committed.
+
+        Raises `InvalidConfiguration`, `QueueNotConfigured`.
+        """
         key = self._keys.head(self.group)
         stored = tr.snapshot.get(key).value
         if stored is None:
