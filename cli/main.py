@@ -17,6 +17,7 @@ from cq.cli import (
     data,
     dead,
     demo,
+    demotags,
     doctor,
     export,
     health,
@@ -78,6 +79,7 @@ for module in (
     verify,
     bench,
     demo,
+    demotags,
 ):
     module.register(app)
 

@@ -8,7 +8,9 @@ from threading import Event
 
 import cq
 from cq import machine
+from cq.observers.demos.counted import CountedDatabase, Meter
 from cq.observers.worker import Worker
+from cq.store.api import Database
 
 
 @dataclass(frozen=True)
@@ -18,14 +20,17 @@ class WorkerRole:
     Attributes:
         url: of the store.
         queues: their names; none for all.
+        meter: of what it writes.
     """
 
     url: str | None
     queues: Sequence[str] = ()
+    meter: Meter | None = None
 
     def run(self, stop: Event) -> None:
         """Work until told to stop."""
-        worker = Worker(cq.open(self.url), queues=self.queues)
+        db: Database = cq.open(self.url)
+        worker = Worker(CountedDatabase(db, self.meter) if self.meter else db, queues=self.queues)
 
         def end() -> None:
             stop.wait()

@@ -1,0 +1,106 @@
+"""`cq demo tags`: a cloud of tags that many web servers count and several collectors combine."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cq.cli.demo import demo
+from cq.cli.options import Json, Store, open_store
+from cq.cli.output import as_word, note, print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from cq.observers.demos.tags import Outcome
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the group."""
+    demo.command("tags", epilog="Example: cq demo tags --seed 7")(tags)
+
+
+def tags(
+    events: Annotated[
+        Path | None,
+        typer.Option("--events", metavar="FILE", help="Events to count; generated ones if left out."),
+    ] = None,
+    number: Annotated[int, typer.Option(min=1, metavar="N", help="How many events to generate.")] = 100_000,
+    servers: Annotated[int, typer.Option(min=1, metavar="N", help="Web server processes.")] = 3,
+    collectors: Annotated[int, typer.Option(min=1, metavar="N", help="Collector processes.")] = 2,
+    kill_every: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="One of them is killed so often, on average.")
+    ] = 1.0,
+    top: Annotated[
+        int, typer.Option(min=1, max=10_000, metavar="N", help="How many tags the cloud has.")
+    ] = 20,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Draws the events, and who is killed; random if left out.")
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Keep a cloud of tags while the processes that count and combine are killed, and compare it with a recount.
+
+    Web servers gather increments in memory and commit many together, collectors combine them and publish the cloud.
+    Any of them is killed at any moment, by SIGKILL, and started again. In the end all counts, the number of increments
+    and the cloud must be those of a recount, and no version of the cloud may have been seen after a later one; else
+    the exit status is 1. The queue is `demo_tags`, which is made anew; `cq cloud demo_tags` then shows the cloud.
+
+    A line of FILE says that an entity has got a tag or, with -1, lost it:
+    {"entity": "article 17", "tag": "python", "by": 1}
+    """
+    from random import Random
+
+    from cq.observers.demos import tagevents
+    from cq.observers.demos import tags as demo_of_tags
+
+    db = open_store(store)
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    rng = Random(seed)  # noqa: S311 - a load that can be repeated
+    given = tagevents.from_file(events) if events else tagevents.generated(number, rng)
+    note(f"seed {seed}")
+    settings = demo_of_tags.Settings(servers, collectors, kill_every, top)
+    with progress() as display:
+        task = display.add_task("increments committed")
+        outcome = demo_of_tags.run(
+            db,
+            store,
+            given,
+            settings,
+            rng,
+            lambda done, total: display.update(task, completed=done, total=total),
+        )
+    if json:
+        print_json({"seed": seed, **_as_json(outcome)})
+    else:
+        _print(outcome)
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **asdict(outcome),
+        "seconds": round(outcome.seconds, 1),
+        "cloud": [entry._asdict() for entry in outcome.cloud],
+        "writes": {who: writes._asdict() for who, writes in outcome.writes.items()},
+    }
+
+
+def _print(outcome: Outcome) -> None:
+    rows = ([as_word(entry.key), f"{entry.score:,}", entry.weight] for entry in outcome.cloud)
+    print_table(["tag", "count", "weight"], rows, right=["count", "weight"])
+    print_table(
+        ["for an increment", "transactions", "writes"],
+        (
+            [who, *(f"{number / outcome.increments:.4f}" for number in writes)]
+            for who, writes in outcome.writes.items()
+        ),
+        right=["transactions", "writes"],
+    )
+    note(
+        f"{outcome.increments:,} increments of {outcome.tags:,} tags in {outcome.seconds:.1f} s, "
+        f"{outcome.kills:,} processes killed, {outcome.versions:,} versions of the cloud: all as recounted; "
+        f"merging by one server risks {outcome.at_risk:,} increments"
+    )

@@ -1,0 +1,105 @@
+"""A database that counts what transactions write, over all lives of a process that is killed and started again."""
+
+from __future__ import annotations
+
+import multiprocessing
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+_WRITES: Final = frozenset(
+    (
+        "set",
+        "clear",
+        "clear_range",
+        "add",
+        "compare_and_clear",
+        "set_versionstamped_key",
+        "set_versionstamped_value",
+    )
+)
+
+
+class Writes(NamedTuple):
+    """What was written.
+
+    Attributes:
+        transactions: that had something to write, whether or not they could be committed.
+        operations: in these: keys set, changed by an atomic operation or cleared, and ranges cleared.
+    """
+
+    transactions: int
+    operations: int
+
+    def __add__(self, other: object) -> Writes:
+        """The sum of both."""
+        if not isinstance(other, Writes):
+            return NotImplemented
+        return Writes(self.transactions + other.transactions, self.operations + other.operations)
+
+
+class Meter:
+    """Counts the writes of one role, in memory that its processes share with the one that has started them.
+
+    It has no lock, which a process would take along when it is killed: only one process of a role lives at a time.
+    """
+
+    def __init__(self) -> None:
+        self._counts = multiprocessing.get_context("spawn").RawArray("Q", 2)
+
+    def read(self) -> Writes:
+        """What has been written so far."""
+        return Writes(*self._counts)
+
+    def count(self, operations: int) -> None:
+        """Count a transaction; callers in several threads hold a lock of their own."""
+        self._counts[0] += 1
+        self._counts[1] += operations
+
+
+class CountedDatabase:
+    """A database of either store whose writes are counted.
+
+    Args:
+        db: the database.
+        meter: where.
+    """
+
+    def __init__(self, db: Any, meter: Meter) -> None:
+        self.db = db
+        self.meter = meter
+        self.lock = Lock()
+
+    @property
+    def options(self) -> Any:
+        """Those of the database."""
+        return self.db.options
+
+    def create_transaction(self) -> Any:
+        """A transaction whose writes are counted when it is committed."""
+        return _CountedTransaction(self, self.db.create_transaction())
+
+
+class _CountedTransaction:
+    """Passes everything on, and counts."""
+
+    def __init__(self, owner: CountedDatabase, tr: Any) -> None:
+        self._owner = owner
+        self._tr = tr
+        self._operations = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._tr, name)
+        if name in _WRITES:
+            self._operations += 1  # whoever asks for such a method calls it, once
+        return found
+
+    def commit(self) -> Any:
+        operations, self._operations = self._operations, 0
+        if operations:
+            with self._owner.lock:
+                self._owner.meter.count(operations)
+        return self._tr.commit()
+
+    def on_error(self, error: Any) -> Any:
+        self._operations = 0
+        return self._tr.on_error(error)

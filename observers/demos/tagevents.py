@@ -1,0 +1,126 @@
+"""The events of the demo of tags: made from a seed or read from a file, parted by entity, and recounted.
+
+An event says that an entity gets a tag (`by` 1) or loses one (`by` -1), and is one line of a file:
+
+    {"entity": "article 17", "tag": "python", "by": 1}
+
+They are parted as a log of events is: all events of an entity are in one partition, in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple, TextIO
+from zlib import crc32
+
+from cq import codec
+from cq.errors import InvalidData
+
+VOCABULARY: Final = 20_000
+"""How many tags there are in generated events: the r-th is drawn 1/r as often as the first."""
+_ENTITIES: Final = 5_000
+_LOSSES: Final = 0.3
+
+
+class Event(NamedTuple):
+    """An entity gets a tag, or loses it."""
+
+    entity: str
+    tag: str
+    by: int
+
+
+class Recount(NamedTuple):
+    """What all events come to, counted by going through them.
+
+    Attributes:
+        events: how many there are.
+        counts: of each tag that any entity has.
+    """
+
+    events: int
+    counts: dict[str, int]
+
+    def top(self, number: int) -> list[tuple[str, int]]:
+        """The most frequent tags; equal counts by tag."""
+        return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
+
+
+def generated(number: int, rng: Random) -> Iterator[Event]:
+    """So many events: of 5,000 entities, each of which loses only what it has."""
+    tags = [f"tag{rank}" for rank in range(1, VOCABULARY + 1)]
+    weights = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
+    of_entity: list[list[str]] = [[] for _ in range(_ENTITIES)]
+    for _ in range(number):
+        entity = rng.randrange(_ENTITIES)
+        has = of_entity[entity]
+        if has and rng.random() < _LOSSES:
+            yield Event(f"entity {entity}", has.pop(rng.randrange(len(has))), -1)
+            continue
+        tag = rng.choices(tags, cum_weights=weights)[0]
+        while tag in has:
+            tag = rng.choice(tags)
+        has.append(tag)
+        yield Event(f"entity {entity}", tag, 1)
+
+
+def from_file(path: Path) -> Iterator[Event]:
+    """The events of a file, a JSON object a line, blank lines left out; raises `InvalidData` with the line's number."""
+    try:
+        lines = path.open(encoding="utf-8")
+    except OSError as error:
+        raise InvalidData(f"{path} cannot be read: {error.strerror}") from None
+    return _events(lines, path)
+
+
+def _events(lines: TextIO, path: Path) -> Iterator[Event]:
+    with lines:
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _event(line, f"{path}, line {number}")
+        except UnicodeDecodeError:
+            raise InvalidData(f"{path} is not UTF-8") from None
+
+
+def _event(line: str, where: str) -> Event:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        entity, tag, by = found.get("entity"), found.get("tag"), found.get("by")
+        if isinstance(entity, str) and isinstance(tag, str) and type(by) is int and by in (1, -1):
+            return Event(entity, tag, by)
+    raise InvalidData(
+        f'{where}: expected {{"entity": TEXT, "tag": TEXT, "by": 1 or -1}}, got: {codec.shown(line.strip())}'
+    )
+
+
+def part(events: Iterable[Event], paths: Sequence[Path]) -> Recount:
+    """Write the events to a file for each partition, and recount them."""
+    counts: Counter[str] = Counter()
+    number = 0
+    files = [path.open("w", encoding="utf-8") for path in paths]
+    try:
+        for number, (entity, tag, by) in enumerate(events, 1):  # noqa: B007 - used below
+            counts[tag] += by
+            partition = crc32(entity.encode("utf-8", "surrogatepass")) % len(files)
+            files[partition].write(json.dumps([tag, by]) + "\n")
+    finally:
+        for file in files:
+            file.close()
+    return Recount(number, {tag: count for tag, count in counts.items() if count})
+
+
+def of_partition(path: Path) -> Iterator[tuple[str, int]]:
+    """The tags, and by how much they change, of a partition that `part` has written."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            tag, by = json.loads(line)
+            yield tag, by

@@ -1,0 +1,109 @@
+"""The parts of the demo of tags: its events, what it compares with, and that it notices what differs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import cq
+from cq import testing
+from cq.observers.demos import tagalternatives, tagevents, tags
+from cq.observers.demos.counted import CountedDatabase, Meter, Writes
+from cq.observers.demos.errors import DemoFailed
+from cq.observers.demos.tagevents import Event, Recount
+from cq.observers.demos.tagroles import INCREMENTS, QUEUE
+from cq.observers.worker import Worker
+from cq.store.transact import transact
+
+
+def test_generated_events_are_those_of_the_seed_and_lose_only_what_is_there() -> None:
+    events = list(tagevents.generated(5_000, Random(1)))
+
+    assert events == list(tagevents.generated(5_000, Random(1)))
+    has: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for entity, tag, by in events:
+        has[entity][tag] += by
+        assert has[entity][tag] in (0, 1)
+
+
+def test_partitions_hold_all_events_of_an_entity_in_order(tmp_path: Path) -> None:
+    events = [Event(f"entity {number % 10}", f"tag {number}", 1) for number in range(100)]
+    paths = [tmp_path / str(number) for number in range(3)]
+
+    recount = tagevents.part(events, paths)
+
+    parts = [[tag for tag, _ in tagevents.of_partition(path)] for path in paths]
+    assert recount == Recount(100, {event.tag: 1 for event in events})
+    assert sorted(tag for part in parts for tag in part) == sorted(event.tag for event in events)
+    for number in range(10):
+        own = [event.tag for event in events if event.entity == f"entity {number}"]
+        assert [tag for part in parts for tag in part if tag in own] == own
+
+
+def test_what_one_would_do_instead_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = [("a", 1), ("b", 1), ("a", 1), ("b", -1), ("c", 1)]
+    monkeypatch.setattr(tagalternatives, "MERGED", 2)
+
+    assert tagalternatives.one_by_one(changes, {"a": 2, "c": 1}) == Writes(5, 5)
+    assert tagalternatives.merged(changes, {"a": 2, "c": 1}) == (Writes(3, 5), 2)
+    with pytest.raises(DemoFailed, match="not those of the recount"):
+        tagalternatives.one_by_one(changes, {"a": 1, "c": 1})
+
+
+def test_writes_are_counted_when_they_are_committed(db: Any) -> None:
+    counted = CountedDatabase(db, Meter())
+
+    transact(counted, lambda tr: tr.get(b"a").value)
+    assert counted.meter.read() == Writes(0, 0)
+    transact(counted, lambda tr: [tr.set(b"a", b"1"), tr.clear_range(b"b", b"c")])
+    assert counted.meter.read() == Writes(1, 2)
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> Any:
+    """A store in which a demo with the events [a, a, b] has come to its end."""
+    db: Any = cq.open(f"embedded:{tmp_path / 'demo.db'}")
+    tags._make_queue(db, 2)
+    transact(db, lambda tr: cq.CombineQueue(QUEUE).add(tr, {"a": 2, "b": 1}))
+    transact(db, lambda tr: tr.add(INCREMENTS, (3).to_bytes(8, "little")))
+    Worker(db).drain()
+    yield db
+    db.close()
+
+
+def test_a_result_that_is_right_passes(done: Any) -> None:
+    tags._compare(done, Recount(3, {"a": 2, "b": 1}), tags._published(done), 2)
+
+
+@pytest.mark.parametrize(
+    ("recount", "said"),
+    [
+        (Recount(3, {"a": 3, "b": 1}), "tag 'a' has the count 2, and in the recount 3"),
+        (Recount(3, {"a": 2}), "tag 'b' has the count 1, and in the recount 0"),
+        (Recount(4, {"a": 2, "b": 1}), "3 increments were committed, and there are 4 events"),
+    ],
+)
+def test_a_count_that_is_wrong_is_named(done: Any, recount: Recount, said: str) -> None:
+    with pytest.raises(DemoFailed, match=said):
+        tags._compare(done, recount, tags._published(done), 2)
+
+
+def test_a_cloud_that_is_behind_is_noticed(done: Any) -> None:
+    cloud = tags._published(done)
+    transact(done, lambda tr: cq.CombineQueue(QUEUE).add(tr, {"b": 5}))
+    testing.drain(done, QUEUE)
+
+    with pytest.raises(DemoFailed, match="not the top"):
+        tags._compare(done, Recount(3, {"a": 2, "b": 6}), cloud, 2)
+
+
+def test_a_queue_of_an_earlier_demo_is_made_anew(done: Any) -> None:
+    tags._make_queue(done, 2)
+
+    assert dict(cq.CombineQueue(QUEUE).scan(done)) == {}
+    assert tags.committed(done) == 0
+    assert tags._published(done) == ()
