@@ -1,6 +1,8 @@
 """cq: a transactional combine queue on FoundationDB, or on one file."""
 
 from cq.app import App
+from cq.celldata import UserData
+from cq.cells import Cells
 from cq.changes import Change, Observer, ObserverSpec
 from cq.codec import DELETE
 from cq.combiners import Combiner, changes
@@ -17,6 +19,9 @@ from cq.configuring import (
 from cq.emitter import Emitter
 from cq.errors import (
     BacklogTooDeep,
+    CellError,
+    CellMismatch,
+    CellNotKnown,
     ClientLibraryError,
     CodeMismatch,
     ConfigurationConflict,
@@ -29,6 +34,8 @@ from cq.errors import (
     InvalidConfiguration,
     InvalidData,
     InvalidUrl,
+    MoveFailed,
+    NoRoom,
     NotAStore,
     NotNow,
     PendingUnreadable,
@@ -37,6 +44,8 @@ from cq.errors import (
     StoreError,
     StoreUnreachable,
     TooLarge,
+    UserMoving,
+    UserNotPlaced,
 )
 from cq.pressure import limit
 from cq.purging import delete, purge
@@ -50,6 +59,10 @@ __all__ = [
     "DELETE",
     "App",
     "BacklogTooDeep",
+    "CellError",
+    "CellMismatch",
+    "CellNotKnown",
+    "Cells",
     "Change",
     "ClientLibraryError",
     "CodeMismatch",
@@ -66,6 +79,8 @@ __all__ = [
     "InvalidConfiguration",
     "InvalidData",
     "InvalidUrl",
+    "MoveFailed",
+    "NoRoom",
     "NotAStore",
     "NotNow",
     "Observer",
@@ -78,6 +93,9 @@ __all__ = [
     "StoreError",
     "StoreUnreachable",
     "TooLarge",
+    "UserData",
+    "UserMoving",
+    "UserNotPlaced",
     "Window",
     "WindowStatistics",
     "changes",

@@ -22,6 +22,13 @@
     ├── PendingUnreadable           pending updates asked for after an add in the same transaction
     ├── BacklogTooDeep              more waits in the bucket than one read may combine
     ├── NotChecked                  a bucket of an audit that cannot be checked now
+    ├── CellError                   a directory of cells cannot do what is asked for
+    │   ├── CellNotKnown            (LookupError) no cell of this name
+    │   ├── CellMismatch            a store is not the cell that the directory says, or was set back
+    │   ├── NoRoom                  no cell takes users
+    │   ├── UserNotPlaced           (LookupError) the user is in no cell yet
+    │   ├── UserMoving              the user is being moved to another cell: try again
+    │   └── MoveFailed              a copied user is not as the original
     └── CorruptData                 stored bytes that cq has not written
         └── CorruptConfiguration    a queue's configuration is among them
 
@@ -149,6 +156,34 @@ class BacklogTooDeep(CqError):
 
 class NotChecked(CqError):
     """A bucket of a queue's audit cannot be checked now; the message says why, and what to do."""
+
+
+class CellError(CqError):
+    """A directory of cells cannot do what is asked for."""
+
+
+class CellNotKnown(CellError, LookupError):
+    """The directory has no cell of this name."""
+
+
+class CellMismatch(CellError):
+    """A store is not the cell that the directory says: another one, another directory's, or one that was set back."""
+
+
+class NoRoom(CellError):
+    """There is no cell that takes users."""
+
+
+class UserNotPlaced(CellError, LookupError):
+    """The user is in no cell yet."""
+
+
+class UserMoving(CellError):
+    """The user is being moved to another cell, and his data cannot be used until that is done: try again."""
+
+
+class MoveFailed(CellError):
+    """A copied user is not as the original; he stays where he is, and the copy begins anew with the next try."""
 
 
 class CorruptData(CqError):

@@ -8,6 +8,7 @@ big-endian, so that keys sort as the numbers do.
     "cq/id"                                   random, made with the store      whoever first needs it
     "cq/w/" id8                               a worker's latest beat           that worker; others once it is gone
     "cq/workers"                              versionstamp of the last change  workers that come or find one gone
+    "cq/c/" ...                               cells, and their directory       see cq.cellkeys
     P = "cq/q/" name "/"
     P "u" g4 bucket4 versionstamp10 counter8  packed updates                   add (blind)
     P "n" g4 bucket4                          versionstamp of the latest add   add (blind), cleared by a pass

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from cq import keys, layout
+from cq.cellkeys import CELLS
 from cq.config import QueueConfig
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration
 from cq.keys import QueueKeys, after, prefix_end
@@ -35,7 +36,9 @@ def look_at_store(verification: Verification) -> Iterator[Difference]:
     """The part that looks at the store's own keys, and that each queue with data is configured and listed."""
     verification.part = "store"
     begin, end = layout.below_all_queues()
-    yield from verification.walk(keys.ROOT, begin, _look_at_own)
+    yield from verification.walk(keys.ROOT, CELLS, _look_at_own)
+    # What users have in cells may be much, and is the application's.
+    yield from verification.walk(prefix_end(CELLS), begin, _look_at_own)
     place: bytes | None = begin
     while place is not None:
         place, differences = verification.piece(partial(_look_at_queues, verification, begin=place))

@@ -1,0 +1,141 @@
+r"""The keys of cells and of their directory, all below `cq/c/`.
+
+`user` is a user's id in CBOR, which no other one begins with. Numbers are big-endian; loads are as atomic addition
+wants them.
+
+    "cq/c/n" name            a cell: URL, weight, open or draining    add_cell, drain_cell       directory
+    "cq/c/l" name            how many users are in the cell           place, moves (atomic)      directory
+    "cq/c/u" user            which cell, epoch, the move under way    place, moves               directory
+    "cq/c/w" name "/" user   ""                                       place, moves               directory
+    "cq/c/m" user            "", while the user is being moved        moves                      directory
+    "cq/c/i"                 which cell this is, of which directory   add_cell                   cell
+    "cq/c/f" user            the user's fence: state and epoch        transactions, moves        cell
+    "cq/c/p" user            how far the copy has come                moves                      cell
+    "cq/c/d" user "d" ...    what the application keeps of the user   the application            cell
+    "cq/c/d" user "n"        the user's latest id                     next_id                    cell
+    "cq/c/d" user "o" old    the id that an old one has now           map_id                     cell
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final
+
+from cq import codec
+from cq.errors import InvalidData, TooLarge
+from cq.keys import ROOT, prefix_end
+
+CELLS: Final = ROOT + b"c/"
+MAX_USER_BYTES: Final = 200
+"""Of a user's id in CBOR: the rest of a key is for what the application keeps."""
+
+_NAMES: Final = CELLS + b"n"
+_LOADS: Final = CELLS + b"l"
+_USERS: Final = CELLS + b"u"
+_WITHIN: Final = CELLS + b"w"
+_MOVES: Final = CELLS + b"m"
+IDENTITY: Final = CELLS + b"i"
+_FENCES: Final = CELLS + b"f"
+_PROGRESS: Final = CELLS + b"p"
+_DATA: Final = CELLS + b"d"
+_LOAD: Final = Struct("<q")
+
+
+def encoded_user(user: Any) -> bytes:
+    """A user's id in CBOR; raises `InvalidData` or `TooLarge` for what is none.
+
+    >>> encoded_user("ada")
+    b'cada'
+    """
+    if type(user) not in (str, int, bytes):
+        raise InvalidData(f"expected a user's id to be str, int or bytes, got: {codec.brief(user)}")
+    data = codec.encode(user)
+    if len(data) > MAX_USER_BYTES:
+        raise TooLarge(f"a user's id of {len(data):,} bytes exceeds the limit of {MAX_USER_BYTES:,}")
+    return data
+
+
+# In the directory
+
+
+def cell(name: str) -> bytes:
+    """The key of a cell's entry."""
+    return _NAMES + name.encode()
+
+
+def cells() -> tuple[bytes, bytes]:
+    """The range of all cells' entries."""
+    return _NAMES, prefix_end(_NAMES)
+
+
+def cell_of(key: bytes) -> str:
+    """The inverse of `cell`."""
+    return key[len(_NAMES) :].decode()
+
+
+def load(name: str) -> bytes:
+    """The key of the number of users in a cell."""
+    return _LOADS + name.encode()
+
+
+def packed_load(number: int) -> bytes:
+    """A number of users as atomic addition takes it; negative ones subtract."""
+    return _LOAD.pack(number)
+
+
+def load_of(value: bytes | None) -> int:
+    """The inverse of `packed_load`; None is that of a cell without users."""
+    return 0 if value is None else int(_LOAD.unpack(value)[0])
+
+
+def record(user: bytes) -> bytes:
+    """The key of a user's record."""
+    return _USERS + user
+
+
+def within(name: str, user: bytes = b"") -> bytes:
+    """The key that says that a user is in a cell; without a user the prefix of all of the cell's."""
+    return _WITHIN + name.encode() + b"/" + user
+
+
+def moving(user: bytes = b"") -> bytes:
+    """The key that says that a user is being moved; without a user the prefix of all of them."""
+    return _MOVES + user
+
+
+def user_behind(prefix: bytes, key: bytes) -> Any:
+    """The user's id behind a prefix."""
+    return codec.decode(key[len(prefix) :])
+
+
+# In a cell
+
+
+def fence(user: bytes) -> bytes:
+    """The key of a user's fence."""
+    return _FENCES + user
+
+
+def progress(user: bytes) -> bytes:
+    """The key that says how far the copy of a user has come."""
+    return _PROGRESS + user
+
+
+def all_of(user: bytes) -> tuple[bytes, bytes]:
+    """The range of all that moves with a user."""
+    return _DATA + user, prefix_end(_DATA + user)
+
+
+def data(user: bytes) -> bytes:
+    """The prefix of what the application keeps of a user."""
+    return _DATA + user + b"d"
+
+
+def latest_id(user: bytes) -> bytes:
+    """The key of a user's latest id."""
+    return _DATA + user + b"n"
+
+
+def old_id(user: bytes, old: bytes) -> bytes:
+    """The key of the id that an old one, given in CBOR, has now."""
+    return _DATA + user + b"o" + old

@@ -1,0 +1,113 @@
+"""What is stored of cells: a cell's entry and its identity, a user's record and fence, and how far a copy has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from cq import codec
+
+OPEN: Final = "open"
+DRAINING: Final = "draining"
+HERE: Final = "here"
+LEAVING: Final = "leaving"
+ARRIVING: Final = "arriving"
+GONE: Final = "gone"
+
+
+class _Stored:
+    """A dataclass that is stored as the list of its fields."""
+
+    _TYPES: tuple[Any, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """As stored."""
+        return codec.encode([getattr(self, name) for name in self.__dataclass_fields__])  # type: ignore[attr-defined]
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The inverse of `to_bytes`; raises `CorruptData`."""
+        return cls(*codec.decode_list(data, cls._TYPES, f"the {cls.__name__.lower()} of a cell"))
+
+
+@dataclass(frozen=True)
+class Cell(_Stored):
+    """A cell as the directory has it.
+
+    Attributes:
+        url: of its store, as `cq.open` takes it.
+        weight: how much room there is, compared with other cells.
+        state: `open`, or `draining` when it takes no more users.
+    """
+
+    _TYPES = (str, int, str)
+
+    url: str
+    weight: int = 1
+    state: str = OPEN
+
+
+@dataclass(frozen=True)
+class Identity(_Stored):
+    """What a cell's store knows of itself: its name, and the id of the directory's store."""
+
+    _TYPES = (str, bytes)
+
+    cell: str
+    directory: bytes
+
+
+@dataclass(frozen=True)
+class Record(_Stored):
+    """A user as the directory has it.
+
+    Attributes:
+        cell: the user's, where his data are read and written.
+        epoch: 1 in his first cell, and greater by 1 in each one after.
+        target: the cell to which he is being moved; None when he is not, or is there already.
+        source: the cell from which he has come, while his old data are being cleared there.
+    """
+
+    _TYPES = (str, int, str | None, str | None)
+
+    cell: str
+    epoch: int
+    target: str | None = None
+    source: str | None = None
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether anything of a move is left to be done."""
+        return self.target is not None or self.source is not None
+
+
+@dataclass(frozen=True)
+class Fence(_Stored):
+    """What each transaction of a user reads in the cell, and each step of his moves writes.
+
+    Attributes:
+        state: `here`; `leaving` while he is copied to elsewhere; `arriving` while he is copied to here; `gone`.
+        epoch: that of his time here; when he is leaving or gone, that of the time after it.
+    """
+
+    _TYPES = (str, int)
+
+    state: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Progress(_Stored):
+    """How far the copy of a user has come.
+
+    Attributes:
+        cursor: the key, without its prefix, behind which the copy goes on.
+        is_done: whether all is copied.
+        tries: how often the copy has begun.
+    """
+
+    _TYPES = (bytes, bool, int)
+
+    cursor: bytes = b""
+    is_done: bool = False
+    tries: int = 1

@@ -1,0 +1,119 @@
+"""The stores of cells: opened when they are needed, and made sure to be those that the directory means."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from cq import cellkeys as keys
+from cq.celldirectory import Directory
+from cq.cellrecords import Identity
+from cq.errors import CellMismatch
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+
+class Stores:
+    """The stores of a directory's cells, by the cells' names; for any thread.
+
+    Args:
+        directory: see there.
+        opener: opens the store of a URL.
+    """
+
+    def __init__(self, directory: Directory, opener: Callable[[str], Database]) -> None:
+        self._directory = directory
+        self._opener = opener
+        self._lock = threading.Lock()
+        self._open: dict[str, Database] = {}
+        self._id: bytes | None = None
+
+    def __getitem__(self, name: str) -> Database:
+        """The store of a cell; raises `CellNotKnown`, `CellMismatch`, or a `StoreError` when it cannot be used."""
+        db = self._open.get(name)
+        return db if db is not None else self._opened(name, self._directory.cell(name).url)
+
+    def claim(self, name: str, url: str, *, is_new: bool) -> None:
+        """Make a store the cell of this name, or look whether it is.
+
+        Raises `CellMismatch` when it is another one, or, unless the cell is new, when it is none.
+        """
+        db = self._opener(url)
+        wanted = Identity(name, self.directory_id())
+
+        def claim(tr: Transaction) -> None:
+            if is_new and read_identity(tr) is None:
+                tr.set(keys.IDENTITY, wanted.to_bytes())
+            check_identity(tr, wanted)
+
+        try:
+            transact(db, claim)
+        except CellMismatch:
+            _close(db)
+            raise
+        with self._lock:
+            self._open[name] = db
+
+    def check(self, tr: TransactionRead, name: str) -> None:
+        """Raises `CellMismatch` unless the transaction is in the store of this cell, which may have been emptied."""
+        check_identity(tr, Identity(name, self.directory_id()))
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        with self._lock:
+            for db in self._open.values():
+                _close(db)
+            self._open.clear()
+
+    def directory_id(self) -> bytes:
+        """By which a cell knows its directory."""
+        if self._id is None:
+            self._id = self._directory.store_id()
+        return self._id
+
+    def _opened(self, name: str, url: str) -> Database:
+        db = self._opener(url)
+        wanted = Identity(name, self.directory_id())
+        try:
+            transact(db, lambda tr: check_identity(tr.snapshot, wanted))
+        except CellMismatch:
+            _close(db)
+            raise
+        return self._keep(name, db)
+
+    def _keep(self, name: str, db: Database) -> Database:
+        """The store from now on, unless another thread has opened it meanwhile."""
+        with self._lock:
+            kept = self._open.setdefault(name, db)
+        if kept is not db:
+            _close(db)
+        return kept
+
+
+def read_identity(tr: TransactionRead) -> Identity | None:
+    """What a store knows of itself; None when it is no cell."""
+    stored = tr.get(keys.IDENTITY).value
+    return None if stored is None else Identity.from_bytes(stored)
+
+
+def check_identity(tr: TransactionRead, wanted: Identity) -> None:
+    """Raises `CellMismatch` unless the store is this cell."""
+    found = read_identity(tr)
+    if found == wanted:
+        return
+    if found is None:
+        what = "is no cell: it was emptied, or is another store"
+    elif found.directory != wanted.directory:
+        what = f"is cell {found.cell!r} of another directory"
+    else:
+        what = f"is cell {found.cell!r}"
+    raise CellMismatch(
+        f"the store that the directory has for cell {wanted.cell!r} {what}: correct the URL with "
+        f"`cq cells add {wanted.cell} URL`"
+    )
+
+
+def _close(db: Any) -> None:
+    if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
+        db.close()

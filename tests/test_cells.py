@@ -1,0 +1,515 @@
+"""Cells: each user in one of several stores, moved between them without a lost write, whatever dies and wherever."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cq
+from cq import cellkeys, cellmoving
+from cq.cellrecords import GONE, HERE, LEAVING, Fence, Identity, Record
+from cq.cells import Cells
+from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, UserMoving, UserNotPlaced
+from cq.store.transact import transact
+from cq.verify import verify
+from tests.faults import FaultyDatabase
+from tests.helpers import stored
+
+USER = "ada"
+
+
+class Died(Exception):
+    """The process is no more."""
+
+
+class Watched:
+    """A database that calls something before and after each commit."""
+
+    def __init__(self, db: Any, call: Callable[[], object]) -> None:
+        self.db, self.call = db, call
+
+    def create_transaction(self) -> Any:
+        return _Watched(self.db.create_transaction(), self.call)
+
+
+class _Watched:
+    def __init__(self, tr: Any, call: Callable[[], object]) -> None:
+        self._tr, self._call = tr, call
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        self._call()
+        done = self._tr.commit()
+        done.wait()
+        self._call()
+        return done
+
+
+class Site:
+    """A directory and its cells, as several processes see them."""
+
+    def __init__(self, folder: Path, cells: int) -> None:
+        self.directory: Any = cq.open(f"embedded:{folder}/directory.db")
+        self.stores: dict[str, Any] = {}
+        self.own = self.process()
+        for number in range(cells):
+            name, url = f"cell{number}", f"embedded:{folder}/cell{number}.db"
+            self.own.add_cell(name, url)
+
+    def open(self, url: str) -> Any:
+        """Each store once, for all processes."""
+        if url not in self.stores:
+            self.stores[url] = cq.open(url)
+        return self.stores[url]
+
+    def process(self, wrap: Callable[[Any], Any] = lambda db: db) -> Cells:
+        """The cells as a process of its own sees them, through databases wrapped so."""
+        return Cells(wrap(self.directory), opener=lambda url: wrap(self.open(url)))
+
+    def fences(self, user: Any = USER) -> dict[str, Fence]:
+        """A user's fences, by cells."""
+        key = cellkeys.fence(cellkeys.encoded_user(user))
+        found = {name: transact(self.own.store(name), lambda tr: tr.get(key).value) for name in self.names()}
+        return {name: Fence.from_bytes(fence) for name, fence in found.items() if fence is not None}
+
+    def state(self, name: str, user: Any = USER) -> str | None:
+        """The state of a user's fence in a cell."""
+        fence = self.fences(user).get(name)
+        return fence.state if fence else None
+
+    def names(self) -> list[str]:
+        return [each.name for each in self.own.cells()]
+
+    def rows(self, name: str, user: Any = USER) -> list[tuple[bytes, bytes]]:
+        """All that a cell has of a user."""
+        return stored(self.own.store(name), cellkeys.all_of(cellkeys.encoded_user(user)))
+
+    def check(self) -> None:
+        """Every user is in one cell and in no other one, no move is left, and the loads are right."""
+        assert list(self.own.directory.moving()) == []
+        for cell in self.own.cells():
+            users = list(self.own.directory.users_in(cell.name))
+            assert len(users) == cell.users
+            for user in users:
+                record = self.own.directory.record(user)
+                assert record == Record(cell.name, record.epoch)
+                here = [name for name, fence in self.fences(user).items() if fence.state == HERE]
+                assert here in ([cell.name], [])  # none before the first transaction
+                for other in self.names():
+                    if other != cell.name:
+                        assert self.rows(other, user) == []
+
+    def close(self) -> None:
+        for db in (self.directory, *self.stores.values()):
+            db.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, 3)
+    yield made
+    made.close()
+
+
+def put(key: bytes, value: bytes) -> Callable[[Any], None]:
+    return lambda data: data.tr.set(data.prefix + key, value)
+
+
+def read(key: bytes) -> Callable[[Any], bytes | None]:
+    return lambda data: data.tr.get(data.prefix + key).value
+
+
+def load(cells: Cells, rows: int, size: int = 10, user: Any = USER) -> dict[bytes, bytes]:
+    """Give a user so many rows."""
+    content = {b"%06d" % number: bytes([number % 256]) * size for number in range(rows)}
+
+    def write(data: Any) -> None:
+        for key, value in content.items():
+            data.tr.set(data.prefix + key, value)
+
+    cells.transact(user, write)
+    return content
+
+
+def content_of(cells: Cells, user: Any = USER) -> dict[bytes, bytes]:
+    def scan(data: Any) -> dict[bytes, bytes]:
+        end = data.prefix + b"\xff"
+        return {row.key[len(data.prefix) :]: row.value for row in data.tr.get_range(data.prefix, end)}
+
+    return cells.transact(user, scan)
+
+
+# Placing
+
+
+def test_users_go_where_there_is_most_room(site: Site) -> None:
+    site.own.add_cell("cell0", site.own.cells()[0].url, weight=3)
+    for number in range(10):
+        site.own.place(number)
+    site.own.drain_cell("cell2")
+    site.own.place("late")
+
+    assert [(each.users, each.state) for each in site.own.cells()] == [
+        (7, "open"),
+        (2, "open"),
+        (2, "draining"),
+    ]
+    assert site.own.place(3) == site.process().locate(3).cell
+    site.check()
+
+
+def test_without_a_cell_that_takes_users_there_is_no_room(tmp_path: Path, site: Site) -> None:
+    for name in site.names():
+        site.own.drain_cell(name)
+
+    with pytest.raises(NoRoom, match="cq cells add"):
+        site.own.place(USER)
+    with pytest.raises(UserNotPlaced, match="cq cells place"):
+        site.own.transact(USER, read(b"name"))
+
+
+@pytest.mark.parametrize("user", [None, 1.5, True, ("a",), "x" * 300])
+def test_what_cannot_be_a_user_is_refused(site: Site, user: Any) -> None:
+    site.own.place(1)
+    with pytest.raises(cq.InvalidData):
+        site.own.place(user)
+    with pytest.raises(cq.InvalidData):
+        site.own.locate(user)
+
+
+# Using a user's data
+
+
+def test_a_write_goes_to_the_users_cell_only(site: Site) -> None:
+    site.own.place(USER)
+    site.own.transact(USER, put(b"name", b"Ada"))
+
+    assert site.own.transact(USER, read(b"name")) == b"Ada"
+    assert [len(site.rows(name)) for name in site.names()] == [1, 0, 0]
+
+
+def test_a_process_that_has_not_heard_of_a_move_finds_the_user(site: Site) -> None:
+    late = site.process()
+    site.own.place(USER)
+    late.transact(USER, put(b"name", b"Ada"))
+    site.own.move(USER, "cell1")
+
+    assert late.locate(USER).cell == "cell0"
+    assert late.transact(USER, read(b"name")) == b"Ada"
+    assert late.locate(USER).cell == "cell1"
+
+
+def test_ids_are_dense_and_old_ones_are_known_in_whichever_cell(site: Site) -> None:
+    site.own.place(USER)
+    ids = []
+    for number in range(6):
+        site.own.move(USER, f"cell{number % 3}")
+
+        def take(data: Any, number: int = number) -> int:
+            new: int = data.next_id()
+            data.map_id(("old", number), new)
+            return new
+
+        ids.append(site.own.transact(USER, take))
+
+    assert ids == [1, 2, 3, 4, 5, 6]
+    found = site.own.transact(USER, lambda data: [data.new_id(("old", number)) for number in range(7)])
+    assert found == [*ids, None]
+    with pytest.raises(cq.InvalidData, match="is 1 now, and cannot be 9, too"):
+        site.own.transact(USER, lambda data: data.map_id(("old", 0), 9))
+    site.own.transact(USER, lambda data: data.map_id(("old", 0), 1))
+
+
+# Moving
+
+
+def test_a_move_takes_all_along_in_pieces(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cellmoving, "PIECE_ROWS", 7)
+    monkeypatch.setattr(cellmoving, "PIECE_BYTES", 100)
+    site.own.place(USER)
+    content = load(site.own, 50)
+    other = load(site.own, 3, user=site.own.place("adamant") and "adamant")
+    site.own.move(USER, "cell2")
+    site.own.move(USER, "cell2")
+
+    assert content_of(site.own) == content
+    assert content_of(site.own, "adamant") == other
+    assert site.fences() == {"cell0": Fence(GONE, 2), "cell2": Fence(HERE, 2)}
+    site.check()
+
+
+def test_a_large_user_fits_through(site: Site) -> None:
+    site.own.place(USER)
+    load(site.own, 9, size=90_000)
+    content = load(site.own, 3_000)
+    site.own.move(USER, "cell1")
+
+    found = content_of(site.own)
+    assert {key: found[key] for key in content} == content
+    site.check()
+
+
+def test_a_write_under_way_when_a_move_begins_is_not_lost(site: Site) -> None:
+    site.own.place(USER)
+    load(site.own, 1)
+    mover = site.process()
+    tries = []
+
+    def write(data: Any) -> None:
+        tries.append(data.cell)
+        data.tr.set(data.prefix + b"late", b"1")
+        if len(tries) == 1:
+            mover.move(USER, "cell1")  # between the write and its commit
+
+    site.own.transact(USER, write)
+
+    assert tries == ["cell0", "cell1"]
+    assert content_of(mover)[b"late"] == b"1"
+
+
+def test_while_a_user_is_moved_writes_are_told_to_try_again(site: Site) -> None:
+    site.own.place(USER)
+    load(site.own, 5)
+    die_when(lambda: site.state("cell0") == LEAVING, site, lambda dying: dying.move(USER, "cell1"))
+
+    with pytest.raises(UserMoving, match="from cell 'cell0' to 'cell1': try again"):
+        site.own.transact(USER, put(b"name", b"Ada"), timeout=0)
+    assert site.own.resume_moves() == 1
+    site.own.transact(USER, put(b"name", b"Ada"), timeout=0)
+    site.check()
+
+
+def die_when(is_time: Callable[[], bool], site: Site, act: Callable[[Cells], object]) -> bool:
+    """Do something in a process that dies before or after a commit, as soon as it is time; whether it did."""
+
+    def look() -> None:
+        if is_time():
+            raise Died
+
+    try:
+        act(site.process(lambda db: Watched(db, look)))
+    except Died:
+        return True
+    return False
+
+
+def test_a_move_that_dies_at_any_point_can_be_finished(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cellmoving, "PIECE_ROWS", 2)
+    site.own.place(USER)
+    content = load(site.own, 3)
+    point, died = 0, True
+    while died:
+        target = f"cell{(int(site.process().locate(USER).cell[-1]) + 1) % 3}"
+        calls = iter(range(point))
+        is_time = lambda calls=calls: next(calls, None) is None  # noqa: E731
+        died = die_when(is_time, site, lambda dying: dying.move(USER, target))  # noqa: B023
+        states = [fence.state for fence in site.fences().values()]
+        assert states.count(HERE) <= 1
+        with suppress(UserMoving):
+            site.own.transact(USER, put(b"latest", b"%d" % point), timeout=0)
+            content[b"latest"] = b"%d" % point
+        site.own.resume_moves()
+        assert content_of(site.own) == content
+        site.check()
+        point += 1
+
+    assert point > 20
+
+
+def test_of_movers_that_go_on_with_each_others_moves_none_does_harm(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cellmoving, "PIECE_ROWS", 2)
+    site.own.place(USER)
+    content = load(site.own, 3)
+    for point in range(40):
+        overtake = Overtaking(site, point, content)
+        site.process(lambda db: Watched(db, overtake)).move(USER, f"cell{(point + 1) % 3}")  # noqa: B023
+        assert site.process().locate(USER).cell == f"cell{(point + 1) % 3}"
+        assert content_of(site.own) == content
+        site.check()
+
+
+class Overtaking:
+    """Called at each commit of a mover; at one of them it does all that is left, and takes the user elsewhere."""
+
+    def __init__(self, site: Site, point: int, content: dict[bytes, bytes]) -> None:
+        self.site, self.point, self.content, self.calls = site, point, content, 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls == self.point:
+            self.site.own.move(USER, f"cell{self.point % 3}")
+            assert content_of(self.site.own) == self.content
+
+
+@settings(max_examples=4)
+@given(seed=st.integers(0, 1 << 30))
+def test_commits_that_are_unknown_do_nothing_twice(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    site = Site(tmp_path_factory.mktemp("site"), 3)
+    rng = random.Random(seed)
+    cells = site.process(lambda db: FaultyDatabase(db, rng.randrange(1 << 30), unknown=0.2))
+    users = list(range(3))
+    written: dict[int, dict[bytes, bytes]] = {user: {} for user in users}
+    for user in users:
+        cells.place(user)
+    for number in range(5):
+        user = rng.choice(users)
+        cells.transact(user, put(b"%d" % number, b""))
+        written[user][b"%d" % number] = b""
+        cells.move(rng.choice(users), f"cell{rng.randrange(3)}")
+    site.check()
+    assert {user: content_of(site.own, user) for user in users} == written
+    assert sum(each.users for each in site.own.cells()) == 3
+    site.close()
+
+
+def test_a_copy_that_is_not_as_the_original_is_thrown_away(site: Site) -> None:
+    """Somebody writes without `transact`, while the user is being moved."""
+    site.own.place(USER)
+    content = load(site.own, 5)
+    prefix = cellkeys.data(cellkeys.encoded_user(USER))
+    source = site.own.store("cell0")
+    die_when(lambda: len(site.rows("cell1")) == 5, site, lambda dying: dying.move(USER, "cell1"))
+    transact(source, lambda tr: tr.set(prefix + b"! astray", b""))
+
+    with pytest.raises(MoveFailed, match=r"only Cells.transact\(\)"):
+        site.own.resume_moves()
+    assert site.own.resume_moves() == 1
+    assert content_of(site.own) == content | {b"! astray": b""}
+    site.check()
+
+
+def test_a_draining_or_unknown_cell_is_no_target(site: Site) -> None:
+    site.own.place(USER)
+    site.own.drain_cell("cell1")
+
+    with pytest.raises(NoRoom, match="being drained"):
+        site.own.move(USER, "cell1")
+    with pytest.raises(CellNotKnown, match="no cell 'elsewhere'"):
+        site.own.move(USER, "elsewhere")
+    site.own.drain_cell("cell1", draining=False)
+    site.own.move(USER, "cell1")
+    site.check()
+
+
+def test_rebalancing_empties_what_is_drained_and_evens_out_the_rest(site: Site) -> None:
+    site.own.drain_cell("cell1")
+    site.own.drain_cell("cell2")
+    for number in range(9):
+        site.own.place(number)
+    site.own.drain_cell("cell1", draining=False)
+    site.own.drain_cell("cell2", draining=False)
+    die_when(lambda: site.state("cell0", 0) == LEAVING, site, lambda dying: dying.move(0, "cell1"))
+
+    assert len(list(site.own.rebalance(2))) == 2
+    assert len(list(site.own.rebalance())) > 0
+    assert [each.users for each in site.own.cells()] == [3, 3, 3]
+    site.own.drain_cell("cell0")
+    list(site.own.rebalance())
+    assert next(each.users for each in site.own.cells()) == 0
+    assert list(site.own.rebalance()) == []
+    site.check()
+
+
+# Stores that are not what the directory says
+
+
+def test_a_store_is_one_cell_of_one_directory(site: Site, tmp_path: Path) -> None:
+    urls = [each.url for each in site.own.cells()]
+    with pytest.raises(CellMismatch, match="is cell 'cell1': correct the URL"):
+        site.own.add_cell("cell0", urls[1])
+    with pytest.raises(CellMismatch, match="is no cell: it was emptied"):
+        site.own.add_cell("cell0", f"embedded:{tmp_path}/new.db")
+    other: Any = cq.open(f"embedded:{tmp_path}/other.db")
+    with Cells(other) as cells, pytest.raises(CellMismatch, match="of another directory"):
+        cells.add_cell("cell0", urls[0])
+    other.close()
+
+
+@pytest.mark.parametrize("url", ["postgresql://ada:secret@host/db", "embedded:", "nothing"])
+def test_a_url_that_names_no_store_is_not_repeated(site: Site, url: str) -> None:
+    with pytest.raises(cq.InvalidUrl, match="cell 'new' names no store") as error:
+        site.own.add_cell("new", url)
+    assert "secret" not in str(error.value)
+
+
+def test_paths_of_cells_are_stored_in_full(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    site.own.add_cell("new", "embedded:new.db")
+    assert [each.url for each in site.own.cells()][-1] == f"embedded:{tmp_path}/new.db"
+
+
+def test_a_cell_that_was_emptied_or_set_back_is_noticed(site: Site) -> None:
+    site.own.place(USER)
+    load(site.own, 2)
+    site.own.move(USER, "cell1")
+    emptied = site.own.store("cell1")
+    transact(emptied, lambda tr: tr.clear_range(b"", b"\xff"))
+    with pytest.raises(CellMismatch, match="set back"):
+        site.own.transact(USER, read(b"name"))
+
+    site.own.place("new")
+    assert site.own.locate("new").cell == "cell0"
+    transact(site.own.store("cell0"), lambda tr: tr.clear_range(b"", b"\xff"))
+    with pytest.raises(CellMismatch, match="emptied"):
+        site.own.transact("new", read(b"name"))
+    with pytest.raises(CellMismatch, match="emptied"):
+        site.own.move("new", "cell2")
+
+
+def test_a_directory_that_was_set_back_is_noticed(site: Site) -> None:
+    site.own.place(USER)
+    load(site.own, 2)
+    before = stored(site.directory, (b"", b"\xff"))
+    site.own.move(USER, "cell1")
+
+    def restore(tr: Any) -> None:
+        tr.clear_range(b"", b"\xff")
+        for key, value in before:
+            tr.set(key, value)
+
+    transact(site.directory, restore)
+    fresh = site.process()
+    with pytest.raises(CellMismatch, match="set back"):
+        fresh.transact(USER, read(b"name"))
+    with pytest.raises(CellMismatch, match="set back"):
+        fresh.move(USER, "cell1")
+
+
+def test_identity_is_kept_as_written(site: Site) -> None:
+    found = transact(site.own.store("cell1"), lambda tr: tr.get(cellkeys.IDENTITY).value)
+    assert Identity.from_bytes(found) == Identity("cell1", site.own.directory.store_id())
+
+
+def test_the_cache_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cq.cells.CACHED_USERS", 3)
+    for number in range(10):
+        site.own.place(number)
+    assert len(site.own._cache) <= 3
+
+
+def test_transactions_of_a_users_data_use_queues_of_the_cell(site: Site) -> None:
+    site.own.place(USER)
+    queue = cq.CombineQueue("notes")
+    cq.configure(site.own.store("cell0"), "notes")
+    site.own.transact(USER, lambda data: queue.add(data.tr, {"all": 1}))
+    site.own.move(USER, "cell1")
+
+    pending = partial(queue.get, key="all", pending=True)
+    assert transact(site.own.store("cell0"), pending) == 1
+    assert list(verify(site.own.store("cell0"), "notes")) == []
