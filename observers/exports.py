@@ -24,6 +24,7 @@ from cq.store.transact import transact
 from cq.storeid import ensure_store_id
 
 if TYPE_CHECKING:
+    from cq.observers.exportkeeper import KeptExporter
     from cq.observers.sql import SqlExporter
     from cq.observers.sqlengine import ReportingDatabase
     from cq.observers.sqltable import TableDefinition
@@ -102,24 +103,32 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
 
     None when this process lacks the columns that the export asks for; that is noted as its failure.
     """
-    from cq.observers.exporting import ExportTask
     from cq.observers.exportnote import FailureNote
-    from cq.observers.sqlkeeper import Keeper
 
-    keys = ExportKeys(config.name)
     try:
         exporter = _export(db, config, observer).exporter()
     except ExportFailed as error:
         # Other queues, and this one's passes, go on.
-        FailureNote(db, keys, None).failed(f"export of queue {config.name!r}", error)
+        FailureNote(db, ExportKeys(config.name), None).failed(f"export of queue {config.name!r}", error)
         return []
+    return kept_tasks(db, config, observer, exporter)
+
+
+def kept_tasks(
+    db: Database, config: QueueConfig, observer: ObserverConfig, exporter: KeptExporter
+) -> list[Task]:
+    """The tasks of a worker for an export queue that an observer of a queue fills: the keeper first, see there."""
+    from cq.observers.exporting import ExportTask
+    from cq.observers.exportkeeper import Keeper
+
+    keys = ExportKeys(config.name)
     transact(db, lambda tr: wake_keeper(tr, keys))
     keeper = Keeper(
         db,
         config.name,
         exporter,
         observer.generation,
-        lambda tr: current_generation(tr, config.name, NAME) == observer.generation,
+        lambda tr: current_generation(tr, config.name, observer.name) == observer.generation,
     )
     buckets = [
         ExportTask(db, config.name, bucket, exporter, generation=observer.generation)

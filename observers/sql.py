@@ -72,6 +72,10 @@ class SqlExporter:
             raise
         self._signal("committed")
 
+    def close(self) -> None:
+        """Close the connections to the reporting database."""
+        self.reporting.close()
+
     def check(self, batches: Sequence[Batch]) -> None:
         """What batches of all buckets would find, without applying any: for the start. Raises as a call does."""
         with self.reporting.transaction() as (conn, dialect):

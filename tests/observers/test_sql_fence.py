@@ -20,13 +20,13 @@ from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch
 from cq.observers.exporterrors import CannotExport, ExportStopped, OutdatedBatch
 from cq.observers.exporting import ExportTask
+from cq.observers.exportkeeper import Keeper
 from cq.observers.exportrows import encoded_key
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.exportstatus import export_status
 from cq.observers.runner import DONE
 from cq.observers.sql import SqlExporter
 from cq.observers.sqlcheck import init
-from cq.observers.sqlkeeper import Keeper
 from cq.observers.sqlprogress import CLOSED, ProgressTables
 from cq.observers.sqlrebuild import rebase, rebuild
 from cq.observers.sqlverify import verify

@@ -7,10 +7,10 @@ exported whole, it sweeps the rows that are from earlier ones: of keys that have
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from cq.exportkeys import ExportKeys, first_sequence, versionstamp_of
 from cq.keys import version_of
@@ -22,7 +22,6 @@ from cq.observers.exportposition import read_position
 from cq.observers.exportstate import ExportView, read_control, stop, view
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
-from cq.observers.sql import SqlExporter
 from cq.observers.telemetry import emit
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -34,13 +33,33 @@ SWEEP_SECONDS: Final = 0.5
 """How often it is looked whether a generation has been exported whole."""
 
 
+class KeptExporter(Protocol):
+    """What a keeper needs of an exporter."""
+
+    def __call__(self, batch: Batch) -> object:
+        """Export a batch."""
+        ...
+
+    def check(self, batches: Sequence[Batch]) -> None:
+        """What batches of all buckets would find, without exporting any; raises as exporting would."""
+        ...
+
+    def sweep(self, queue: str, epoch: int, below: bytes) -> int:
+        """Delete what is left of entries whose sequence is below this one; returns how much that was."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections to the other database."""
+        ...
+
+
 class Keeper(Task):
     """The keeper, as a task of a worker.
 
     Args:
         db: a database of either store.
         queue: the name of the export queue.
-        exporter: into the table.
+        exporter: of the queue.
         generation: of the export.
         is_told: whether the export has been told of all values, as of the transaction.
     """
@@ -51,7 +70,7 @@ class Keeper(Task):
         self,
         db: Database,
         queue: str,
-        exporter: SqlExporter,
+        exporter: KeptExporter,
         generation: int,
         is_told: Callable[[TransactionRead], bool],
     ) -> None:
@@ -86,8 +105,8 @@ class Keeper(Task):
             return self._note.failed(self, error)
 
     def end(self) -> None:
-        """The worker leaves the export: close the connections to the reporting database."""
-        self._exporter.reporting.close()
+        """The worker leaves the export: close the connections to the other database."""
+        self._exporter.close()
 
     def _step(self) -> float:
         found, notification = transact(self.db, self._read)
