@@ -158,6 +158,11 @@ def versionstamp_of(sequence: bytes) -> bytes:
     return sequence[4 : 4 + VERSIONSTAMP_BYTES]
 
 
+def received(queue: QueueKeys, store: bytes, bucket: int, name: str) -> bytes:
+    """The key of how far a bucket of an export queue was applied to a queue; `store` is the id of the former's."""
+    return queue.prefix + b"r" + store + _NUMBER.pack(bucket) + name.encode()
+
+
 def queue_names_below() -> tuple[bytes, bytes]:
     """The range below which every queue, combine queue or not, has its keys."""
     return ROOT + b"q/", prefix_end(ROOT + b"q/")

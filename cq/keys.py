@@ -27,6 +27,7 @@ big-endian, so that keys sort as the numbers do.
     P "e" ...                                 what waits to be exported        see cq.exportkeys
     P "j" ...                                 sums of the audit                see cq.auditkeys
     P "v" ...                                 what is to leave the window      see cq.windowkeys
+    P "r" store16 bucket4 name                last sequence that was forwarded workers of the queue `name` of that store
     P "config"                                shape of the queue               configure, rebucket, purge
     P "full"                                  why it is full, and what adds do workers
     P "purge"                                 versionstamp of the latest purge purge

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 from cq.errors import CorruptData
 from cq.foundkeys import later_than
 from cq.keys import QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
+from cq.storeid import STORE_ID_BYTES
 
-PARTS: Final = frozenset("abdejklnostuvwxyz")
+PARTS: Final = frozenset("abdejklnorstuvwxyz")
 """The letters that begin a key behind a queue's prefix."""
 SINGLE: Final = ("config", "flags", "full", "purge")
 """The parts that are one key each."""
@@ -49,6 +50,12 @@ def part_of(queue: QueueKeys, key: bytes) -> tuple[str, bytes]:
             return name, b""
     letter = rest[:1].decode("latin-1")
     return (letter, rest[1:]) if letter in PARTS else (UNKNOWN, rest)
+
+
+def check_received(rest: bytes) -> None:
+    """Of the key of what a queue keeps of one that is forwarded into it."""
+    _check(len(rest) > STORE_ID_BYTES + _NUMBER.size, "what is kept of a queue that is forwarded")
+    _text(rest[STORE_ID_BYTES + _NUMBER.size :], "what is kept of a queue that is forwarded")
 
 
 class RowPlace(NamedTuple):

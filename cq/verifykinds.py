@@ -56,6 +56,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "aside-astray": ("what was set aside does not stand under the hash of its key", "moves it"),
     "document": ("a document or its counts cannot be read, or do not belong together", NOTHING),
     "load": ("the position in a file that is being added cannot be read", NOTHING),
+    "received": ("how far a queue was forwarded into this one cannot be read", NOTHING),
     "audit": (
         "of all that was added since the audit began, some is missing, or there more than once",
         NOTHING,

@@ -12,9 +12,11 @@ from cq.backfill import current_generation
 from cq.config import Flags, QueueConfig
 from cq.configuring import rebuild_observer
 from cq.errors import CorruptData
+from cq.exportkeys import SEQUENCE_BYTES
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, prefix_end
 from cq.layout import (
     check_attempt,
+    check_received,
     is_wake_up,
     of_bucket,
     of_current,
@@ -129,6 +131,17 @@ def _has_part(header: bytes, part: int) -> bool:
     except CorruptData:
         return True  # which is a difference of its own
     return type(parts) is not int or part < parts
+
+
+def check_received_fence(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+    """How far a bucket of a queue was forwarded into this one."""
+    try:
+        check_received(rest)
+        if len(found.value) != SEQUENCE_BYTES:
+            raise CorruptData("it is no sequence of an export queue")
+    except CorruptData as error:
+        piece.found("received", found.key, str(error))
+    return None
 
 
 def check_load(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
@@ -270,6 +283,7 @@ HANDLERS: Final[Mapping[str, Sequence[Handler]]] = {
     "l": [check_load],
     "n": [check_notification],
     "o": [check_marker],
+    "r": [check_received_fence],
     "s": [check_staged],
     "t": [check_observer_data],
     "u": [check_row],

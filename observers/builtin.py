@@ -10,19 +10,25 @@ from cq.changes import ObserverFunction, ObserverSpec
 from cq.config import ObserverConfig, QueueConfig
 from cq.configuring import put_observer
 from cq.errors import InvalidConfiguration
-from cq.observers import export, top
+from cq.observers import export, forward, top
 from cq.observers.exports import export_spec, export_tasks
+from cq.observers.forwardspec import forward_spec
 from cq.observers.jobs import Task
 from cq.observers.membership import ROLES
 from cq.observers.publisher import publishers
 from cq.store.api import Database
 
-FACTORIES: Final[Mapping[str, Factory]] = {"top": top.observer, "export": export.observer}
+FACTORIES: Final[Mapping[str, Factory]] = {
+    "top": top.observer,
+    "export": export.observer,
+    "forward": forward.observer,
+}
 """{kind: what makes the observer's function}."""
 
 _TASKS: Final[Mapping[str, tuple[str, Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task]]]]] = {
     "top": ("publish", publishers),
     "export": ("export", export_tasks),
+    "forward": ("export", forward.forward_tasks),
 }
 """{kind: (role, what makes the tasks of a worker)}."""
 
@@ -51,6 +57,7 @@ def _top(score: object, group: object, **settings: Any) -> ObserverSpec:
 CHECKED: Final[Mapping[str, Factory]] = {
     "top": _checked("top", _top),
     "export": _checked("export", export_spec),
+    "forward": _checked("forward", forward_spec),
 }
 """`FACTORIES` that raise `InvalidConfiguration` for settings that this process has not made itself."""
 

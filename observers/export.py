@@ -17,6 +17,7 @@ from cq.config import QueueConfig
 from cq.exportkeys import ExportKeys
 from cq.keys import INCOMPLETE_VERSIONSTAMP, bucket_of
 from cq.observers.exportrows import Entry, encoded_keys, pack
+from cq.observers.exportspec import NAME, check_alone
 from cq.store.api import Transaction
 
 __all__ = ["BUCKETS", "Entry", "ExportQueue", "observer"]
@@ -71,6 +72,7 @@ class ExportQueue:
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
     """A change observer that adds every change of a queue to the export queue of its name."""
+    check_alone(config, NAME)
     queue = ExportQueue(config.name, generation=generation)
 
     def export(tr: Transaction, changes: list[Change]) -> None:

@@ -6,10 +6,13 @@ from typing import Any, Final
 
 from cq.changes import ObserverSpec
 from cq.codec import brief
+from cq.config import QueueConfig
 from cq.errors import InvalidConfiguration
 
 NAME: Final = "export"
 """The observer's name."""
+EXPORTERS: Final = (NAME, "forward")
+"""The observers that fill the export queue of their queue's name: a queue has one of them at most."""
 VERSION: Final = 1
 DEFAULT_ENV: Final = "CQ_REPORTING_URL"
 """The environment variable that has the reporting database's URL, unless another one is named."""
@@ -30,12 +33,25 @@ def export_spec(
 
     Raises `InvalidConfiguration`.
     """
-    settings: dict[str, Any] = {"table": check_identifier(table), "url_env": _checked_env(url_env)}
+    settings: dict[str, Any] = {
+        "table": check_identifier(table),
+        "url_env": checked_env(url_env, DEFAULT_ENV),
+    }
     if schema is not None:
         settings["schema"] = check_identifier(schema)
     if columns is not None:
         settings["columns"] = columns
     return ObserverSpec(NAME, VERSION, settings)
+
+
+def check_alone(config: QueueConfig, name: str) -> None:
+    """Raises `InvalidConfiguration` when a queue has another observer of those that fill its export queue."""
+    others = [each.name for each in config.observers if each.name in EXPORTERS and each.name != name]
+    if others:
+        raise InvalidConfiguration(
+            f"queue {config.name!r} has the observer {others[0]!r}, and cannot have {name!r}, too: both fill its "
+            "export queue; forward it, and export the receiving queue"
+        )
 
 
 def check_identifier(name: object) -> str:
@@ -51,8 +67,9 @@ def check_identifier(name: object) -> str:
     return name
 
 
-def _checked_env(name: str) -> str:
+def checked_env(name: str, example: str) -> str:
+    """The name of an environment variable itself; raises `InvalidConfiguration`."""
     if not isinstance(name, str) or not name.isidentifier():
         # Not shown: somebody may have given the URL itself, with its password.
-        raise InvalidConfiguration("expected the name of an environment variable, such as CQ_REPORTING_URL")
+        raise InvalidConfiguration(f"expected the name of an environment variable, such as {example}")
     return name

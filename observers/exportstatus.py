@@ -12,6 +12,7 @@ from cq.errors import CqError, QueueNotConfigured
 from cq.exportkeys import ExportKeys, versionstamp_of
 from cq.keys import version_of
 from cq.observers.export import BUCKETS
+from cq.observers.exportspec import EXPORTERS
 from cq.observers.exportstate import (
     Failure,
     export_names,
@@ -20,6 +21,7 @@ from cq.observers.exportstate import (
     read_failures,
     view,
 )
+from cq.observers.forwardspec import NAME as FORWARD
 from cq.status import count_rows, current_version
 from cq.store.api import Database, Transaction, seconds_since
 from cq.store.transact import transact
@@ -33,7 +35,8 @@ class ExportStatus:
 
     Attributes:
         name: of the queue.
-        table: it is exported to; None for a queue whose exporter is an application's.
+        table: it is exported to, or the queue that it is forwarded into and the variable that has that one's URL; None
+            for a queue whose exporter is an application's.
         waiting_buckets, buckets: those with entries, and all.
         rows, bytes: that wait, in packed rows.
         exact: whether these were counted; else they are about right, up to a few times off.
@@ -126,16 +129,19 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
 
 
 def _configured(tr: Transaction, name: str) -> tuple[str | None, bool]:
-    """The table that a combine queue is exported to, and whether that is still being filled."""
+    """The table or queue that a combine queue is exported to, and whether that is still being filled."""
     try:
         config = read_config(tr.snapshot, name)
     except QueueNotConfigured:
         return None, False
-    observer: Any = next((each for each in config.observers if each.name == "export"), None)
+    observer: Any = next((each for each in config.observers if each.name in EXPORTERS), None)
     if observer is None:
         return None, False
     settings = observer.settings
-    table = ".".join(str(settings[part]) for part in ("schema", "table") if part in settings)
+    if observer.name == FORWARD:
+        table = f"{settings.get('into', name)} in ${settings['url_env']}"
+    else:
+        table = ".".join(str(settings[part]) for part in ("schema", "table") if part in settings)
     told = current_generation(tr.snapshot, name, observer.name) == observer.generation
     swept = read_control(tr.snapshot, ExportKeys(name)).swept >= observer.generation
     return table, not (told and swept)

@@ -16,7 +16,8 @@ from cq.errors import ConfigurationError, CorruptData
 from cq.failures import FailureShare
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
-from cq.observers.exports import NAME, exporter_tasks
+from cq.observers.exports import exporter_tasks
+from cq.observers.exportspec import EXPORTERS
 from cq.observers.jobs import Job, Task
 from cq.observers.measuring import Idle, MeasureTask
 from cq.observers.membership import EXPORTER, LIMIT, MEASURE, Share
@@ -235,8 +236,8 @@ class Work:
             if not observers:
                 queue.lacking.add(f"{role}/{name}")  # this process cannot do it
         if name in self._app.exporters:
-            if any(each.name == NAME for each in code.config.observers):
-                log.warning("queue %r is exported to a table: the application's exporter gets nothing", name)
+            if any(each.name in EXPORTERS for each in code.config.observers):
+                log.warning("queue %r is exported elsewhere: the application's exporter gets nothing", name)
             else:
                 queue.others += self._exporting(name)
         return queue

@@ -13,6 +13,7 @@ import pytest
 import cq
 from cq import codec, keys, layout
 from cq.errors import CodeMismatch, QueueNotConfigured
+from cq.exportkeys import received
 from cq.keys import QueueKeys
 from cq.setaside import retry_aside
 from cq.state import BucketState
@@ -243,6 +244,10 @@ DAMAGES = {
     ),
     "a position in a file that cannot be read": Damage(
         "load", lambda q, key: {q.load(b"file"): encoded([1, 2])}
+    ),
+    "a fence of a forward that cannot be read": Damage(
+        "received",
+        lambda q, key: {received(q, bytes(16), 1, "visits"): b"sequence"},
     ),
     "data of a generation that there is not": Damage(
         "observer-data", lambda q, key: {q.observer_data(3) + b"i": b"", q.observer_data(3) + b"c": b""}

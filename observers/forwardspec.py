@@ -1,0 +1,30 @@
+"""What is stored of a forward with the queue: the receiving queue's name, and that of the variable that has the URL."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cq.changes import ObserverSpec
+from cq.keys import check_name
+from cq.observers.exportspec import checked_env
+
+NAME: Final = "forward"
+"""The observer's name."""
+VERSION: Final = 1
+DEFAULT_ENV: Final = "CQ_FORWARD_URL"
+"""The environment variable that has the receiving store's URL, unless another one is named."""
+
+
+def forward_spec(into: str | None = None, *, url_env: str = DEFAULT_ENV) -> ObserverSpec:
+    """The observer that forwards a queue into one of another store: for `cq.configure(..., observers=[...])`.
+
+    Args:
+        into: the name of the receiving queue; None for the queue's own name.
+        url_env: the environment variable that has the URL of the receiving store, wherever workers run.
+
+    Raises `InvalidConfiguration`.
+    """
+    settings: dict[str, Any] = {"url_env": checked_env(url_env, DEFAULT_ENV)}
+    if into is not None:
+        settings["into"] = check_name(into)
+    return ObserverSpec(NAME, VERSION, settings)
