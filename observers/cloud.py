@@ -23,8 +23,9 @@ from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import QueueKeys
 from cq.observers.ranking import check_group, missing, settings_of
 from cq.observers.top import NAME
+from cq.observers.watching import wait_for
 from cq.observers.weights import weights
-from cq.store.api import Database, Transaction, TransactionRead, Void, error_code
+from cq.store.api import Database, Transaction, TransactionRead, Void
 from cq.store.transact import transact
 from cq.topkeys import CloudKeys
 
@@ -111,7 +112,7 @@ class CloudReader:
             cloud, watch = transact(db, lambda tr: self.newer(tr, version))
             if cloud is not None or watch is None:
                 return cloud
-            if not _wait_for(db, watch, None if end is None else end - machine.monotonic()):
+            if not wait_for(db, watch, None if end is None else end - machine.monotonic()):
                 return None
 
     def newer(self, tr: Transaction, version: int) -> tuple[Cloud | None, Void | None]:
@@ -215,22 +216,3 @@ def encode_entries(entries: Sequence[tuple[Any, Any]]) -> bytes:
 def digest_of(data: bytes) -> bytes:
     """What tells encoded entries apart without reading them."""
     return blake2b(data, digest_size=16).digest()
-
-
-def _wait_for(db: Database, watch: Void, seconds: float | None) -> bool:
-    """Whether the watch fired within that time; one that failed has fired, after the store's back-off."""
-    ready = machine.event()
-    watch.on_ready(lambda _: ready.set())
-    try:
-        if not ready.wait(None if seconds is None else max(0.0, seconds)):
-            return False
-    finally:
-        watch.cancel()
-    try:
-        watch.wait()
-    except Exception as error:
-        code = error_code(error)
-        if code is None:
-            raise
-        db.create_transaction().on_error(code).wait()
-    return True

@@ -1,0 +1,25 @@
+"""Waiting for a watch, outside of any transaction."""
+
+from __future__ import annotations
+
+from cq import machine
+from cq.store.api import Database, Void, error_code
+
+
+def wait_for(db: Database, watch: Void, seconds: float | None) -> bool:
+    """Whether the watch fired within that time; one that failed has fired, after the store's back-off."""
+    ready = machine.event()
+    watch.on_ready(lambda _: ready.set())
+    try:
+        if not ready.wait(None if seconds is None else max(0.0, seconds)):
+            return False
+    finally:
+        watch.cancel()
+    try:
+        watch.wait()
+    except Exception as error:
+        code = error_code(error)
+        if code is None:
+            raise
+        db.create_transaction().on_error(code).wait()
+    return True
