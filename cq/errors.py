@@ -9,6 +9,7 @@
     ├── ConfigurationError          what is asked for and what is configured do not fit
     │   ├── InvalidConfiguration    (ValueError) a setting is not one that cq knows
     │   ├── QueueNotConfigured      (LookupError) no queue of this name
+    │   ├── FeedNotConfigured       (LookupError) no feed of this name
     │   ├── ConfigurationConflict   the queue exists with other settings
     │   ├── CodeMismatch            this process lacks a combiner or observer that the queue asks for
     │   ├── NotReady                what an observer keeps is still being built
@@ -80,6 +81,19 @@ class QueueNotConfigured(ConfigurationError, LookupError):
 
     def __str__(self) -> str:
         return f"queue {self.name!r} is not configured in this store: run `cq configure {self.name}` first"
+
+
+class FeedNotConfigured(ConfigurationError, LookupError):
+    """There is no feed of this name in the store."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"feed {self.name!r} is not configured in this store: run `cq feed configure {self.name}` first"
+        )
 
 
 class ConfigurationConflict(ConfigurationError):

@@ -9,6 +9,7 @@ big-endian, so that keys sort as the numbers do.
     "cq/w/" id8                               a worker's latest beat           that worker; others once it is gone
     "cq/workers"                              versionstamp of the last change  workers that come or find one gone
     "cq/c/" ...                               cells, and their directory       see cq.cellkeys
+    "cq/feeds/" ..., "cq/f/" ...              feeds, and what they have        see cq.feedkeys
     P = "cq/q/" name "/"
     P "u" g4 bucket4 versionstamp10 counter8  packed updates                   add (blind)
     P "n" g4 bucket4                          versionstamp of the latest add   add (blind), cleared by a pass
@@ -272,8 +273,7 @@ class QueueKeys:
 
     def sources(self) -> list[tuple[bytes, bytes]]:
         """The ranges of all documents and of their counts, and of the positions in files."""
-        prefixes = self._documents, self._counts, self._loads
-        return [(prefix, prefix_end(prefix)) for prefix in prefixes]
+        return [(prefix, prefix_end(prefix)) for prefix in (self._documents, self._counts, self._loads)]
 
     def load(self, name: bytes) -> bytes:
         """The key of the position in a file that is being added."""

@@ -10,6 +10,7 @@ from cq import keys, layout
 from cq.cellkeys import CELLS
 from cq.config import QueueConfig
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration
+from cq.feedkeys import is_of_feeds
 from cq.keys import QueueKeys, after, prefix_end
 from cq.store.api import KeyValue
 from cq.storeid import STORE_ID_BYTES
@@ -52,7 +53,7 @@ def _look_at_own(piece: Piece, row: KeyValue) -> bytes | None:
     elif row.key in _SINGLE:
         if len(row.value) != _SINGLE[row.key]:
             piece.found("store-key", row.key, f"{_SINGLE[row.key]} bytes are expected")
-    elif not _is_worker(row.key):
+    elif not _is_worker(row.key) and not is_of_feeds(row.key):
         piece.found("unknown-key", row.key, "no key of cq's begins so")
     return None
 

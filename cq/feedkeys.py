@@ -1,0 +1,273 @@
+r"""The keys of feeds, which lie below `F = "cq/f/" name "/"`.
+
+Names of receivers, groups and terminals stand in keys in CBOR, of which no item begins with another one: so the keys
+of one receiver are never among those of another. Numbers are big-endian. An `id` is versionstamp10 and counter8.
+
+    "cq/feeds/" name          ""                                          one for each configured feed
+    F "config"                what is configured                          configure
+    F "m" receiver id         a message                                   append (blind), deliveries
+    F "l" receiver            versionstamp of the latest message          append (blind), deliveries
+    F "q" bucket4 receiver    the same, while messages have no number     append (blind), cleared by numbering
+    F "r" bucket4             notification of numbering                   append (blind), cleared by numbering
+    F "s" receiver            id and number of the last message numbered  numbering (the receiver's lock)
+    F "k" receiver number8    id of a message                             numbering, retention
+    F "t" receiver            id and number of the last message removed   retention
+    F "p" receiver terminal   id up to which a terminal has read          advance (blind)
+    F "e" group user id       joined or left                              join, leave (blind), old ones cleared
+    F "g" group id            a message to a group                        append (blind), cleared when delivered
+    F "w" bucket4 group       versionstamp of the latest one              append (blind), cleared by deliveries
+    F "v" bucket4             notification of deliveries                  append (blind), cleared by deliveries
+    F "h" group               what is being delivered, and up to whom     deliveries (the group's lock)
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+from typing import Any, Final
+from zlib import crc32
+
+from cq import codec
+from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
+from cq.keys import ROOT, VERSIONSTAMP_BYTES, check_name, prefix_end
+
+BUCKETS: Final = 8
+"""Over how many tasks the receivers, and the groups, of a feed are spread, for good."""
+ID_BYTES: Final = VERSIONSTAMP_BYTES + 8
+"""Bytes of the id of a message."""
+MAX_NAME_BYTES: Final = 1_000
+"""Bytes of the name of a receiver, a group or a terminal, in CBOR."""
+
+_FEEDS: Final = ROOT + b"feeds/"
+_BELOW: Final = ROOT + b"f/"
+_INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
+_BUCKET: Final = Struct(">I")
+_NUMBER: Final = Struct(">Q")
+_OFFSET: Final = Struct("<I")
+_NAME: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+Range = tuple[bytes, bytes]
+
+
+def check_feed_name(name: object) -> str:
+    """The name itself; raises `InvalidConfiguration` when no feed can be called so."""
+    try:
+        return check_name(name)
+    except InvalidConfiguration as error:
+        raise InvalidConfiguration(str(error).replace("queue name", "feed name")) from None
+
+
+def feed_entry(name: str) -> bytes:
+    """The key under which the store's list of feeds names this one."""
+    return _FEEDS + name.encode()
+
+
+def feed_entries() -> Range:
+    """The range of the store's list of feeds."""
+    return _FEEDS, prefix_end(_FEEDS)
+
+
+def feed_of_entry(key: bytes) -> str | None:
+    """The inverse of `feed_entry`; None when no feed can be called so."""
+    name = key[len(_FEEDS) :]
+    return name.decode() if _NAME.fullmatch(name) else None
+
+
+def is_of_feeds(key: bytes) -> bool:
+    """Whether a key of the store belongs to a feed, or to the list of them."""
+    return key.startswith((_FEEDS, _BELOW))
+
+
+class FeedKeys:
+    r"""The keys of one feed; receivers, groups, users and terminals are given as `encode_name` gives them.
+
+    >>> FeedKeys("chat").latest(encode_name("receiver", "ann"))
+    b'cq/f/chat/lcann'
+    """
+
+    def __init__(self, name: str) -> None:
+        self.prefix = _BELOW + check_feed_name(name).encode() + b"/"
+        self.config = self.prefix + b"config"
+
+    # Messages
+
+    def new_message(self, receiver: bytes, counter: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for a message."""
+        return _stamped(self.prefix + b"m" + receiver, counter)
+
+    def messages(self, receiver: bytes, after: bytes = b"") -> Range:
+        """The range of a receiver's messages behind an id, in commit order."""
+        prefix = self.prefix + b"m" + receiver
+        return _behind(prefix, after), prefix_end(prefix)
+
+    def messages_through(self, receiver: bytes, until: bytes) -> Range:
+        """The range of a receiver's messages up to and with an id."""
+        prefix = self.prefix + b"m" + receiver
+        return prefix, _behind(prefix, until)
+
+    def message(self, receiver: bytes, id_: bytes) -> bytes:
+        """The key of a message."""
+        return self.prefix + b"m" + receiver + id_
+
+    def latest(self, receiver: bytes) -> bytes:
+        """The key that changes with each message to a receiver: what waits is woken by."""
+        return self.prefix + b"l" + receiver
+
+    def all_latest(self) -> Range:
+        """The range of these keys of all receivers."""
+        return self.prefix + b"l", self.prefix + b"m"
+
+    def removed(self, receiver: bytes) -> bytes:
+        """The key that says up to where a receiver's messages have been removed."""
+        return self.prefix + b"t" + receiver
+
+    def position(self, receiver: bytes, terminal: bytes) -> bytes:
+        """The key of how far a terminal has read."""
+        return self.prefix + b"p" + receiver + terminal
+
+    # Numbers
+
+    def unnumbered(self, receiver: bytes) -> bytes:
+        """The key that says that a receiver has messages without numbers."""
+        return self.all_unnumbered(bucket_of(receiver))[0] + receiver
+
+    def all_unnumbered(self, bucket: int) -> Range:
+        """The range of these keys of a bucket's receivers."""
+        prefix = self.prefix + b"q" + _BUCKET.pack(bucket)
+        return prefix, prefix_end(prefix)
+
+    def numbering(self, bucket: int) -> bytes:
+        """The key that says that a bucket has receivers with messages without numbers."""
+        return self.prefix + b"r" + _BUCKET.pack(bucket)
+
+    def numbered(self, receiver: bytes) -> bytes:
+        """The key of the last number that a receiver's messages have: what two passes conflict on."""
+        return self.prefix + b"s" + receiver
+
+    def number(self, receiver: bytes, number: int) -> bytes:
+        """The key of the id of the message with a number."""
+        return self.prefix + b"k" + receiver + _NUMBER.pack(number)
+
+    def numbers_through(self, receiver: bytes, number: int) -> Range:
+        """The range of a receiver's numbers up to and with one."""
+        return self.prefix + b"k" + receiver, self.number(receiver, number + 1)
+
+    # Groups
+
+    def new_event(self, group: bytes, user: bytes, counter: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for a user who joins or leaves a group."""
+        return _stamped(self.prefix + b"e" + group + user, counter)
+
+    def events(self, group: bytes, after: bytes = b"") -> Range:
+        """The range of a group's events, by user; of users behind one only."""
+        prefix = self.prefix + b"e" + group
+        return prefix_end(prefix + after) if after else prefix, prefix_end(prefix)
+
+    def events_of(self, group: bytes, user: bytes) -> Range:
+        """The range of a user's events in a group, in commit order."""
+        prefix = self.prefix + b"e" + group + user
+        return prefix, prefix_end(prefix)
+
+    def user_of(self, group: bytes, key: bytes) -> bytes:
+        """The user of an event of a group."""
+        return key[len(self.prefix) + 1 + len(group) : -ID_BYTES]
+
+    def new_group_message(self, group: bytes, counter: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for a message to a group."""
+        return _stamped(self.prefix + b"g" + group, counter)
+
+    def group_messages(self, group: bytes) -> Range:
+        """The range of a group's messages that are not delivered to all of its members yet, in commit order."""
+        prefix = self.prefix + b"g" + group
+        return prefix, prefix_end(prefix)
+
+    def undelivered(self, group: bytes) -> bytes:
+        """The key that says that a group has messages to deliver."""
+        return self.all_undelivered(bucket_of(group))[0] + group
+
+    def all_undelivered(self, bucket: int) -> Range:
+        """The range of these keys of a bucket's groups."""
+        prefix = self.prefix + b"w" + _BUCKET.pack(bucket)
+        return prefix, prefix_end(prefix)
+
+    def delivering(self, bucket: int) -> bytes:
+        """The key that says that a bucket has groups with messages to deliver."""
+        return self.prefix + b"v" + _BUCKET.pack(bucket)
+
+    def delivery(self, group: bytes) -> bytes:
+        """The key of how far a group's messages are delivered: what two deliveries conflict on."""
+        return self.prefix + b"h" + group
+
+
+def encode_name(what: str, name: Any) -> bytes:
+    """The name of a receiver, group, user or terminal in CBOR; raises `InvalidData` or `TooLarge`, saying what."""
+    kinds = (str, int, bytes, tuple)
+    if not isinstance(name, kinds) or isinstance(name, bool) or (isinstance(name, tuple) and not name):
+        raise InvalidData(
+            f"expected a {what} to be str, int, bytes or a tuple of them, got: {codec.shown(name)}"
+        )
+    data = codec.encode(name)
+    if len(data) > MAX_NAME_BYTES:
+        raise TooLarge(f"a {what} of {len(data):,} bytes exceeds the limit of {MAX_NAME_BYTES:,}")
+    return data
+
+
+def decode_name(data: bytes) -> Any:
+    """The inverse of `encode_name`; raises `CorruptData`."""
+    return as_name(codec.decode(data))
+
+
+def as_name(decoded: Any) -> Any:
+    """A name as it was given, of what CBOR has made of it."""
+    return tuple(decoded) if isinstance(decoded, list) else decoded
+
+
+def bucket_of(name: bytes) -> int:
+    """The bucket of a receiver or a group."""
+    return crc32(name) % BUCKETS
+
+
+def check_id(id_: object) -> bytes:
+    """The id itself, or nothing for the beginning; raises `InvalidData` when no message has such a one."""
+    if not isinstance(id_, bytes) or len(id_) not in (0, ID_BYTES):
+        raise InvalidData(
+            f"expected the id of a message of {ID_BYTES} bytes, or none, got: {codec.shown(id_)}"
+        )
+    return id_
+
+
+def id_of(key: bytes) -> bytes:
+    """The id at the end of the key of a message."""
+    return key[-ID_BYTES:]
+
+
+def split_mark(data: bytes | None) -> tuple[bytes, int]:
+    """Id and number of what `mark` gives; none and 0 for what was never written. Raises `CorruptData`."""
+    if data is None:
+        return b"", 0
+    if len(data) != ID_BYTES + _NUMBER.size:
+        raise CorruptData(f"a receiver's last message is not one that cq wrote: {data[:40]!r}")
+    return data[:ID_BYTES], _NUMBER.unpack_from(data, ID_BYTES)[0]
+
+
+def mark(id_: bytes, number: int) -> bytes:
+    """Id and number as they are stored together."""
+    return id_ + _NUMBER.pack(number)
+
+
+def versionstamp_of_id(id_: bytes) -> bytes:
+    """The versionstamp in an id."""
+    return id_[:VERSIONSTAMP_BYTES]
+
+
+def first_id_at(version: int) -> bytes:
+    """What the ids of all messages of earlier versions are below, and no other one is."""
+    return max(0, version).to_bytes(8, "big") + b"\x00" * (ID_BYTES - 8)
+
+
+def _stamped(prefix: bytes, counter: int) -> bytes:
+    return prefix + _INCOMPLETE + _NUMBER.pack(counter) + _OFFSET.pack(len(prefix))
+
+
+def _behind(prefix: bytes, id_: bytes) -> bytes:
+    return prefix + id_ + b"\x00" if id_ else prefix

@@ -1,0 +1,313 @@
+"""`Feed`: messages to receivers, each with an id that is greater than those of all the receiver's messages before it.
+
+An id begins with the versionstamp of its commit. A number from a sequence is given out before the commit, so a
+message with a lower number can appear after one with a higher number has been read, and whoever goes on from there
+misses it. A versionstamp is given out by the commit itself: who reads at some version sees all messages of lower ids,
+and never one that comes in between later. So the id of the last message read is all that a terminal has to keep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from cq import codec, machine
+from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
+from cq.feedkeys import (
+    FeedKeys,
+    bucket_of,
+    check_id,
+    decode_name,
+    encode_name,
+    id_of,
+    split_mark,
+    versionstamp_of_id,
+)
+from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.observers.feedconfig import FeedConfig, clear_feed, read_feed_config, write_feed_config
+from cq.observers.feedrows import (
+    MAX_MESSAGE_BYTES,
+    Message,
+    Page,
+    decode_message,
+    encode_message,
+    next_counter,
+    put_messages,
+    take,
+)
+from cq.observers.groups import by_user, events_in, is_member, put_event
+from cq.observers.watching import wait_for
+from cq.store.api import ACCESSED_UNREADABLE, Database, Transaction, TransactionRead, Void, error_code
+from cq.store.transact import transact
+
+__all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "Message", "Page"]
+
+LIMIT: Final = 100
+"""How many messages a page has at most, unless told otherwise."""
+
+
+class Feed:
+    """Messages by receiver; a handle without state, for any thread, and databases and transactions of either store.
+
+    Receivers, groups and terminals are named by str, int, bytes, or a tuple of these, of up to 1,000 bytes; there may
+    be any number of them, and nobody has to make one. Every method but `configure` raises `FeedNotConfigured`.
+
+    Args:
+        name: 1 to 100 letters, digits, `_`, `.` or `-`; raises `InvalidConfiguration`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.keys = FeedKeys(name)
+
+    def __repr__(self) -> str:
+        return f"Feed({self.name!r})"
+
+    # The feed as a whole
+
+    def configure(
+        self,
+        db: Database,
+        *,
+        numbers: bool | None = None,
+        keep_seconds: float | None = None,
+        keep_last: int | None = None,
+    ) -> FeedConfig:
+        """Make the feed, or change what it keeps; what is left out stays as it is.
+
+        Args:
+            db: a database of either store.
+            numbers: whether workers give each receiver's messages the numbers 1, 2, 3 ... (not for a new feed). For
+                good.
+            keep_seconds: workers remove messages that were committed longer ago, by the store's own clock: that of its
+                versions. 0 (for a new feed) keeps them for ever.
+            keep_last: workers remove all but so many numbered messages of each receiver; 0 (for a new feed) for none.
+
+        Raises `InvalidConfiguration`.
+        """
+
+        def change(tr: Transaction) -> FeedConfig:
+            try:
+                before = read_feed_config(tr, self.name)
+            except FeedNotConfigured:
+                before = None
+            found = before or FeedConfig(self.name, bool(numbers))
+            if numbers is not None and found.numbers != numbers:
+                gives = "gives" if found.numbers else "does not give"
+                raise InvalidConfiguration(
+                    f"feed {self.name!r} {gives} numbers, for good: make another feed, or leave that out"
+                )
+            if keep_seconds is not None:
+                found = replace(found, keep_seconds=keep_seconds or None)
+            if keep_last is not None:
+                found = replace(found, keep_last=keep_last or None)
+            if found.checked() != before:
+                write_feed_config(tr, found)
+            return found
+
+        return transact(db, change)
+
+    def delete(self, db: Database) -> None:
+        """Remove the feed with all its messages, positions and groups."""
+
+        def delete(tr: Transaction) -> None:
+            read_feed_config(tr, self.name)
+            clear_feed(tr, self.name)
+
+        transact(db, delete)
+
+    # Messages
+
+    def append(self, tr: Transaction, receiver: Any, message: Any) -> bytes:
+        """Write a message behind all that the receiver has, as a part of the transaction.
+
+        Blind: it reads nothing but the metadata version that came with the read version, and conflicts with no other
+        append, with no reader and no worker. A transaction that is run again after `commit_unknown_result` writes the
+        message again, under another id.
+
+        Args:
+            tr: a transaction of either store.
+            receiver: whose message it is.
+            message: whatever CBOR carries, up to 90,000 bytes.
+
+        Returns the last 8 bytes of the message's id; the first 10 are the versionstamp of the commit
+        (`tr.get_versionstamp()`). Raises `InvalidData`, `TooLarge`; nothing was written then.
+        """
+        return self.append_many(tr, receiver, [message])[0]
+
+    def append_many(self, tr: Transaction, receiver: Any, messages: Iterable[Any]) -> list[bytes]:
+        """`append` for several messages to one receiver, in this order."""
+        config = read_feed_config(tr, self.name)
+        encoded = encode_name("receiver", receiver)
+        return put_messages(tr, config, self.keys, encoded, [encode_message(each) for each in messages])
+
+    def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> Page:
+        """The receiver's messages behind an id, in the order of their ids: at most `limit`, or about 1 MB.
+
+        Args:
+            tr: a transaction, or its `.snapshot` for one that is not to conflict with appends.
+            receiver: whose messages.
+            after: the id of the last message seen; nothing for the first one that is kept.
+            limit: of messages, from 1.
+
+        Raises:
+            InvalidData: `after` is no id.
+            PendingUnreadable: after an append for this receiver in the same transaction.
+        """
+        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        return self._page(tr, encode_name("receiver", receiver), check_id(after), limit)
+
+    def read_numbered(self, tr: TransactionRead, receiver: Any, after: int = 0, limit: int = LIMIT) -> Page:
+        """The receiver's messages behind a number that have got theirs, in order; as `read`.
+
+        The page's messages have numbers without a gap; the first one has `after + 1`, unless `missed` says that it
+        was removed. Numbers are in the order of ids and never change. Raises `InvalidConfiguration` for a feed
+        that gives none, and `InvalidData`.
+        """
+        if not read_feed_config(getattr(tr, "snapshot", tr), self.name).numbers:
+            raise InvalidConfiguration(
+                f"feed {self.name!r} gives no numbers: read by ids, or make another feed"
+            )
+        if type(after) is not int or not 0 <= after < codec.INT64:
+            raise InvalidData(f"expected the number of a message, or 0, got: {codec.shown(after)}")
+        encoded = encode_name("receiver", receiver)
+        stored = tr.get(self.keys.numbered(encoded)), tr.get(self.keys.removed(encoded))
+        (last, numbered), (_, removed) = (split_mark(each.value) for each in stored)
+        number = max(after, removed) + 1
+        if number > numbered:
+            return Page((), b"", False, after < removed)
+        first = tr.get(self.keys.number(encoded, number)).value or b""
+        begin = self.keys.message(encoded, first)
+        end = self.keys.messages_through(encoded, last)[1]
+        rows, more = take(tr.get_range(begin, end, limit=limit + 1), limit)
+        messages = tuple(decode_message(row, number + at) for at, row in enumerate(rows))
+        return Page(messages, messages[-1].id if messages else b"", more, after < removed)
+
+    def wait(
+        self,
+        db: Database,
+        receiver: Any,
+        after: bytes = b"",
+        limit: int = LIMIT,
+        timeout: float | None = None,
+    ) -> Page:
+        """Wait until the receiver has messages behind an id, and return them, as `read` does.
+
+        Nothing is polled: a watch tells, within milliseconds of the commit. Each wait under way is one of the 10,000
+        watches that a connection to a cluster can have.
+
+        Args:
+            db: a database; the wait is outside of any transaction.
+            receiver, after, limit: as for `read`.
+            timeout: in seconds; None waits for ever.
+
+        Returns an empty page when the time is over.
+        """
+        end = math.inf if timeout is None else machine.monotonic() + timeout
+        encoded, after = encode_name("receiver", receiver), check_id(after)
+        while True:
+            page, watch = transact(db, lambda tr: self._news(tr, encoded, after, limit))
+            left = end - machine.monotonic()
+            if watch is None or not wait_for(db, watch, None if math.isinf(left) else left):
+                return page
+
+    def latest(self, tr: TransactionRead, receiver: Any) -> bytes:
+        """The id of the receiver's last message, for who is to see later ones only; empty when there is none."""
+        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        begin, end = self.keys.messages(encode_name("receiver", receiver))
+        for row in tr.get_range(begin, end, limit=1, reverse=True):
+            return id_of(row.key)
+        return b""
+
+    # Positions
+
+    def advance(self, tr: Transaction, receiver: Any, terminal: Any, position: bytes) -> None:
+        """Remember that a terminal of the receiver has read up to an id; blind, and never goes back."""
+        read_feed_config(tr, self.name)
+        key = self._position(receiver, terminal)
+        if check_id(position):
+            tr.byte_max(key, position)
+
+    def position(self, tr: TransactionRead, receiver: Any, terminal: Any) -> bytes:
+        """The id up to which a terminal has read; empty for one that has not yet. What `read` goes on from."""
+        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        return tr.get(self._position(receiver, terminal)).value or b""
+
+    # Groups
+
+    def join(self, tr: Transaction, group: Any, user: Any) -> None:
+        """Make a receiver a member of a group, from this commit on, its own messages to the group included; blind."""
+        read_feed_config(tr, self.name)
+        put_event(tr, self.keys, encode_name("group", group), encode_name("user", user), joined=True)
+
+    def leave(self, tr: Transaction, group: Any, user: Any) -> None:
+        """Make a receiver a member of a group no longer, from this commit on; blind."""
+        read_feed_config(tr, self.name)
+        put_event(tr, self.keys, encode_name("group", group), encode_name("user", user), joined=False)
+
+    def append_to_group(self, tr: Transaction, group: Any, message: Any) -> bytes:
+        """Write a message to all who are members of the group as of the commit; blind, as `append`.
+
+        Workers write it to each member exactly once, a bounded number in each transaction; each member gets the
+        messages of a group in commit order. Returns and raises as `append`; the id is the `origin` that members see.
+        """
+        read_feed_config(tr, self.name)
+        encoded, value, counter = encode_name("group", group), encode_message(message), next_counter()
+        tr.set_versionstamped_key(self.keys.new_group_message(encoded, counter), value)
+        tr.set_versionstamped_value(self.keys.undelivered(encoded), INCOMPLETE_VERSIONSTAMP)
+        tr.set_versionstamped_value(self.keys.delivering(bucket_of(encoded)), INCOMPLETE_VERSIONSTAMP)
+        return counter.to_bytes(8, "big")
+
+    def is_member(self, tr: TransactionRead, group: Any, user: Any) -> bool:
+        """Whether a receiver is a member of a group."""
+        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        bounds = self.keys.events_of(encode_name("group", group), encode_name("user", user))
+        return is_member(events_in(tr.get_range(*bounds)))
+
+    def members(self, tr: TransactionRead, group: Any, after: Any = None, limit: int = 1000) -> list[Any]:
+        """At most so many members of a group, in a stable order, behind one of them (None for the first)."""
+        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        encoded = encode_name("group", group)
+        behind = b"" if after is None else encode_name("user", after)
+        found = []
+        for user, events in by_user(self.keys, encoded, tr.get_range(*self.keys.events(encoded, behind))):
+            if is_member(events):
+                found.append(decode_name(user))
+                if len(found) >= limit:
+                    break
+        return found
+
+    # Parts of the above
+
+    def _position(self, receiver: Any, terminal: Any) -> bytes:
+        return self.keys.position(encode_name("receiver", receiver), encode_name("terminal", terminal))
+
+    def _page(self, tr: TransactionRead, receiver: bytes, after: bytes, limit: int) -> Page:
+        if type(limit) is not int or limit < 1:
+            raise InvalidData(f"expected a limit from 1, got: {codec.shown(limit)}")
+        mark = tr.get(self.keys.removed(receiver))
+        found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
+        try:
+            rows, more = take(found, limit)
+        except Exception as error:
+            if error_code(error) != ACCESSED_UNREADABLE:
+                raise
+            raise PendingUnreadable(
+                f"messages of feed {self.name!r} cannot be read after an append for their receiver in the same "
+                "transaction, as its place is not known yet: read first, or in a transaction of its own"
+            ) from error
+        messages = tuple(map(decode_message, rows))
+        position = messages[-1].id if messages else after
+        return Page(messages, position, more, after < split_mark(mark.value)[0])
+
+    def _news(self, tr: Transaction, receiver: bytes, after: bytes, limit: int) -> tuple[Page, Void | None]:
+        """What there is behind an id, or a watch on what comes."""
+        read_feed_config(tr.snapshot, self.name)
+        key = self.keys.latest(receiver)
+        latest = tr.snapshot.get(key).value
+        if latest is None or latest < versionstamp_of_id(after):
+            return Page((), after, False, False), tr.watch(key)
+        page = self._page(tr.snapshot, receiver, after, limit)
+        return page, None if page.messages else tr.watch(key)

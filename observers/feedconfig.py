@@ -1,0 +1,133 @@
+"""What is configured of a feed, and how it is stored.
+
+As with queues, every process keeps what it has read under the store's metadata version, which comes with each read
+version: so an append costs no read, and conflicts with a change of the feed that it does not know yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from cq import codec, keys
+from cq.errors import CorruptData, FeedNotConfigured, InvalidConfiguration
+from cq.feedkeys import FeedKeys, feed_entries, feed_entry, feed_of_entry
+from cq.store.api import METADATA_VERSION, Transaction, TransactionRead
+
+_FORMAT: Final = 1
+_MOST: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class FeedConfig:
+    """A feed's configuration.
+
+    Attributes:
+        name: the feed's.
+        numbers: whether messages get numbers; for good.
+        keep_seconds: messages that are older are removed; None keeps them for ever.
+        keep_last: how many messages of each receiver are kept; None for all. Needs numbers.
+    """
+
+    name: str
+    numbers: bool = False
+    keep_seconds: float | None = None
+    keep_last: int | None = None
+
+    @property
+    def removes(self) -> bool:
+        """Whether messages are removed at all."""
+        return self.keep_seconds is not None or self.keep_last is not None
+
+    def checked(self) -> FeedConfig:
+        """The configuration itself; raises `InvalidConfiguration` for one that no feed can have."""
+        if self.keep_seconds is not None and not 0 < self.keep_seconds < _MOST:
+            raise InvalidConfiguration(f"expected to keep messages for some time, got: {self.keep_seconds} s")
+        if self.keep_last is not None and not 0 < self.keep_last < _MOST:
+            raise InvalidConfiguration(f"expected to keep some messages, got: {self.keep_last}")
+        if self.keep_last is not None and not self.numbers:
+            raise InvalidConfiguration(
+                f"feed {self.name!r} gives no numbers, which keeping the last messages counts by: "
+                "keep messages by time, or make another feed with numbers"
+            )
+        return self
+
+    def to_bytes(self) -> bytes:
+        """As stored."""
+        return codec.encode([_FORMAT, self.numbers, self.keep_seconds, self.keep_last])
+
+    @classmethod
+    def from_bytes(cls, name: str, data: bytes) -> FeedConfig:
+        """The inverse; raises `CorruptData`."""
+        what = f"the configuration of feed {name!r}"
+        format_, *settings = codec.decode_list(data, (int, bool, float | int | None, int | None), what)
+        if format_ != _FORMAT:
+            raise CorruptData(f"{what} is of another version of cq: upgrade cq")
+        try:
+            return cls(name, *settings).checked()
+        except InvalidConfiguration as error:
+            raise CorruptData(f"{what} is not one that cq wrote: {error}") from None
+
+
+class _Cache:
+    """The configurations that one database's transactions have read, under one metadata version."""
+
+    __slots__ = ("configs", "version")
+
+    def __init__(self, version: bytes | None) -> None:
+        self.version = version
+        self.configs: dict[str, FeedConfig] = {}
+
+
+_caches: WeakKeyDictionary[Any, _Cache] = WeakKeyDictionary()
+
+
+def read_feed_config(tr: TransactionRead, name: str) -> FeedConfig:
+    """The feed's configuration at the transaction's read version; raises `FeedNotConfigured`.
+
+    Costs no round trip while nothing has changed. Through a transaction it adds a read conflict on the metadata
+    version, through `tr.snapshot` none.
+    """
+    version = tr.get(METADATA_VERSION).value
+    cache = _caches.get(tr.db)
+    if cache is None or cache.version != version:
+        cache = _caches[tr.db] = _Cache(version)
+    config = cache.configs.get(name)
+    if config is None:
+        stored = tr.get(FeedKeys(name).config).value
+        if stored is None:
+            raise FeedNotConfigured(name)
+        config = cache.configs[name] = FeedConfig.from_bytes(name, stored)
+    return config
+
+
+def write_feed_config(tr: Transaction, config: FeedConfig) -> None:
+    """Store a configuration, and have workers look at it."""
+    tr.set(FeedKeys(config.name).config, config.to_bytes())
+    tr.set(feed_entry(config.name), b"")
+    _tell(tr)
+
+
+def clear_feed(tr: Transaction, name: str) -> None:
+    """Remove a feed with all that it has."""
+    prefix = FeedKeys(name).prefix
+    tr.clear_range(prefix, keys.prefix_end(prefix))
+    tr.clear(feed_entry(name))
+    _tell(tr)
+
+
+def _tell(tr: Transaction) -> None:
+    tr.set_versionstamped_value(METADATA_VERSION, keys.INCOMPLETE_VERSIONSTAMP)
+    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+
+
+def feed_names(tr: TransactionRead) -> list[str]:
+    """The names of all configured feeds, sorted."""
+    rows = tr.get_range(*feed_entries())
+    return [name for row in rows if (name := feed_of_entry(row.key)) is not None]
+
+
+def is_feed(tr: TransactionRead, name: str) -> bool:
+    """Whether a feed of this name is configured."""
+    return tr.get(feed_entry(name)).present()

@@ -1,0 +1,130 @@
+"""Messages as they are stored, and as readers get them.
+
+A message is the CBOR list [sent, body]; one that came by way of a group is [sent, body, group, origin]. Times are in
+milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any, Final
+
+from cq import codec, machine
+from cq.errors import CorruptData
+from cq.feedkeys import ID_BYTES, FeedKeys, as_name, bucket_of, id_of
+from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.observers.feedconfig import FeedConfig
+from cq.store.api import KeyValue, Transaction
+
+MAX_MESSAGE_BYTES: Final = 90_000
+"""Bytes of a message's body in CBOR."""
+PAGE_BYTES: Final = 1_000_000
+"""About what a page of messages has at most."""
+
+_DIRECT: Final = b"\x82"  # the head of a CBOR list of two
+_BY_GROUP: Final = b"\x84"
+_counter: count[int] = count()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as a receiver reads it.
+
+    Attributes:
+        id: its place among the receiver's messages: ids compare as the commits did. Opaque.
+        sent: when it was appended, in seconds since 1970, by the sender's clock.
+        body: what was appended; tuples come back as lists.
+        group: the group that it was sent to, None when it was appended for this receiver alone.
+        origin: the id that it had in the group: the same for all members; None for no group.
+        number: 1 for the receiver's first message, 2 for the next; None unless it was read by its number.
+    """
+
+    id: bytes
+    sent: float
+    body: Any
+    group: Any = None
+    origin: bytes | None = None
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some messages of one receiver, in the order of their ids.
+
+    Attributes:
+        messages: they.
+        position: where to go on: the id of the last one, or what was given when there is none.
+        more: whether there were more when this was read.
+        missed: whether messages behind the position given have been removed before they could be read here.
+    """
+
+    messages: tuple[Message, ...]
+    position: bytes
+    more: bool
+    missed: bool
+
+
+def encode_message(body: Any) -> bytes:
+    """A message that is sent now, as stored; raises `InvalidData` or `TooLarge`."""
+    return (
+        _DIRECT + codec.encode(machine.time_ns() // 1_000_000) + codec.encode_value(body, MAX_MESSAGE_BYTES)
+    )
+
+
+def by_group(stored: bytes, group: bytes, origin: bytes) -> bytes:
+    """The message to an encoded group, as it is stored for a member; its body is not looked at."""
+    return _BY_GROUP + stored[1:] + group + codec.encode(origin)
+
+
+def decode_message(row: KeyValue, number: int | None = None) -> Message:
+    """The message in a row; raises `CorruptData`."""
+    parts = codec.decode(row.value)
+    if not isinstance(parts, list) or len(parts) not in (2, 4) or type(parts[0]) is not int:
+        raise CorruptData(f"a message is not one that cq wrote: {row.value[:40]!r}")
+    sent, body = parts[0] / 1000, parts[1]
+    if len(parts) == 2:
+        return Message(id_of(row.key), sent, body, number=number)
+    group, origin = as_name(parts[2]), parts[3]
+    if type(origin) is not bytes or len(origin) != ID_BYTES:
+        raise CorruptData(f"a message is not one that cq wrote: {row.value[:40]!r}")
+    return Message(id_of(row.key), sent, body, group, origin, number)
+
+
+def put_messages(
+    tr: Transaction, config: FeedConfig, keys: FeedKeys, receiver: bytes, stored: Iterable[bytes]
+) -> list[bytes]:
+    """Write messages behind all that an encoded receiver has, in this order; blind. Returns the ends of their ids."""
+    counters = []
+    for value in stored:
+        counter = next_counter()
+        tr.set_versionstamped_key(keys.new_message(receiver, counter), value)
+        counters.append(counter.to_bytes(8, "big"))
+    if not counters:
+        return []
+    tr.set_versionstamped_value(keys.latest(receiver), INCOMPLETE_VERSIONSTAMP)
+    if config.numbers:
+        tr.set_versionstamped_value(keys.unnumbered(receiver), INCOMPLETE_VERSIONSTAMP)
+        tr.set_versionstamped_value(keys.numbering(bucket_of(receiver)), INCOMPLETE_VERSIONSTAMP)
+    return counters
+
+
+def next_counter() -> int:
+    """What keeps several writes of one transaction apart and in order."""
+    return next(_counter)
+
+
+def take(rows: Iterable[KeyValue], limit: int, most_bytes: int = PAGE_BYTES) -> tuple[list[KeyValue], bool]:
+    """The first rows, at most so many and about so many bytes, but one; and whether there are more.
+
+    Of a range read, what is not taken is not fetched: ask it for one row more than the limit.
+    """
+    taken: list[KeyValue] = []
+    size = 0
+    for row in islice(rows, limit + 1):
+        if len(taken) == limit or (taken and size + len(row.value) > most_bytes):
+            return taken, True
+        taken.append(row)
+        size += len(row.value)
+    return taken, False

@@ -1,0 +1,270 @@
+"""Feeds as applications use them: appends, reads, positions, waiting."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cq
+from cq.feedkeys import FeedKeys, encode_name
+from cq.keys import prefix_end
+from cq.observers.feed import MAX_MESSAGE_BYTES, Feed, Page
+from cq.store.api import error_code
+from cq.store.transact import transact
+
+
+@pytest.fixture
+def feed(db: Any, name: str) -> Feed:
+    made = Feed(name)
+    made.configure(db)
+    return made
+
+
+def append(db: Any, feed: Feed, receiver: Any, *messages: Any) -> None:
+    for message in messages:
+        transact(db, lambda tr: feed.append(tr, receiver, message))  # noqa: B023
+
+
+def read(db: Any, feed: Feed, receiver: Any, after: bytes = b"", limit: int = 100) -> Page:
+    return transact(db, lambda tr: feed.read(tr.snapshot, receiver, after, limit))
+
+
+def bodies(page: Page) -> list[Any]:
+    return [message.body for message in page.messages]
+
+
+def test_messages_are_read_in_commit_order_from_a_position(db: Any, feed: Feed) -> None:
+    append(db, feed, "ann", "one", "two", "three", "four", "five")
+
+    first = read(db, feed, "ann", limit=2)
+    second = read(db, feed, "ann", first.position, limit=3)
+
+    assert (bodies(first), first.more) == (["one", "two"], True)
+    assert (bodies(second), second.more) == (["three", "four", "five"], False)
+    assert read(db, feed, "ann", second.position) == Page((), second.position, False, False)
+    ids = [message.id for message in (*first.messages, *second.messages)]
+    assert ids == sorted(set(ids))
+
+
+def test_messages_of_one_transaction_are_in_the_order_of_their_appends(db: Any, feed: Feed) -> None:
+    def send(tr: Any) -> None:
+        feed.append_many(tr, "ann", [1, 2])
+        feed.append(tr, "bob", "else")
+        feed.append(tr, "ann", 3)
+
+    transact(db, send)
+
+    assert bodies(read(db, feed, "ann")) == [1, 2, 3]
+    assert bodies(read(db, feed, "bob")) == ["else"]
+
+
+def test_appends_and_readers_conflict_with_nobody(db: Any, feed: Feed) -> None:
+    trs = [db.create_transaction() for _ in range(3)]
+    for number, tr in enumerate(trs):
+        tr.get_read_version().wait()
+        feed.append(tr, "ann", number)
+    reader = db.create_transaction()
+    assert bodies(feed.read(reader.snapshot, "ann")) == []
+    feed.advance(reader, "ann", "phone", b"\x01" * 18)
+
+    for tr in [*reversed(trs), reader]:
+        tr.commit().wait()
+
+    assert bodies(read(db, feed, "ann")) == [2, 1, 0]
+
+
+def test_what_commits_late_is_never_missed(db: Any, feed: Feed) -> None:
+    """A sequence would have given the first transaction the lower number, and the reader would be past it."""
+    late = db.create_transaction()
+    late.get_read_version().wait()
+    feed.append(late, "ann", "begun first")
+    append(db, feed, "ann", "committed first")
+    seen = read(db, feed, "ann")
+    late.commit().wait()
+
+    assert bodies(seen) == ["committed first"]
+    assert bodies(read(db, feed, "ann", seen.position)) == ["begun first"]
+
+
+def test_an_append_tells_the_id_that_the_message_gets(db: Any, feed: Feed) -> None:
+    tr = db.create_transaction()
+    end = feed.append(tr, "ann", "hello")
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+
+    assert read(db, feed, "ann").position == stamp.value + end
+    assert transact(db, lambda tr: feed.latest(tr, "ann")) == stamp.value + end
+
+
+NAMES = st.recursive(
+    st.one_of(st.text(max_size=4), st.integers(-300, 300), st.binary(max_size=3)),
+    lambda inner: st.lists(inner, min_size=1, max_size=2).map(tuple),
+    max_leaves=3,
+)
+
+
+@given(names=st.lists(NAMES, unique_by=lambda name: encode_name("receiver", name), max_size=8))
+def test_keys_of_one_name_are_never_among_those_of_another(names: list[Any]) -> None:
+    keys = FeedKeys("feed")
+    for name in names:
+        encoded = encode_name("receiver", name)
+        begin, end = keys.messages(encoded)
+        others = (encode_name("receiver", other) for other in names)
+        inside = [each for each in others if begin <= keys.message(each, b"\x80" * 18) < end]
+        assert inside == [encoded]
+
+
+@pytest.mark.parametrize(
+    ("receiver", "message", "error"),
+    [
+        (None, "x", cq.InvalidData),
+        (True, "x", cq.InvalidData),
+        ((), "x", cq.InvalidData),
+        ("x" * 1_001, "x", cq.TooLarge),
+        ("ann", "x" * MAX_MESSAGE_BYTES, cq.TooLarge),
+        ("ann", object(), cq.InvalidData),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_first_write(
+    db: Any, feed: Feed, receiver: Any, message: Any, error: type[Exception]
+) -> None:
+    tr = db.create_transaction()
+    with pytest.raises(error):
+        feed.append_many(tr, receiver, ["fits", message])
+    tr.commit().wait()
+
+    begin = FeedKeys(feed.name).prefix + b"m"
+    assert transact(db, lambda tr: tr.get_range(begin, prefix_end(begin)).to_list()) == []
+
+
+def test_the_largest_message_and_any_cbor_come_back(db: Any, feed: Feed) -> None:
+    largest = "x" * (MAX_MESSAGE_BYTES - 5)
+    append(db, feed, "ann", largest, {"to": [1, 2.5, None]}, None)
+
+    assert bodies(read(db, feed, "ann")) == [largest, {"to": [1, 2.5, None]}, None]
+
+
+def test_a_position_is_a_terminals_own_and_never_goes_back(db: Any, feed: Feed) -> None:
+    append(db, feed, "ann", "one", "two")
+    first, second = (message.id for message in read(db, feed, "ann").messages)
+
+    for position in (first, second, first, b""):
+        transact(db, lambda tr: feed.advance(tr, "ann", "phone", position))  # noqa: B023
+
+    assert transact(db, lambda tr: feed.position(tr, "ann", "phone")) == second
+    assert transact(db, lambda tr: feed.position(tr, "ann", "tablet")) == b""
+    with pytest.raises(cq.InvalidData, match="id of a message"):
+        transact(db, lambda tr: feed.advance(tr, "ann", "phone", b"no id"))
+
+
+def test_two_processes_of_one_terminal_do_not_both_go_on(db: Any, feed: Feed) -> None:
+    append(db, feed, "ann", "once")
+    trs = [db.create_transaction() for _ in range(2)]
+    for number, tr in enumerate(trs):
+        page = feed.read(tr.snapshot, "ann", feed.position(tr, "ann", "phone"))
+        tr.set(b"printed by", str(number).encode())
+        feed.advance(tr, "ann", "phone", page.position)
+    trs[0].commit().wait()
+
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each store has its own FDBError
+        trs[1].commit().wait()
+    assert error_code(raised.value) == 1020
+
+
+def test_waiting_ends_with_the_append(db: Any, feed: Feed) -> None:
+    append(db, feed, "ann", "old")
+    position = read(db, feed, "ann").position
+    found: list[Page] = []
+    waiting = threading.Thread(target=lambda: found.append(feed.wait(db, "ann", position, timeout=30)))
+    waiting.start()
+    append(db, feed, "bob", "for another")
+    append(db, feed, "ann", "new")
+    waiting.join()
+
+    assert bodies(found[0]) == ["new"]
+    assert bodies(feed.wait(db, "ann", timeout=0)) == ["old", "new"]
+    assert bodies(feed.wait(db, "nobody", timeout=0)) == []
+
+
+def test_waiting_sees_the_rest_of_a_transaction(db: Any, feed: Feed) -> None:
+    transact(db, lambda tr: feed.append_many(tr, "ann", [1, 2]))
+    first = feed.wait(db, "ann", limit=1)
+
+    assert bodies(feed.wait(db, "ann", first.position, timeout=0)) == [2]
+    last = read(db, feed, "ann").position
+    assert feed.wait(db, "ann", last, timeout=0) == Page((), last, False, False)
+
+
+def test_reading_what_the_transaction_has_appended_says_what_to_do(db: Any, feed: Feed) -> None:
+    tr = db.create_transaction()
+    feed.append(tr, "ann", "x")
+    with pytest.raises(cq.PendingUnreadable, match="read first"):
+        feed.read(tr, "ann")
+
+
+def test_a_feed_must_be_configured(db: Any, name: str) -> None:
+    feed = Feed(name)
+    for use in (
+        lambda tr: feed.append(tr, "ann", 1),
+        lambda tr: feed.read(tr, "ann"),
+        lambda tr: feed.join(tr, "g", "ann"),
+        lambda tr: feed.append_to_group(tr, "g", 1),
+        lambda tr: feed.position(tr, "ann", 1),
+    ):
+        with pytest.raises(cq.FeedNotConfigured, match="cq feed configure"):
+            transact(db, use)
+    with pytest.raises(cq.FeedNotConfigured):
+        feed.delete(db)
+
+
+def test_settings_stay_unless_they_are_given(db: Any, feed: Feed) -> None:
+    assert feed.configure(db, keep_seconds=60).keep_seconds == 60
+    assert feed.configure(db) == feed.configure(db, numbers=False)
+    assert feed.configure(db).keep_seconds == 60
+    assert feed.configure(db, keep_seconds=0).keep_seconds is None
+    with pytest.raises(cq.InvalidConfiguration, match="for good"):
+        feed.configure(db, numbers=True)
+    with pytest.raises(cq.InvalidConfiguration, match="gives no numbers"):
+        feed.configure(db, keep_last=5)
+    with pytest.raises(cq.InvalidConfiguration, match="gives no numbers"):
+        transact(db, lambda tr: feed.read_numbered(tr, "ann"))
+    for seconds in (-1, float("nan"), float("inf")):
+        with pytest.raises(cq.InvalidConfiguration, match="for some time"):
+            feed.configure(db, keep_seconds=seconds)
+
+
+def test_no_append_commits_to_a_feed_that_was_deleted(db: Any, feed: Feed) -> None:
+    append(db, feed, "ann", "x")
+    late = db.create_transaction()
+    feed.append(late, "ann", "late")
+    feed.delete(db)
+
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each store has its own FDBError
+        late.commit().wait()
+
+    assert error_code(raised.value) == 1020
+    prefix = feed.keys.prefix
+    assert transact(db, lambda tr: tr.get_range(prefix, prefix_end(prefix)).to_list()) == []
+
+
+def test_members_are_those_who_have_joined_last(db: Any, feed: Feed) -> None:
+    def change(tr: Any) -> None:
+        for user in ("ann", "bob", "cid"):
+            feed.join(tr, "g", user)
+        feed.leave(tr, "g", "bob")
+        feed.join(tr, "other", "dan")
+
+    transact(db, change)
+    members = transact(db, lambda tr: feed.members(tr, "g"))
+
+    assert sorted(members) == ["ann", "cid"]
+    assert transact(db, lambda tr: feed.members(tr, "g", after=members[0])) == members[1:]
+    assert transact(db, lambda tr: feed.members(tr, "g", limit=1)) == members[:1]
+    assert transact(db, lambda tr: [feed.is_member(tr, "g", user) for user in ("ann", "bob")]) == [
+        True,
+        False,
+    ]
