@@ -17,6 +17,7 @@ import typer
 from cq.cli.options import AppPath, Json, Store, load_app, open_store, opened
 from cq.cli.output import note, print_json
 from cq.config import read_config
+from cq.observers.feedconfig import is_feed
 from cq.observers.logs import log_to_stderr
 from cq.observers.membership import ROLES
 from cq.observers.metrics import Address, serve
@@ -113,7 +114,8 @@ def worker(
         measure=address is not None,
     )
     exporters = app.exporters if app else {}
-    db.transact(lambda tr: [read_config(tr.snapshot, name) for name in runner.names if name not in exporters])
+    others = db.transact(lambda tr: [name for name in runner.names if not is_feed(tr.snapshot, name)])
+    db.transact(lambda tr: [read_config(tr.snapshot, name) for name in others if name not in exporters])
     if processes > 1:
         opened.close()
         say(f"cq worker: {processes} processes, ^C stops")

@@ -28,8 +28,8 @@ from cq.observers.telemetry import emit
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, seconds_since
 from cq.store.transact import transact, transact_versioned
 
-ROLES: Final = ("combine", "export", "publish")
-"""What workers do: passes over buckets, exports, and publishing clouds."""
+ROLES: Final = ("combine", "export", "publish", "deliver")
+"""What workers do: passes over buckets, exports, publishing clouds, and what feeds need."""
 MEASURE: Final = "measure"
 """What workers with metrics do besides: measuring what waits, also in queues that nobody can work on."""
 LIMIT: Final = "limit"
@@ -167,6 +167,8 @@ class Member:
         lacking = self.report.lacking
         match share.role:
             case "measure":
+                return share.role in self.roles
+            case "deliver":  # a feed has nothing to do with a queue of its name
                 return share.role in self.roles
             case "limit":
                 return "combine" in self.roles

@@ -13,6 +13,7 @@ from cq.config import Flags, queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, check_settings
+from cq.observers.feedconfig import is_feed
 from cq.reporting import describe
 from cq.reshaping import finish_rebucket
 from cq.rows import notified
@@ -36,8 +37,8 @@ def find_queues(
     """The queues of these names, or all, and a watch on every change of any queue's configuration.
 
     Observers that have been told of all values meanwhile are switched to. If it is strict, this raises
-    `QueueNotConfigured` for a name given that is neither a queue's nor that of an exporter of the application; else
-    that is its problem.
+    `QueueNotConfigured` for a name given that is neither a queue's, nor a feed's, nor that of an exporter of the
+    application; else that is its problem.
     """
     found, watch = transact(db, lambda tr: _read(tr, app, names, is_strict))
     for name, each in found.items():
@@ -56,7 +57,7 @@ def _read(tr: Transaction, app: App, names: Sequence[str], is_strict: bool) -> t
         try:
             found[name] = _find(tr, app, name)
         except QueueNotConfigured as error:
-            if name in app.exporters:
+            if name in app.exporters or is_feed(tr.snapshot, name):
                 continue
             if is_strict and name in names:
                 raise

@@ -18,6 +18,7 @@ from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
 from cq.observers.exports import exporter_tasks
 from cq.observers.exportspec import EXPORTERS
+from cq.observers.feeds import ROLE, FeedJobs
 from cq.observers.jobs import Job, Task
 from cq.observers.measuring import Idle, MeasureTask
 from cq.observers.membership import EXPORTER, LIMIT, MEASURE, Share
@@ -78,13 +79,15 @@ class Work:
         self._totals, self._limits = totals, limits
         self._open: dict[str, OpenQueue] = {}
         self._beside: dict[Share, Job] = {}
+        self._feeds = FeedJobs(db, names) if ROLE in roles else None
         self._is_loaded = False
         self._idle = Idle()
 
     @property
     def jobs(self) -> list[Job]:
-        """All jobs of all queues."""
-        return [*(job for queue in self._open.values() for job in queue.jobs), *self._beside.values()]
+        """All jobs of all queues and feeds."""
+        queues = (job for queue in self._open.values() for job in queue.jobs)
+        return [*queues, *self._beside.values(), *self._of_feeds]
 
     @property
     def combines(self) -> bool:
@@ -105,7 +108,11 @@ class Work:
     @property
     def others(self) -> list[Job]:
         """All jobs that are not of buckets to combine."""
-        return [job for queue in self._open.values() for job in queue.others]
+        return [*(job for queue in self._open.values() for job in queue.others), *self._of_feeds]
+
+    @property
+    def _of_feeds(self) -> list[Job]:
+        return [] if self._feeds is None else self._feeds.jobs
 
     def take_out(self) -> None:
         """Take out of the queues that it works on what has left their windows: what a drain begins with."""
@@ -137,13 +144,16 @@ class Work:
         return min((until - machine.time() for until in ends if until is not None), default=math.inf)
 
     def load(self) -> tuple[list[Job], Void]:
-        """Find out which queues there are; returns the jobs that are no more, and a watch on any change of that.
+        """Find out which queues and feeds there are.
+
+        Returns the jobs that are no more, and a watch on any change of that.
 
         Raises `QueueNotConfigured` for a name that was asked for, and the store's `FDBError`.
         """
         found, watch = find_queues(self._db, self._app, self._names, is_strict=not self._is_loaded)
         try:
             opened = self._all_opened(found)
+            gone = [] if self._feeds is None else self._feeds.load()
         except BaseException:
             watch.cancel()
             raise
@@ -154,7 +164,8 @@ class Work:
         for name, queue in self._open.items():
             for job in queue.jobs:
                 job.weight = found[name].flags.priority if name in found else 1.0
-        return [*(job for queue in closed for job in queue.jobs), *self._put_beside(found)], watch
+        gone += [job for queue in closed for job in queue.jobs]
+        return [*gone, *self._put_beside(found)], watch
 
     def _all_opened(self, found: Mapping[str, Found]) -> dict[str, OpenQueue]:
         """The queues to work on from now on, those that stay as they are included; nothing is changed if it raises."""

@@ -54,7 +54,11 @@ def test_a_worker_that_lives_says_what_it_does(db: Any, name: str) -> None:
         told.wait_for(a=1, b=1)
         seen = seen_when(db, name, lambda seen: seen.activity[name].updates == 2)
         (worker,) = (each for each in seen.workers if each.queues == [name])
-        assert (worker.alive, worker.buckets, worker.roles) == (True, 4, ["combine", "export", "publish"])
+        assert (worker.alive, worker.buckets, worker.roles) == (
+            True,
+            4,
+            ["combine", "deliver", "export", "publish"],
+        )
         assert worker.passes == seen.activity[name].passes > 0
         assert seen.activity[name].workers == 1
         assert not any(name in line for line in remarks(seen))

@@ -1,0 +1,145 @@
+"""Writes the messages of groups to their members: each exactly once, in bounded transactions, in commit order.
+
+Some of a group's first messages are delivered together: a step goes on through the members from where the last one
+has stopped, in the transaction that writes to them, and really reads that place, so of two steps for one group only
+one commits. Once all members have them the messages are cleared, and the next ones follow. Whoever joins or leaves
+meanwhile is told of by events with versionstamps of their own, and so counts for later messages only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cq import codec
+from cq.feedkeys import BUCKETS, Range, id_of
+from cq.keys import after
+from cq.observers.feedconfig import FeedConfig
+from cq.observers.feedrows import by_group, put_messages, take
+from cq.observers.feedturns import Turns
+from cq.observers.groups import Event, by_user, clear_outdated, is_member
+from cq.observers.jobs import Task
+from cq.store.api import Database, KeyValue, Transaction
+from cq.store.api import Range as Rows
+
+MESSAGES: Final = 50
+"""How many messages of a group are delivered together at most."""
+WRITES: Final = 500
+"""About how many messages a step writes to members at most, of all groups together."""
+BYTES: Final = 300_000
+"""About how many bytes a step writes at most."""
+_TOGETHER_BYTES: Final = 50_000
+_WRITE_BYTES: Final = 300  # of what a write takes beside its message
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """How far a group's messages are delivered.
+
+    Attributes:
+        until: the id of the last of those that are delivered together; empty when none are yet.
+        place: the encoded user behind which to go on; empty for the first.
+    """
+
+    until: bytes = b""
+    place: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """As stored."""
+        return codec.encode([self.until, self.place])
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> _Delivery:
+        """The inverse; raises `CorruptData`."""
+        return cls() if data is None else cls(*codec.decode_list(data, (bytes, bytes), "a delivery"))
+
+
+class Delivering(Turns):
+    """The messages to a bucket of groups."""
+
+    most = 8
+
+    def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
+        super().__init__(db, config, bucket)
+        self.notification = self.keys.delivering(bucket)
+
+    def __str__(self) -> str:
+        return f"messages to groups of feed {self.config.name!r}, bucket {self.bucket}"
+
+    def noted(self) -> Range:
+        return self.keys.all_undelivered(self.bucket)
+
+    def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
+        """Deliver a part of the first messages of each of these groups."""
+        stored = [tr.get(self.keys.delivery(group)) for group in names]
+        deliveries = [_Delivery.from_bytes(each.value) for each in stored]
+        logs = [self._messages(tr, *each) for each in zip(names, deliveries, strict=True)]
+        events = [
+            tr.snapshot.get_range(*self.keys.events(group, delivery.place))
+            for group, delivery in zip(names, deliveries, strict=True)
+        ]
+        left = set()
+        for group, delivery, log, found in zip(names, deliveries, logs, events, strict=True):
+            rows, more = take(log, MESSAGES, _TOGETHER_BYTES) if not delivery.until else (list(log), True)
+            if not rows:
+                continue
+            users = by_user(self.keys, group, found)
+            place = self._deliver(tr, group, rows, users, _Budget.of(len(names)))
+            if place is None:
+                tr.clear_range(rows[0].key, after(rows[-1].key))
+                tr.clear(self.keys.delivery(group))
+            else:
+                tr.set(self.keys.delivery(group), _Delivery(id_of(rows[-1].key), place).to_bytes())
+            if more or place is not None:
+                left.add(group)
+        return left
+
+    def _messages(self, tr: Transaction, group: bytes, delivery: _Delivery) -> Rows:
+        """The messages that are being delivered together, or the first ones, one more than may be."""
+        begin, end = self.keys.group_messages(group)
+        if delivery.until:
+            return tr.snapshot.get_range(begin, after(begin + delivery.until))
+        return tr.snapshot.get_range(begin, end, limit=MESSAGES + 1)
+
+    def _deliver(
+        self,
+        tr: Transaction,
+        group: bytes,
+        rows: Sequence[KeyValue],
+        users: Iterable[tuple[bytes, list[Event]]],
+        budget: _Budget,
+    ) -> bytes | None:
+        """Write these messages to the next users who were members; returns the last one if there may be others."""
+        messages = [(id_of(row.key), by_group(row.value, group, id_of(row.key))) for row in rows]
+        for user, events in users:
+            stored = [message for id_, message in messages if is_member(events, id_)]
+            put_messages(tr, self.config, self.keys, user, stored)
+            clear_outdated(tr, self.keys, group, user, events, messages[0][0])
+            if budget.spend(stored):
+                return user
+        return None
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What a step may still write for one group."""
+
+    writes: int
+    size: int
+
+    @classmethod
+    def of(cls, groups: int) -> _Budget:
+        """The share of one of so many groups."""
+        return cls(WRITES // groups, BYTES // groups)
+
+    def spend(self, messages: Sequence[bytes]) -> bool:
+        """A user has got these, or none, which takes a look, too; whether it is spent."""
+        self.writes -= max(1, len(messages))
+        self.size -= sum(map(len, messages)) + _WRITE_BYTES * len(messages)
+        return self.writes <= 0 or self.size <= 0
+
+
+def delivering_tasks(db: Database, config: FeedConfig) -> list[Task]:
+    """The tasks of a worker for the groups of a feed."""
+    return [Delivering(db, config, bucket) for bucket in range(BUCKETS)]

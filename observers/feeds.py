@@ -1,0 +1,89 @@
+"""The feeds of a store: which there are, what waits in them, and what workers do for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from cq.errors import CorruptData, FeedNotConfigured
+from cq.feedkeys import BUCKETS, FeedKeys
+from cq.observers.delivering import delivering_tasks
+from cq.observers.feedconfig import FeedConfig, feed_names, read_feed_config
+from cq.observers.feedtrimming import trimming_tasks
+from cq.observers.jobs import Job, Task
+from cq.observers.membership import Share
+from cq.observers.numbering import numbering_tasks
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+ROLE: Final = "deliver"
+"""What workers do for feeds."""
+MOST_COUNTED: Final = 1_000
+"""Up to how many receivers or groups that wait are counted, for each bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStatus:
+    """A feed, and what waits in it.
+
+    Attributes:
+        config: its configuration.
+        to_number: how many receivers have messages without numbers.
+        to_deliver: how many groups have messages to deliver.
+    """
+
+    config: FeedConfig
+    to_number: int
+    to_deliver: int
+
+
+def read_status(tr: TransactionRead, name: str) -> FeedStatus:
+    """How a feed is; raises `FeedNotConfigured`."""
+    config, keys = read_feed_config(tr, name), FeedKeys(name)
+    counted = [
+        [tr.get_range(*bounds(bucket), limit=MOST_COUNTED) for bucket in range(BUCKETS)]
+        for bounds in (keys.all_unnumbered, keys.all_undelivered)
+    ]
+    to_number, to_deliver = (sum(len(rows.to_list()) for rows in ranges) for ranges in counted)
+    return FeedStatus(config, to_number, to_deliver)
+
+
+class FeedJobs:
+    """The jobs of a worker for the feeds that there are.
+
+    Args:
+        db: a database of either store.
+        names: of feeds and queues to work on; none for all.
+    """
+
+    def __init__(self, db: Database, names: Sequence[str]) -> None:
+        self._db, self._names = db, names
+        self._open: dict[FeedConfig, list[Job]] = {}
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All of them; those of groups before those of numbers, which they make work for."""
+        return [job for jobs in self._open.values() for job in jobs]
+
+    def load(self) -> list[Job]:
+        """Find out which feeds there are, and how they are configured; returns the jobs that are no more."""
+        found = transact(self._db, self._find)
+        gone = [job for config, jobs in self._open.items() if config not in found for job in jobs]
+        self._open = {config: self._open.get(config) or self._made(config) for config in found}
+        return gone
+
+    def _find(self, tr: Transaction) -> list[FeedConfig]:
+        found = []
+        for name in feed_names(tr.snapshot):
+            # What cannot be read is left alone; whoever uses it is told.
+            with suppress(FeedNotConfigured, CorruptData):
+                if not self._names or name in self._names:
+                    found.append(read_feed_config(tr.snapshot, name))
+        return found
+
+    def _made(self, config: FeedConfig) -> list[Job]:
+        makers = (delivering_tasks, numbering_tasks, trimming_tasks)
+        tasks: list[Task] = [task for make in makers for task in make(self._db, config)]
+        return [Job(task, Share(ROLE, config.name, number)) for number, task in enumerate(tasks)]

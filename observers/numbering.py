@@ -1,0 +1,63 @@
+"""Gives the messages of a feed numbers: 1, 2, 3 ... for each receiver, without a gap, in the order of ids.
+
+A step really reads how far each of its receivers is, so of two steps for one receiver only one commits. What it reads
+behind that it reads at one version, and all that is committed later has greater ids: no message ever comes to stand
+before one that has its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from cq.feedkeys import BUCKETS, Range, id_of, mark, split_mark
+from cq.observers.feedconfig import FeedConfig
+from cq.observers.feedrows import take
+from cq.observers.feedturns import Turns
+from cq.observers.jobs import Task
+from cq.store.api import Database, Transaction
+
+MESSAGES: Final = 1_000
+"""How many messages a step numbers at most."""
+_RECEIVER_BYTES: Final = 100_000  # of messages that a step reads of one receiver
+
+
+class Numbering(Turns):
+    """The numbers for a bucket of receivers."""
+
+    most = 32
+
+    def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
+        super().__init__(db, config, bucket)
+        self.notification = self.keys.numbering(bucket)
+
+    def __str__(self) -> str:
+        return f"numbers of feed {self.config.name!r}, bucket {self.bucket}"
+
+    def noted(self) -> Range:
+        return self.keys.all_unnumbered(self.bucket)
+
+    def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
+        """Number the next messages of each of these receivers."""
+        limit = MESSAGES // len(names)
+        stored = [tr.get(self.keys.numbered(receiver)) for receiver in names]
+        marks = [split_mark(each.value) for each in stored]
+        ranges = [
+            tr.snapshot.get_range(*self.keys.messages(receiver, last), limit=limit + 1)
+            for receiver, (last, _) in zip(names, marks, strict=True)
+        ]
+        left = set()
+        for receiver, (_, number), found in zip(names, marks, ranges, strict=True):
+            rows, more = take(found, limit, _RECEIVER_BYTES)
+            for at, row in enumerate(rows, number + 1):
+                tr.set(self.keys.number(receiver, at), id_of(row.key))
+            if rows:
+                tr.set(self.keys.numbered(receiver), mark(id_of(rows[-1].key), number + len(rows)))
+            if more:
+                left.add(receiver)
+        return left
+
+
+def numbering_tasks(db: Database, config: FeedConfig) -> list[Task]:
+    """The tasks of a worker for a feed that gives numbers."""
+    return [Numbering(db, config, bucket) for bucket in range(BUCKETS)] if config.numbers else []

@@ -1,0 +1,395 @@
+"""What workers do for feeds: messages of groups reach their members, messages get numbers, old ones are removed."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cq
+from cq.feedkeys import BUCKETS, bucket_of, encode_name
+from cq.observers import delivering, feedtrimming, numbering
+from cq.observers.delivering import Delivering, delivering_tasks
+from cq.observers.feed import Feed, Message
+from cq.observers.feeds import read_status
+from cq.observers.feedtrimming import FeedTrimming
+from cq.observers.jobs import Task
+from cq.observers.numbering import Numbering, numbering_tasks
+from cq.observers.runner import DONE
+from cq.observers.worker import Worker
+from cq.store.api import error_code
+from cq.store.transact import transact
+
+USERS = ("ann", "bob", "cid", "dan")
+
+
+def append(db: Any, feed: Feed, receiver: Any, *messages: Any) -> None:
+    for message in messages:
+        transact(db, lambda tr: feed.append(tr, receiver, message))  # noqa: B023
+
+
+def messages_of(db: Any, feed: Feed, receiver: Any) -> list[Message]:
+    return list(transact(db, lambda tr: feed.read(tr.snapshot, receiver, limit=10_000)).messages)
+
+
+def numbered(db: Any, feed: Feed, receiver: Any) -> list[Message]:
+    return list(transact(db, lambda tr: feed.read_numbered(tr.snapshot, receiver, limit=10_000)).messages)
+
+
+def join(db: Any, feed: Feed, group: Any, users: Iterable[Any]) -> None:
+    def join_all(tr: Any) -> None:
+        for user in users:
+            feed.join(tr, group, user)
+
+    transact(db, join_all)
+
+
+def finish(tasks: Iterable[Task]) -> None:
+    """Run tasks until they have nothing to do."""
+    for task in tasks:
+        while task.run() != DONE:
+            pass
+
+
+def left(db: Any, feed: Feed) -> tuple[int, int]:
+    status = transact(db, lambda tr: read_status(tr, feed.name))
+    return status.to_number, status.to_deliver
+
+
+def conflict(first: Any, second: Any) -> None:
+    """The first of two transactions commits, the second cannot."""
+    first.commit().wait()
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each store has its own FDBError
+        second.commit().wait()
+    assert error_code(raised.value) == 1020
+
+
+# Numbers
+
+
+def test_messages_get_numbers_without_a_gap_in_the_order_of_ids(db: Any, name: str) -> None:
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True)
+    tasks = numbering_tasks(db, config)
+    for turn in range(3):
+        append(db, feed, "ann", *range(turn * 10, turn * 10 + 10))
+        append(db, feed, "bob", turn)
+        finish(tasks)
+
+    assert [(each.number, each.body) for each in numbered(db, feed, "ann")] == [
+        (at + 1, at) for at in range(30)
+    ]
+    assert [each.id for each in numbered(db, feed, "ann")] == [
+        each.id for each in messages_of(db, feed, "ann")
+    ]
+    assert [(each.number, each.body) for each in numbered(db, feed, "bob")] == [(1, 0), (2, 1), (3, 2)]
+    page = transact(db, lambda tr: feed.read_numbered(tr.snapshot, "ann", after=12, limit=2))
+    assert ([each.number for each in page.messages], page.more, page.missed) == ([13, 14], True, False)
+    assert left(db, feed) == (0, 0)
+
+
+@settings(max_examples=20)
+@given(
+    steps=st.lists(
+        st.one_of(st.tuples(st.sampled_from(USERS), st.integers(1, 9)), st.just(None)), max_size=30
+    )
+)
+def test_numbers_whatever_the_order_of_appends_and_steps(
+    steps: list[tuple[str, int] | None], tmp_path_factory: Any
+) -> None:
+    db: Any = cq.open(f"embedded:{tmp_path_factory.mktemp('numbers') / 'test.db'}")
+    feed = Feed("feed")
+    config = feed.configure(db, numbers=True)
+    sent: dict[str, list[int]] = defaultdict(list)
+    with patch.object(numbering, "MESSAGES", 4), patch.object(Numbering, "most", 2):
+        tasks = numbering_tasks(db, config)
+        for step in steps:
+            if step is None:
+                for task in tasks:
+                    task.run()
+            else:
+                receiver, number = step
+                sent[receiver] += range(len(sent[receiver]), len(sent[receiver]) + number)
+                transact(db, lambda tr: feed.append_many(tr, receiver, sent[receiver][-number:]))  # noqa: B023
+        finish(tasks)
+    for receiver, expected in sent.items():
+        found = numbered(db, feed, receiver)
+        assert [each.body for each in found] == expected
+        assert [each.number for each in found] == list(range(1, len(expected) + 1))
+    assert left(db, feed) == (0, 0)
+    db.close()
+
+
+def test_a_flooded_receiver_does_not_keep_others_from_their_numbers(db: Any, name: str) -> None:
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True)
+    bucket = bucket_of(encode_name("", "flooded"))
+    others = [user for user in range(100) if bucket_of(encode_name("", user)) == bucket]
+    transact(db, lambda tr: feed.append_many(tr, "flooded", range(3_000)))
+    for user in others:
+        append(db, feed, user, "one")
+
+    Numbering(db, config, bucket).run()
+
+    assert [len(numbered(db, feed, user)) for user in others] == [1] * len(others)
+    assert 0 < len(numbered(db, feed, "flooded")) < 1_000
+
+
+def test_two_steps_do_not_number_the_same_messages(db: Any, name: str) -> None:
+    feed = Feed(name)
+    task = Numbering(db, feed.configure(db, numbers=True), 0)
+    append(db, feed, "ann", "x")
+    trs = [db.create_transaction() for _ in range(2)]
+    for tr in trs:
+        task.serve(tr, [encode_name("", "ann")])
+
+    conflict(*trs)
+
+    assert [each.number for each in numbered(db, feed, "ann")] == [1]
+
+
+def test_a_message_that_comes_while_a_step_commits_is_not_forgotten(db: Any, name: str) -> None:
+    feed = Feed(name)
+    task = Numbering(db, feed.configure(db, numbers=True), bucket_of(encode_name("", "ann")))
+    append(db, feed, "ann", 1)
+    tr = db.create_transaction()
+    task._step(tr)
+    append(db, feed, "ann", 2)
+    tr.commit().wait()
+
+    assert left(db, feed) == (1, 0)
+    finish([task])
+    assert [each.number for each in numbered(db, feed, "ann")] == [1, 2]
+    assert left(db, feed) == (0, 0)
+
+
+# Groups
+
+
+def test_a_message_reaches_those_who_were_members_when_it_was_committed(db: Any, name: str) -> None:
+    feed = Feed(name)
+    tasks = delivering_tasks(db, feed.configure(db))
+
+    def found(tr: Any) -> None:
+        feed.append_to_group(tr, "g", "welcome")  # whoever joins in this transaction is a member as of it
+        feed.join(tr, "g", "ann")
+        feed.join(tr, "g", "bob")
+
+    transact(db, found)
+    transact(db, lambda tr: feed.append_to_group(tr, "g", "second"))
+    transact(db, lambda tr: feed.leave(tr, "g", "bob"))
+    transact(db, lambda tr: feed.join(tr, "g", "cid"))
+    transact(db, lambda tr: feed.append_to_group(tr, "g", "third"))
+    finish(tasks)
+
+    got = {user: messages_of(db, feed, user) for user in USERS}
+    assert {user: [each.body for each in each_] for user, each_ in got.items()} == {
+        "ann": ["welcome", "second", "third"],
+        "bob": ["welcome", "second"],
+        "cid": ["third"],
+        "dan": [],
+    }
+    assert {each.group for each in got["ann"]} == {"g"}
+    assert [each.origin for each in got["ann"]][:2] == [each.origin for each in got["bob"]]
+    assert left(db, feed) == (0, 0)
+    finish(tasks)
+    assert messages_of(db, feed, "ann") == got["ann"]
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.sampled_from(("join", "leave")), st.sampled_from(("g", "h")), st.sampled_from(USERS)),
+    st.tuples(st.just("send"), st.sampled_from(("g", "h")), st.just("")),
+    st.tuples(st.just("step"), st.just(""), st.just("")),
+)
+
+
+def commit(
+    db: Any, feed: Feed, operations: list[tuple[str, str, str]], number: int, members: dict[str, set[str]]
+) -> list[str]:
+    """Do these operations in one transaction; returns the groups that a message was sent to, once for each."""
+    tr = db.create_transaction()
+    for what, group, user in operations:
+        if what == "join":
+            feed.join(tr, group, user)
+            members[group].add(user)
+        elif what == "leave":
+            feed.leave(tr, group, user)
+            members[group].discard(user)
+        elif what == "send":
+            feed.append_to_group(tr, group, number)
+    tr.commit().wait()
+    return [group for what, group, _ in operations if what == "send"]
+
+
+@settings(max_examples=20)
+@given(transactions=st.lists(st.lists(OPERATIONS, min_size=1, max_size=3), max_size=25))
+def test_groups_whatever_the_order_of_events_messages_and_steps(
+    transactions: list[list[tuple[str, str, str]]], tmp_path_factory: Any
+) -> None:
+    db: Any = cq.open(f"embedded:{tmp_path_factory.mktemp('groups') / 'test.db'}")
+    feed = Feed("feed")
+    members: dict[str, set[str]] = {"g": set(), "h": set()}
+    expected: dict[tuple[str, str], list[int]] = defaultdict(list)
+    with patch.object(delivering, "WRITES", 2), patch.object(delivering, "MESSAGES", 2):
+        tasks = delivering_tasks(db, feed.configure(db))
+        for number, operations in enumerate(transactions):
+            sent = commit(db, feed, operations, number, members)
+            for group in sent:
+                for user in members[group]:
+                    expected[group, user].append(number)
+            for task in tasks if ("step", "", "") in operations else ():
+                task.run()
+        finish(tasks)
+    for user in USERS:
+        found = messages_of(db, feed, user)
+        for group in members:
+            assert [each.body for each in found if each.group == group] == expected[group, user]
+    assert left(db, feed) == (0, 0)
+    db.close()
+
+
+def test_a_large_group_gets_its_message_in_bounded_transactions_beside_others(db: Any, name: str) -> None:
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True)
+    users = range(1_300)
+    bucket = bucket_of(encode_name("", "large"))
+    small = next(group for group in range(1_000) if bucket_of(encode_name("", group)) == bucket)
+    join(db, feed, "large", users)
+    transact(db, lambda tr: feed.join(tr, small, "ann"))
+    transact(db, lambda tr: [feed.append_to_group(tr, group, "hello") for group in ("large", small)])
+    task = Delivering(db, config, bucket)
+    steps = 1
+    task.run()
+    assert len(messages_of(db, feed, "ann")) == 1
+    while task.run() != DONE:
+        steps += 1
+
+    assert steps > len(users) / delivering.WRITES
+    assert [len(messages_of(db, feed, user)) for user in users] == [1] * len(users)
+
+
+def test_two_steps_do_not_deliver_the_same_messages(db: Any, name: str) -> None:
+    feed = Feed(name)
+    task = Delivering(db, feed.configure(db), 0)
+    transact(db, lambda tr: feed.join(tr, "g", "ann"))
+    transact(db, lambda tr: feed.append_to_group(tr, "g", "x"))
+    trs = [db.create_transaction() for _ in range(2)]
+    for tr in trs:
+        task.serve(tr, [encode_name("", "g")])
+
+    conflict(*trs)
+
+    assert len(messages_of(db, feed, "ann")) == 1
+
+
+def test_events_that_no_message_asks_for_any_more_are_removed(db: Any, name: str) -> None:
+    feed = Feed(name)
+    tasks = delivering_tasks(db, feed.configure(db))
+    for _ in range(5):
+        join(db, feed, "g", USERS)
+        transact(db, lambda tr: feed.leave(tr, "g", "bob"))
+    transact(db, lambda tr: feed.append_to_group(tr, "g", "x"))
+    finish(tasks)
+
+    events = transact(db, lambda tr: tr.get_range(*feed.keys.events(encode_name("", "g"))).to_list())
+    assert len(events) == 3
+    assert transact(db, lambda tr: feed.members(tr, "g")) == ["ann", "cid", "dan"]
+
+
+# Retention
+
+
+def trimmed(db: Any, feed: Feed) -> None:
+    task = FeedTrimming(db, feed.configure(db))
+    while task.run() == 0.0:
+        pass
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_old_messages_are_removed_and_readers_are_told(db: Any, name: str, numbers: bool) -> None:
+    feed = Feed(name)
+    config = feed.configure(db, numbers=numbers, keep_seconds=1e-6)
+    append(db, feed, "ann", *range(5))
+    seen = messages_of(db, feed, "ann")
+    finish(numbering_tasks(db, config))
+    with patch.object(feedtrimming, "MESSAGES", 2):
+        while messages_of(db, feed, "ann"):  # until the store's clock has moved on
+            trimmed(db, feed)
+    feed.configure(db, keep_seconds=0)
+    append(db, feed, "ann", "new")
+    finish(numbering_tasks(db, config))
+
+    def read(after: bytes) -> tuple[list[Any], bool]:
+        page = transact(db, lambda tr: feed.read(tr, "ann", after))
+        return [each.body for each in page.messages], page.missed
+
+    assert read(b"") == (["new"], True)
+    assert read(seen[3].id) == (["new"], True)
+    assert read(seen[4].id) == (["new"], False)
+    if numbers:
+        assert [each.number for each in numbered(db, feed, "ann")] == [6]
+        keys = feed.keys.numbers_through(encode_name("", "ann"), 100)
+        assert len(transact(db, lambda tr: tr.get_range(*keys).to_list())) == 1
+
+
+def test_messages_without_a_number_are_kept_until_they_have_one(db: Any, name: str) -> None:
+    feed = Feed(name)
+    feed.configure(db, numbers=True, keep_seconds=1e-6)
+    append(db, feed, "ann", 1)
+    trimmed(db, feed)
+
+    assert len(messages_of(db, feed, "ann")) == 1
+
+
+def test_the_last_messages_of_each_receiver_are_kept(db: Any, name: str) -> None:
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True, keep_last=3)
+    append(db, feed, "ann", *range(10))
+    append(db, feed, "bob", *range(2))
+    finish(numbering_tasks(db, config))
+    trimmed(db, feed)
+
+    assert [(each.number, each.body) for each in numbered(db, feed, "ann")] == [(8, 7), (9, 8), (10, 9)]
+    assert [each.body for each in messages_of(db, feed, "ann")] == [7, 8, 9]
+    assert len(messages_of(db, feed, "bob")) == 2
+    missed = transact(db, lambda tr: [feed.read_numbered(tr, "ann", after=at).missed for at in (6, 7, 10)])
+    assert missed == [True, False, False]
+
+
+# Workers
+
+
+def test_a_worker_finds_feeds_by_itself(db: Any, name: str) -> None:
+    worker = Worker(db, beat_seconds=0.5)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    feed = Feed(name)
+    feed.configure(db, numbers=True)
+    transact(db, lambda tr: feed.join(tr, "g", "ann"))
+    transact(db, lambda tr: feed.append_to_group(tr, "g", "hello"))
+    page = feed.wait(db, "ann", timeout=30)
+    worker.stop()
+    running.join()
+
+    assert [each.body for each in page.messages] == ["hello"]
+
+
+def test_a_drain_of_a_feed_by_its_name_delivers_and_numbers_all(db: Any, name: str) -> None:
+    feed = Feed(name)
+    feed.configure(db, numbers=True)
+    for group in range(2 * BUCKETS):
+        join(db, feed, group, ["ann"])
+    transact(db, lambda tr: [feed.append_to_group(tr, group, "x") for group in range(2 * BUCKETS)])
+
+    Worker(db, queues=[name]).drain()
+
+    assert len(numbered(db, feed, "ann")) == 2 * BUCKETS
+    assert left(db, feed) == (0, 0)
+    with pytest.raises(cq.QueueNotConfigured):
+        Worker(db, queues=[f"{name}-other"]).drain()
