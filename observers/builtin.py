@@ -10,18 +10,22 @@ from cq.changes import ObserverFunction, ObserverSpec
 from cq.config import ObserverConfig, QueueConfig
 from cq.configuring import put_observer
 from cq.errors import InvalidConfiguration
-from cq.observers import export, forward, top
+from cq.observers import export, feedobserver, forward, top
 from cq.observers.exports import export_spec, export_tasks
+from cq.observers.feedconfig import read_feed_config
+from cq.observers.feedobserver import feed_spec
 from cq.observers.forwardspec import forward_spec
 from cq.observers.jobs import Task
 from cq.observers.membership import ROLES
 from cq.observers.publisher import publishers
 from cq.store.api import Database
+from cq.store.transact import transact
 
 FACTORIES: Final[Mapping[str, Factory]] = {
     "top": top.observer,
     "export": export.observer,
     "forward": forward.observer,
+    "feed": feedobserver.observer,
 }
 """{kind: what makes the observer's function}."""
 
@@ -58,6 +62,7 @@ CHECKED: Final[Mapping[str, Factory]] = {
     "top": _checked("top", _top),
     "export": _checked("export", export_spec),
     "forward": _checked("forward", forward_spec),
+    "feed": _checked("feed", feed_spec),
 }
 """`FACTORIES` that raise `InvalidConfiguration` for settings that this process has not made itself."""
 
@@ -72,9 +77,11 @@ def check_settings(config: QueueConfig) -> None:
 def put_built_in(db: Database, config: QueueConfig, observer: ObserverSpec) -> QueueConfig:
     """`cq.put_observer` for one of these kinds, after a look at whether it suits the queue.
 
-    Raises `InvalidConfiguration` when it does not: a top of values that are no numbers, say.
+    Raises `InvalidConfiguration` when it does not: a top of values that are no numbers, a feed that is not there.
     """
     FACTORIES[observer.name](config, observer.settings, 0)
+    if observer.name == feedobserver.NAME:
+        transact(db, lambda tr: read_feed_config(tr.snapshot, observer.settings["feed"]))
     return put_observer(db, config.name, observer)
 
 

@@ -14,6 +14,7 @@ from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigur
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, check_settings
 from cq.observers.feedconfig import is_feed
+from cq.observers.feedobserver import check_feed
 from cq.reporting import describe
 from cq.reshaping import finish_rebucket
 from cq.rows import notified
@@ -74,6 +75,7 @@ def _find(tr: Transaction, app: App, name: str) -> Found:
             return Found(None, f"queue {name!r} is paused ({flags.reason})", flags=flags)
         code = app.code(config, FACTORIES)
         check_settings(config)
+        check_feed(tr.snapshot, config)
         switched = all(
             current_generation(tr.snapshot, name, each.name) == each.generation for each in config.observers
         )

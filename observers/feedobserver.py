@@ -1,0 +1,67 @@
+"""The observer that appends a queue's changes to a feed, so that services follow the queue at their own pace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cq.changes import Change, ObserverFunction, ObserverSpec
+from cq.config import QueueConfig
+from cq.errors import InvalidConfiguration, TooLarge
+from cq.feedkeys import FeedKeys, check_feed_name, encode_name
+from cq.keys import check_name
+from cq.observers.feedconfig import is_feed, read_feed_config
+from cq.observers.feedrows import encode_message, put_messages
+from cq.store.api import Transaction, TransactionRead
+
+NAME: Final = "feed"
+"""The observer's name."""
+VERSION: Final = 1
+
+
+def feed_spec(feed: str, receiver: str | None = None) -> ObserverSpec:
+    """The observer that appends each change of a queue to a feed: for `cq.configure(..., observers=[...])`.
+
+    A message is [key, old, new], None for no value; [key] alone where the three together are larger than a message may
+    be. Changes of a key are in commit order, with none left out; each old value is the new one of the message before.
+    All are for one receiver, so that a service needs one position.
+
+    Args:
+        feed: its name. While it is not configured, workers leave the queue alone.
+        receiver: None for the queue's name.
+
+    Raises `InvalidConfiguration`.
+    """
+    settings = {"feed": check_feed_name(feed)}
+    if receiver is not None:
+        settings["receiver"] = check_name(receiver)
+    return ObserverSpec(NAME, VERSION, settings)
+
+
+def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
+    """What `feed_spec` says, as passes call it."""
+    feed = settings["feed"]
+    keys, receiver = FeedKeys(feed), encode_name("receiver", settings.get("receiver", config.name))
+
+    def append(tr: Transaction, changes: list[Change]) -> None:
+        messages = [_message(change) for change in changes]
+        put_messages(tr, read_feed_config(tr, feed), keys, receiver, messages)
+
+    return append
+
+
+def _message(change: Change) -> bytes:
+    try:
+        return encode_message([change.key, change.old, change.new])
+    except TooLarge:
+        return encode_message([change.key])
+
+
+def check_feed(tr: TransactionRead, config: QueueConfig) -> None:
+    """Raises `InvalidConfiguration` when a queue's changes go to a feed that is not there."""
+    for each in config.observers:
+        if each.is_built_in and each.name == NAME and not is_feed(tr, each.settings["feed"]):
+            raise InvalidConfiguration(
+                f"queue {config.name!r} tells the feed {each.settings['feed']!r}, which is not configured: "
+                f"run `cq feed configure {each.settings['feed']}`"
+            )
