@@ -1,0 +1,172 @@
+"""A web application: notes get tags and lose them, and every open page shows the cloud of tags as it changes.
+
+To look at it: `pip install -e '.[web]'`, `uvicorn --app-dir docs/examples --timeout-graceful-shutdown 1 tag_app:app`,
+and two windows at http://127.0.0.1:8000. Run as a program, it shows by itself what a page is told.
+"""
+
+import json
+import socket
+import tempfile
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from html import escape
+from urllib.parse import parse_qs, urlencode
+from urllib.request import urlopen
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, StreamingResponse
+from starlette.routing import Route
+
+import cq
+from cq.documents import Documents
+from cq.observers.following import CloudFollower
+from cq.observers.top import top
+from cq.observers.worker import Worker
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Notes and their tags</title>
+<h1>Tags</h1>
+<ul id="cloud">{cloud}</ul>
+<form method="post" action="/notes">
+<p><label>Note <input name="name" required></label>
+<p><label>Text <input name="text"></label>
+<p><label>Tags, with commas between them <input name="tags"></label>
+<p><button>Save</button>
+</form>
+<script>
+new EventSource("/events").onmessage = (event) => {
+  document.getElementById("cloud").innerHTML = JSON.parse(event.data);
+};
+</script>
+</html>
+"""
+MOST_TAGS, LONGEST = 20, 50
+
+documents = Documents(cq.CombineQueue("tags"))
+
+
+@cq.transactional
+def save(tr, name, text, tags):
+    """A note, its tags, and what the change of these adds to the counts: one transaction."""
+    tr.set(b"note/" + name.encode(), text.encode())
+    documents.set(tr, name.encode(), dict.fromkeys(tags, 1))
+
+
+def cloud_list(cloud):
+    """The cloud as HTML; tags are what users have typed, so they are escaped."""
+    return "".join(
+        f'<li style="font-size: {0.8 + entry.weight / 5:.1f}em">{escape(entry.key)} ({entry.score})</li>'
+        for entry in (cloud.entries if cloud else ())
+    )
+
+
+async def page(request):
+    return HTMLResponse(PAGE.replace("{cloud}", cloud_list(request.state.follower.latest)))
+
+
+async def save_note(request):
+    form = parse_qs((await request.body()).decode(errors="replace"))
+    name, text, typed = (form.get(field, [""])[0].strip() for field in ("name", "text", "tags"))
+    tags = {tag.strip() for tag in typed.split(",")} - {""}
+    if not 0 < len(name) <= LONGEST or len(tags) > MOST_TAGS or any(len(tag) > LONGEST for tag in tags):
+        return PlainTextResponse("a note needs a name, and has at most 20 tags, all of 50 letters", 400)
+    await run_in_threadpool(save, request.state.db, name, text, tags)
+    return RedirectResponse("/", 303)
+
+
+async def events(request):
+    """The newest cloud and all after it; a page that reconnects says what it has, and gets what it has missed."""
+    follower, last = request.state.follower, request.headers.get("last-event-id", "")
+
+    async def stream():
+        version = int(last) if last.isdecimal() else 0
+        while not follower.is_closed:
+            cloud = await follower.wait_async(version, timeout=15)
+            if cloud is None:
+                yield ": nothing new\n\n"  # finds connections that are gone
+            else:
+                version = cloud.version
+                yield f"id: {version}\ndata: {json.dumps(cloud_list(cloud))}\n\n"
+
+    return StreamingResponse(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def make_app(store=None):
+    """The application on a store; without one, on that of $CQ_STORE."""
+
+    @asynccontextmanager
+    async def lifespan(app):
+        db = cq.open(store)
+        # With one bucket, pages see all that a note changes at once; of many notes a second, give it more.
+        spec = top(n=50, every=100)
+        cq.configure(db, "tags", key=str, value=int, combiner="sum", observers=[spec], buckets=1)
+        worker = Worker(db, queues=["tags"])  # where there is more to do: `cq worker tags`, several times
+        working = threading.Thread(target=worker.run)
+        working.start()
+        try:
+            with CloudFollower(db, "tags") as follower:
+                yield {"db": db, "follower": follower}
+        finally:
+            worker.stop()
+            working.join()
+            if hasattr(db, "close"):  # an embedded store
+                db.close()
+
+    routes = [Route("/", page), Route("/notes", save_note, methods=["POST"]), Route("/events", events)]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+app = make_app()
+
+
+@contextmanager
+def serving(app):
+    """The address of the application, which is served meanwhile."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+def shown(stream, tag):
+    """What a page shows once it shows this."""
+    for line in stream:
+        if line.startswith(b"data: ") and tag in (cloud := json.loads(line.removeprefix(b"data: "))):
+            return [item.split(">")[-1] for item in cloud.split("</li>")[:-1]]
+    raise EOFError("the server has ended")
+
+
+def show():
+    """Serve, and have a page open while notes are saved."""
+    with serving(make_app(f"embedded:{tempfile.mkdtemp()}/example.db")) as address:
+
+        def post(**fields):
+            urlopen(f"{address}/notes", urlencode(fields).encode(), timeout=20).close()
+
+        post(name="monday", text="It rains.", tags="rain, <b>wet</b>")
+        with urlopen(f"{address}/events", timeout=20) as stream:
+            print(shown(stream, "rain (1)"))
+            post(name="tuesday", text="It still rains.", tags="rain")
+            print(shown(stream, "rain (2)"))
+            post(name="monday", text="It rained.", tags="sun")
+            print(shown(stream, "sun (1)"))
+
+
+if __name__ == "__main__":
+    show()
+
+# Prints:
+# ['&lt;b&gt;wet&lt;/b&gt; (1)', 'rain (1)']
+# ['rain (2)', '&lt;b&gt;wet&lt;/b&gt; (1)']
+# ['rain (1)', 'sun (1)']
