@@ -273,9 +273,9 @@ def holds_more_than_was_said() -> Any:
     """An emitter takes what it has no room for."""
     take = EmitterBuffer.take
 
-    def without_limit(self: EmitterBuffer, increments: Any) -> Any:
+    def without_limit(self: EmitterBuffer, *increments: Any) -> Any:
         self._at_most = 1_000_000
-        return take(self, increments)
+        return take(self, *increments)
 
     return patch.object(EmitterBuffer, "take", without_limit)
 
