@@ -97,10 +97,8 @@ class CombineQueue:
             FDBError: from the store, as for any read; the retry loop deals with it.
         """
         config = read_config(tr, self.name)
-        window = config.window
-        write_updates(
-            tr, config, updates, once, due=None if window is None else window.leaves(milliseconds(None))
-        )
+        due = None if config.window is None else config.window.leaves(milliseconds(None))
+        write_updates(tr, self.keys, config, updates, once, due=due)
 
     def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:
         """The value of a key, None when it has none.
@@ -211,11 +209,17 @@ class CombineQueue:
 
 
 def write_updates(
-    tr: Transaction, config: QueueConfig, updates: object, once: str | bytes | None, *, due: int | None
+    tr: Transaction,
+    queue: QueueKeys,
+    config: QueueConfig,
+    updates: object,
+    once: str | bytes | None,
+    *,
+    due: int | None,
 ) -> None:
     """What `CombineQueue.add` writes; with a time at which the updates leave the queue's window, None for never."""
     refuse_if_full(tr, config)
-    queue, generation = QueueKeys(config.name), config.generation
+    generation = config.generation
     operation = None if once is None else codec.encode_operation(once)
     packed = pack(config, updates, operation)
     pairs = list(packed.pairs) if due is not None or config.audit is not None else []

@@ -78,7 +78,7 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
         decoded = config.key.decode(found.encoded_key)
         count_added(tr, config, updates_aside(queue, piece, value), again=True)
         # Without another time to leave the window: they have left it, or will.
-        write_updates(tr, config, [(decoded, update) for update in found.updates], None, due=None)
+        write_updates(tr, queue, config, [(decoded, update) for update in found.updates], None, due=None)
         return len(found.updates)
 
     return sum(_each_piece(db, name, key, add))

@@ -94,9 +94,8 @@ def _until_first(snapshot: TransactionRead, window: WindowKeys, step: int, now: 
 
 def _add_negated(tr: Transaction, config: QueueConfig, sums: dict[bytes, int]) -> None:
     keys = config.key.decode_all(list(sums)) if sums else []
-    write_updates(
-        tr, config, list(zip(keys, (-total for total in sums.values()), strict=True)), None, due=None
-    )
+    negated = list(zip(keys, (-total for total in sums.values()), strict=True))
+    write_updates(tr, QueueKeys(config.name), config, negated, None, due=None)
 
 
 def _set_broken_aside(tr: Transaction, name: str, found: Leaving) -> None:

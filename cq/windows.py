@@ -120,7 +120,7 @@ class Window:
             return self._refuse(tr, updates, window.late, LATE)
         if happened > now + spec.slice:
             return self._refuse(tr, updates, window.future, FUTURE)
-        write_updates(tr, config, updates, once, due=due)
+        write_updates(tr, self.keys, config, updates, once, due=due)
         return TAKEN
 
     def get(
