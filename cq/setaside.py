@@ -85,14 +85,23 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
 
 
 def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
-    """Forget what was set aside of a queue, or of one key; returns how many pieces went."""
+    """Forget what was set aside of a queue, or of one key; returns how many pieces went.
 
+    Raises `InvalidData` at the first piece with updates of a queue with a window: these are to be taken out of the total
+    in any case, so they have to come into it.
+    """
     keys = QueueKeys(name)
 
     def drop(tr: Transaction, piece: bytes, value: bytes) -> int:
         config = read_config(tr, name)
+        updates = updates_aside(keys, piece, value)
+        if config.window is not None and updates:
+            raise InvalidData(
+                f"updates of queue {name!r} leave its window by themselves, which would make the totals too small "
+                f"without them: add them again with `cq dead retry {name}`"
+            )
         if config.audit is not None:
-            count_dropped(tr, config, updates_aside(keys, piece, value))
+            count_dropped(tr, config, updates)
         return 1
 
     return sum(_each_piece(db, name, key, drop))

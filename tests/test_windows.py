@@ -25,7 +25,7 @@ from cq.errors import (
 from cq.keys import QueueKeys
 from cq.markers import Trim
 from cq.observers.worker import Worker
-from cq.setaside import read_aside, retry_aside, set_aside
+from cq.setaside import drop_aside, read_aside, retry_aside, set_aside
 from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact
@@ -404,6 +404,8 @@ def test_what_is_set_aside_and_added_again_leaves_once(db: Any, window: cq.Windo
 
     transact(db, move)
     assert differences(db, window.name) == []
+    with pytest.raises(InvalidData, match="add them again"):
+        drop_aside(db, window.name)
     retry_aside(db, window.name)
     drain(db, window.name)
     assert total(db, window, "a") == 3
