@@ -12,7 +12,7 @@ from cq.errors import BacklogTooDeep, PendingUnreadable
 from cq.keys import QueueKeys
 from cq.rows import Row, notified, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, TransactionRead, error_code
-from cq.windowrows import sum_up
+from cq.windowrows import read_overdue, sum_up
 
 PENDING_BYTES: Final = 1_000_000
 """How much a read combines at most of what waits in a bucket, and of what is staged."""
@@ -35,6 +35,18 @@ def read_waiting(
                 "as its place in the commit order is not known yet: read first, or in a transaction of its own"
             ) from error
         raise
+
+
+def read_changes(snapshot: TransactionRead, config: QueueConfig, now: int) -> dict[bytes, int]:
+    """{encoded key: by how much its value is to change}: what waits, but for what is due by now and not taken out.
+
+    Raises as `read_waiting` and `read_overdue` do.
+    """
+    changes = defaultdict(int, read_waiting(snapshot, config))
+    if config.window is not None:
+        for encoded, total in read_overdue(snapshot, config, now).items():
+            changes[encoded] -= total
+    return {encoded: change for encoded, change in changes.items() if change}
 
 
 def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None) -> dict[bytes, int]:

@@ -15,7 +15,7 @@ from cq.packing import columns
 from cq.queue import CombineQueue, Page, write_updates
 from cq.store.api import Transaction, TransactionRead
 from cq.windowkeys import MOST_MS, WindowKeys
-from cq.windowreading import read_waiting
+from cq.windowreading import read_changes, read_waiting
 from cq.windowrows import read_overdue
 from cq.windowspec import WindowSpec, milliseconds
 
@@ -97,6 +97,7 @@ class Window:
         once: str | bytes | None = None,
         *,
         at: float | None = None,
+        now: float | None = None,
     ) -> str:
         """Add updates of what happened at a time, as a part of the transaction.
 
@@ -107,18 +108,19 @@ class Window:
             updates: `{key: update}` or pairs, of ints of up to 64 bits.
             once: an operation id: of all transactions that add with it, only the first to commit counts.
             at: when it happened, in seconds since 1970; now, if left out.
+            now: the present, by this machine's clock, if left out: for several windows to agree on it.
 
         Returns `"taken"`; or, with nothing added, `"late"` when that time has left the window already and `"future"`
         when it is more than a slice ahead. Either is counted, see `statistics`.
         """
         config, spec = self._config(tr)
-        now = milliseconds(None)
-        happened = now if at is None else _checked_time(at)
+        present = milliseconds(now)
+        happened = present if at is None else _checked_time(at)
         due = spec.leaves(happened)
         window = WindowKeys(self.name)
-        if due <= now:
+        if due <= present:
             return self._refuse(tr, updates, window.late, LATE)
-        if happened > now + spec.slice:
+        if happened > present + spec.slice:
             return self._refuse(tr, updates, window.future, FUTURE)
         write_updates(tr, self.keys, config, updates, once, due=due)
         return TAKEN
@@ -183,12 +185,9 @@ class Window:
         snapshot = _snapshot(tr)
         config, _ = self._config(snapshot)
         page = self.queue.items(tr, limit=limit, after=after)
-        overdue = read_overdue(snapshot, config, milliseconds(now))
-        if not (pending or overdue):
+        if not (pending or read_overdue(snapshot, config, milliseconds(now))):
             return page
-        changes = read_waiting(snapshot, config)
-        for encoded, total in overdue.items():
-            changes[encoded] = changes.get(encoded, 0) - total
+        changes = read_changes(snapshot, config, milliseconds(now))
         return Page(_changed(config, page, after or b"", changes), page.continuation)
 
     def statistics(self, tr: TransactionRead) -> WindowStatistics:

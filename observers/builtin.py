@@ -10,7 +10,7 @@ from cq.changes import ObserverFunction, ObserverSpec
 from cq.config import ObserverConfig, QueueConfig
 from cq.configuring import put_observer
 from cq.errors import InvalidConfiguration
-from cq.observers import export, feedobserver, forward, top
+from cq.observers import distinct, export, feedobserver, forward, top
 from cq.observers.exports import export_spec, export_tasks
 from cq.observers.feedconfig import read_feed_config
 from cq.observers.feedobserver import feed_spec
@@ -26,6 +26,7 @@ FACTORIES: Final[Mapping[str, Factory]] = {
     "export": export.observer,
     "forward": forward.observer,
     "feed": feedobserver.observer,
+    distinct.NAME: distinct.observer,
 }
 """{kind: what makes the observer's function}."""
 
@@ -63,6 +64,7 @@ CHECKED: Final[Mapping[str, Factory]] = {
     "export": _checked("export", export_spec),
     "forward": _checked("forward", forward_spec),
     "feed": _checked("feed", feed_spec),
+    distinct.NAME: _checked(distinct.NAME, distinct.distinct),
 }
 """`FACTORIES` that raise `InvalidConfiguration` for settings that this process has not made itself."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
@@ -506,6 +506,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
+@settings(max_examples=25)
 def test_totals_are_those_of_a_recount_at_any_time(steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, set_clock() as clock:
         db: Any = Database(Path(folder) / "test.db", power_safe=False)

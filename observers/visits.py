@@ -1,0 +1,195 @@
+"""Visits of pages: views and unique visitors of the last minutes, and of all time.
+
+Five queues, named after the visits: what follows from what is all in cq's own hands.
+
+    NAME.views      page: views, over a window
+    NAME.seen       (page, visitor): views, over the same window; counted into:
+    NAME.visitors   page: distinct visitors within the window
+    NAME.lifetime   page: views ever, but for those of authors
+    NAME.readers    page: distinct readers ever, if wanted, counted from:
+    NAME.read       (page, visitor): views ever, but for those of authors
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+import cq
+from cq import machine
+from cq.observers.builtin import put_built_in
+from cq.observers.distinct import count_now, distinct
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.windows import TAKEN
+from cq.windowspec import milliseconds
+
+_PAIR: Final = (str, str)
+
+
+@dataclass(frozen=True, slots=True)
+class PageVisits:
+    """What is known of a page.
+
+    Attributes:
+        views, visitors: within the window.
+        lifetime: views ever, but for those of authors.
+        readers: distinct visitors ever, but for authors; None where these are not kept.
+    """
+
+    views: int
+    visitors: int
+    lifetime: int
+    readers: int | None = None
+
+
+class Visits:
+    """Counts visits of pages; pages and visitors are called by str. A handle without state, see `cq.CombineQueue`.
+
+    Args:
+        name: what the queues' names begin with.
+        readers: whether distinct visitors of all time are counted, too: costs a value for each page and visitor that
+            stays for ever.
+    """
+
+    def __init__(self, name: str = "visits", *, readers: bool = False) -> None:
+        self.name = name
+        self.views = cq.Window(f"{name}.views")
+        self.seen = cq.Window(f"{name}.seen")
+        self.visitors = cq.CombineQueue(f"{name}.visitors")
+        self.lifetime = cq.CombineQueue(f"{name}.lifetime")
+        self.readers = cq.CombineQueue(f"{name}.readers") if readers else None
+        self.read = cq.CombineQueue(f"{name}.read")
+
+    @property
+    def queues(self) -> list[str]:
+        """The names of all queues."""
+        ever = [] if self.readers is None else [self.readers.name, self.read.name]
+        return [each.name for each in (self.views, self.seen, self.visitors, self.lifetime)] + ever
+
+    def configure(self, db: Database, *, window: object = (600, 10), buckets: int | None = None) -> None:
+        """Make the queues, or find them as they are; raises `ConfigurationConflict` when they are others.
+
+        `window` is as for `cq.configure`; it can be changed.
+        """
+        for counted in (self.visitors, self.lifetime, self.readers):
+            if counted is not None:
+                cq.configure(db, counted.name, key=str, value=int, combiner="sum", buckets=buckets)
+        cq.configure(db, self.views.name, key=str, window=window, buckets=buckets)
+        seen = cq.configure(db, self.seen.name, key=_PAIR, window=window, buckets=buckets)
+        put_built_in(db, seen, distinct(self.visitors.name))
+        if self.readers is not None:
+            read = cq.configure(db, self.read.name, key=_PAIR, buckets=buckets)
+            put_built_in(db, read, distinct(self.readers.name))
+
+    def count(
+        self,
+        tr: Transaction,
+        page: str,
+        visitor: str,
+        *,
+        author: str | None = None,
+        at: float | None = None,
+        once: str | bytes | None = None,
+    ) -> str:
+        """Count a visit, as a part of the transaction: blind, it conflicts with no other.
+
+        Args:
+            tr: a transaction of either store.
+            page, visitor: who has seen what.
+            author: whose page it is: their own visits count as visits, and not as views of a lifetime.
+            at: when it was, in seconds since 1970; now, if left out.
+            once: an operation id, if the transaction may be run again after its commit got lost.
+
+        Returns what `Window.add` does: whether it is in the window. In the lifetime's counts it is in any case.
+        """
+        now = machine.time()
+        said = self.views.add(tr, {page: 1}, once, at=at, now=now)
+        if said == TAKEN:
+            self.seen.add(tr, {(page, visitor): 1}, once, at=at, now=now)
+        if visitor != author:
+            self.lifetime.add(tr, {page: 1}, once)
+            if self.readers is not None:
+                self.read.add(tr, {(page, visitor): 1}, once)
+        return said
+
+    def get(self, tr: TransactionRead, page: str) -> PageVisits:
+        """What was last combined of a page: a read for each figure, and two of what is overdue."""
+        ever = None if self.readers is None else self.readers.get(tr, page) or 0
+        return PageVisits(
+            self.views.get(tr, page) or 0,
+            self.visitors.get(tr, page) or 0,
+            self.lifetime.get(tr, page) or 0,
+            ever,
+        )
+
+    def within(self, tr: TransactionRead, *, now: float | None = None) -> dict[str, tuple[int, int]]:
+        """{page: (views, distinct visitors)} of all pages within the window, exact at the transaction's read version.
+
+        All that waits counts, and what is due by now does not, also when no worker has run for long. For as many pages
+        as one transaction can read. Raises `BacklogTooDeep` when more than 1 MB waits or is due.
+        """
+        snapshot = getattr(tr, "snapshot", tr)
+        present = milliseconds(now)
+        views = dict(_all(snapshot, self.views, now=present / 1000, pending=True))
+        visitors = dict(_all(snapshot, self.visitors))
+        for page, number in count_now(snapshot, self.seen.name, self.visitors.name, 1, present).items():
+            visitors[page] = visitors.get(page, 0) + number
+        pages = {page for found in (views, visitors) for page, number in found.items() if number}
+        return {page: (views.get(page, 0), visitors.get(page, 0)) for page in sorted(pages)}
+
+
+class VisitEmitter:
+    """Counts visits that belong to no transaction of the application, many of them in one of its own.
+
+    By an emitter for each queue, see `cq.Emitter` for the arguments: one for each process, after forking, to be closed
+    at the end; a context manager, too. Each commits in transactions of its own, so between them and when the process
+    dies, a visit may count in one queue and not in another.
+    """
+
+    def __init__(self, visits: Visits, db: Database, **settings: Any) -> None:
+        self._views, self._seen, self._lifetime = (
+            cq.Emitter(queue, db, **settings) for queue in (visits.views, visits.seen, visits.lifetime)
+        )
+        self._read = cq.Emitter(visits.read, db, **settings) if visits.readers is not None else None
+
+    def __enter__(self) -> VisitEmitter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def count(self, page: str, visitor: str, *, author: str | None = None) -> None:
+        """Count a visit that happens now; returns and raises as `cq.Emitter.emit` does in its mode."""
+        self._views.emit(page)
+        self._seen.emit((page, visitor))
+        if visitor != author:
+            self._lifetime.emit(page)
+            if self._read is not None:
+                self._read.emit((page, visitor))
+
+    def flush(self) -> None:
+        """As `cq.Emitter.flush`, here and below."""
+        for emitter in self._emitters():
+            emitter.flush()
+
+    def close(self) -> None:
+        """Commit what was taken, and take nothing any more."""
+        for emitter in self._emitters():
+            emitter.close()
+
+    def _emitters(self) -> list[cq.Emitter]:
+        some = self._views, self._seen, self._lifetime, self._read
+        return [each for each in some if each is not None]
+
+
+def _all(tr: TransactionRead, queue: cq.CombineQueue | cq.Window, **given: Any) -> list[tuple[Any, Any]]:
+    """All items, in one transaction."""
+    page = queue.items(tr, **given)
+    found = list(page.items)
+    while page.continuation is not None:
+        page = queue.items(tr, after=page.continuation, **given)
+        found += page.items
+    return found

@@ -1,0 +1,147 @@
+"""Unique visitors are counted exactly, within the window and ever, by a tree of queues."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cq
+from cq.errors import InvalidConfiguration
+from cq.observers.builtin import CHECKED, put_built_in
+from cq.observers.distinct import distinct
+from cq.observers.visits import PageVisits, VisitEmitter, Visits
+from cq.observers.worker import Worker
+from cq.store.embedded import Database
+from cq.store.transact import transact
+from cq.takeout import take_out
+from cq.testing import assert_values, drain
+from tests.clocks import START, Clock, set_clock
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    with set_clock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def visits(db: Any, name: str) -> Visits:
+    found = Visits(name, readers=True)
+    found.configure(db, window=(60, 5), buckets=2)
+    return found
+
+
+def count(db: Any, visits: Visits, *given: str, **named: Any) -> str:
+    return str(transact(db, lambda tr: visits.count(tr, *given, **named)))
+
+
+def page(db: Any, visits: Visits, name: str) -> PageVisits:
+    drain(db, *visits.queues)
+    return transact(db, lambda tr: visits.get(tr.snapshot, name))
+
+
+def test_views_visitors_and_readers_are_counted(db: Any, visits: Visits, clock: Clock) -> None:
+    count(db, visits, "/", "ann")
+    count(db, visits, "/", "ann")
+    count(db, visits, "/", "bob")
+    count(db, visits, "/", "eve", author="eve")
+    count(db, visits, "/other", "bob", once="op")
+    count(db, visits, "/other", "bob", once="op")
+
+    assert page(db, visits, "/") == PageVisits(4, 3, 3, 2)
+    assert page(db, visits, "/other") == PageVisits(1, 1, 1, 1)
+
+    clock.now = START + 30
+    count(db, visits, "/", "ann")
+    clock.now = START + 70
+    assert page(db, visits, "/") == PageVisits(1, 1, 4, 2)
+    assert page(db, visits, "/other") == PageVisits(0, 0, 1, 1)
+    clock.now = START + 100
+    assert page(db, visits, "/") == PageVisits(0, 0, 4, 2)
+
+
+def test_a_visit_that_comes_too_late_counts_for_its_lifetime(db: Any, visits: Visits, clock: Clock) -> None:
+    assert count(db, visits, "/", "ann", at=START - 1000) == "late"
+
+    assert page(db, visits, "/") == PageVisits(0, 0, 1, 1)
+
+
+def test_an_emitter_counts_all_of_it(db: Any, visits: Visits, clock: Clock) -> None:
+    with VisitEmitter(visits, db, mode="fast") as emitter:
+        for visitor in ("ann", "bob", "ann", "eve"):
+            emitter.count("/", visitor, author="eve")
+        emitter.flush()
+
+        assert page(db, visits, "/") == PageVisits(4, 3, 3, 2)
+
+
+def test_a_worker_keeps_the_counts_by_itself(db: Any, visits: Visits) -> None:
+    """Found by what is stored, without being told of windows or observers."""
+    count(db, visits, "/", "ann")
+    Worker(db, queues=[visits.seen.name, visits.visitors.name]).drain()
+
+    assert_values(db, visits.visitors.name, {"/": 1})
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("visit"), st.sampled_from("pq"), st.sampled_from("abc"), st.integers(-70, 4)),
+            st.tuples(st.just("pass"), st.integers(1, 30)),
+            st.tuples(st.just("take")),
+            st.tuples(st.just("combine"), st.sampled_from(["views", "seen", "visitors"])),
+        ),
+        max_size=40,
+    )
+)
+@settings(max_examples=15)
+def test_visitors_are_those_of_a_recount_at_any_time(steps: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder, set_clock() as clock:
+        db: Any = Database(Path(folder) / "test.db", power_safe=False)
+        visits, seen = Visits(), []
+        visits.configure(db, window=(60, 5), buckets=2)
+        for kind, *what in steps:
+            if kind == "visit":
+                name, visitor, offset = what
+                if count(db, visits, name, visitor, at=clock.now + offset) == "taken":
+                    seen.append((name, visitor, ((clock.now + offset) // 5 + 1) * 5 + 60))
+            elif kind == "pass":
+                clock.now += what[0]
+            elif kind == "take":
+                for queue in (visits.views, visits.seen):
+                    take_out(db, queue.name, limit_bytes=100)
+            else:
+                drain(db, f"visits.{what[0]}")
+            inside = [(name, visitor) for name, visitor, leaves in seen if leaves > clock.now]
+            expected = {
+                name: (sum(each == name for each, _ in inside), len({v for n, v in inside if n == name}))
+                for name in {name for name, _ in inside}
+            }
+            assert transact(db, visits.within) == expected
+        clock.now += 1000
+        drain(db)
+        assert transact(db, partial(visits.get, page="p")).visitors == 0
+        assert dict(visits.visitors.scan(db)) == {}
+        db.close()
+
+
+def test_what_cannot_be_counted_into_another_queue_is_refused(db: Any, name: str) -> None:
+    plain, pairs = cq.configure(db, f"{name}.plain"), cq.configure(db, f"{name}.pairs", key=(str, int))
+    for config, spec in (
+        (plain, distinct("other")),
+        (pairs, distinct("other", parts=2)),
+        (pairs, distinct(pairs.name)),
+    ):
+        with pytest.raises(InvalidConfiguration, match="more than"):
+            put_built_in(db, config, spec)
+    with pytest.raises(InvalidConfiguration, match="1 or more"):
+        distinct("other", parts=0)
+    with pytest.raises(InvalidConfiguration, match="settings that are not those"):
+        CHECKED["distinct"](pairs, {"into": "other"}, 1)
