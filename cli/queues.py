@@ -13,6 +13,7 @@ from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, se
 from cq.cli.output import print_json
 from cq.observers.builtin import put_built_in
 from cq.observers.exportspec import DEFAULT_ENV, export_spec
+from cq.observers.feedobserver import feed_spec
 from cq.observers.top import DEFAULT_N
 from cq.observers.top import top as top_spec
 
@@ -76,6 +77,11 @@ def configure(
         typer.Option(metavar="N", help="Share of the workers' time beside other queues: 1 to 100 (10)."),
     ] = None,
     no_export: Annotated[bool, typer.Option("--no-export", help="Export no more; the table stays.")] = False,
+    feed: Annotated[
+        str | None,
+        typer.Option(metavar="FEED", help="Append all changes to this feed, for the queue's name."),
+    ] = None,
+    no_feed: Annotated[bool, typer.Option("--no-feed", help="Append changes to no feed any more.")] = False,
     audit: Annotated[
         bool | None,
         typer.Option(
@@ -96,12 +102,17 @@ def configure(
 ) -> None:
     """Store a queue's configuration. What is left out stays as it is.
 
-    Types, combiner and buckets of a queue cannot be changed, nor whether it has a window. A top and an export can be
-    added to a queue that holds values: workers tell them of all values first. An audit can, too: this command then
-    reads all that the queue holds.
+    Types, combiner and buckets of a queue cannot be changed, nor whether it has a window. A top, an export and a feed
+    can be added to a queue that holds values: workers tell them of all values first. An audit can, too: this command
+    then reads all that the queue holds.
     """
-    if (top is not None and no_top) or (export is not None and no_export):
-        raise typer.BadParameter("--no-top goes without --top, and --no-export without --export")
+    for what, given, not_wanted in (
+        ("top", top, no_top),
+        ("export", export, no_export),
+        ("feed", feed, no_feed),
+    ):
+        if given is not None and not_wanted:
+            raise typer.BadParameter(f"--no-{what} goes without --{what}")
     app = load_app(app_path) or App()
     asked = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
     asked["window"] = window
@@ -111,9 +122,11 @@ def configure(
         config = put_built_in(db, config, top_spec(top))
     if export is not None:
         config = put_built_in(db, config, export_spec(export, url_env=reporting_url_env))
+    if feed is not None:
+        config = put_built_in(db, config, feed_spec(feed))
     if priority is not None:
         cq.prioritize(db, queue, priority)
-    for observer, wanted in (("top", no_top), ("export", no_export)):
+    for observer, wanted in (("top", no_top), ("export", no_export), ("feed", no_feed)):
         if wanted:
             config = cq.remove_observer(db, queue, observer)
     if json:

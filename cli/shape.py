@@ -64,7 +64,7 @@ def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None
     """
     db = open_store(store)
     _config(db, queue)
-    _confirm(f"delete all values of queue {queue!r}?", yes)
+    confirm(f"delete all values of queue {queue!r}?", yes)
     cq.purge(db, queue)
     if wait:
         _wait(db, queue, "purging", lambda: not is_purging(db, queue))
@@ -78,7 +78,7 @@ def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = Fal
     """
     db = open_store(store)
     _config(db, queue)
-    _confirm(f"delete queue {queue!r} with all that it holds?", yes)
+    confirm(f"delete queue {queue!r} with all that it holds?", yes)
     cq.delete(db, queue)
     _tell(queue, json, "deleted")
 
@@ -146,7 +146,7 @@ def _config(db: Any, queue: str) -> Any:
     return db.transact(lambda tr: read_config(tr.snapshot, queue))
 
 
-def _confirm(question: str, yes: bool) -> None:
+def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():

@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUE", help="The queues; all of them if left out.")
+        list[str] | None, typer.Argument(metavar="QUEUE", help="Queues and feeds; all of them if left out.")
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="End when everything queued is combined.")] = False,
     only: Annotated[
@@ -89,7 +89,7 @@ def worker(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Combine queues, export them and publish clouds, until SIGTERM or ^C.
+    """Combine queues, export them, publish clouds and serve feeds, until SIGTERM or ^C.
 
     Steps under way are finished then, nothing is lost; a second signal ends at once. Any number of workers share the
     work, on any number of machines, and take over from those that die. Code for combiners, observers and exporters

@@ -21,7 +21,7 @@ from cq.store.transact import transact
 ROLE: Final = "deliver"
 """What workers do for feeds."""
 MOST_COUNTED: Final = 1_000
-"""Up to how many receivers or groups that wait are counted, for each bucket."""
+"""Up to how many receivers or groups that wait are counted, of each bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,15 @@ def read_status(tr: TransactionRead, name: str) -> FeedStatus:
     ]
     to_number, to_deliver = (sum(len(rows.to_list()) for rows in ranges) for ranges in counted)
     return FeedStatus(config, to_number, to_deliver)
+
+
+def read_all(tr: TransactionRead) -> list[FeedStatus]:
+    """How all feeds are, by name; those whose configuration cannot be read are left out."""
+    found = []
+    for name in feed_names(tr):
+        with suppress(FeedNotConfigured, CorruptData):
+            found.append(read_status(tr, name))
+    return found
 
 
 class FeedJobs:

@@ -1,0 +1,191 @@
+"""`cq feed configure|list|append|read|follow|delete`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from cq.cli.options import Json, Store, open_store, seconds_of
+from cq.cli.output import as_word, note, print_json, print_table
+from cq.cli.shape import Yes, confirm
+from cq.errors import InvalidData
+from cq.jsonvalues import to_json
+from cq.observers.feed import Feed, Message, Page
+from cq.observers.feeds import FeedStatus, read_all, read_status
+from cq.store.transact import transact
+
+Name = Annotated[str, typer.Argument(metavar="FEED", help="The feed's name.")]
+Receiver = Annotated[str, typer.Argument(metavar="RECEIVER", help="Whose messages.")]
+After = Annotated[
+    str, typer.Option(metavar="ID", help="Only messages behind this id, as printed; all if left out.")
+]
+
+feed = typer.Typer(help="Messages by receiver, in commit order.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    feed.command(
+        "configure",
+        epilog="Examples: cq feed configure chat --numbers; cq feed configure chat --keep 30d --keep-last 10000",
+    )(configure)
+    feed.command("list", epilog="Examples: cq feed list; cq feed list --json")(list_)
+    feed.command(
+        "append",
+        epilog="Examples: cq feed append chat ann 'hello'; cq feed append chat crew 'hello, all' --group",
+    )(append)
+    feed.command("read", epilog="Examples: cq feed read chat ann --limit 10; cq feed read chat ann --json")(
+        read
+    )
+    feed.command("follow", epilog="Example: cq feed follow chat ann --json")(follow)
+    feed.command("delete", epilog="Example: cq feed delete chat --yes")(delete)
+    app.add_typer(feed, name="feed")
+
+
+def configure(
+    name: Name,
+    numbers: Annotated[
+        bool | None,
+        typer.Option(
+            "--numbers/--no-numbers", help="Give each receiver's messages the numbers 1, 2, 3 ...; for good."
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: none."
+        ),
+    ] = None,
+    keep_last: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Remove all but N messages of each receiver; 0: none."),
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Make a feed, or change what it keeps. What is left out stays as it is."""
+    seconds = None if keep is None else seconds_of(keep)
+    db = open_store(store)
+    Feed(name).configure(db, numbers=numbers, keep_seconds=seconds, keep_last=keep_last)
+    _print_feeds([_described(transact(db, lambda tr: read_status(tr.snapshot, name)))], json)
+
+
+def list_(store: Store = None, json: Json = False) -> None:
+    """Show the feeds, how many groups have messages to deliver, and how many receivers messages without a number."""
+    statuses = transact(open_store(store), lambda tr: read_all(tr.snapshot))
+    _print_feeds([_described(each) for each in statuses], json)
+
+
+def append(
+    name: Name,
+    receiver: Annotated[str, typer.Argument(metavar="RECEIVER", help="Who gets it, or the group.")],
+    message: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
+    group: Annotated[
+        bool, typer.Option("--group", help="RECEIVER is a group: all its members get it.")
+    ] = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Append a message, for one receiver or for the members of a group; prints its id."""
+    made = Feed(name)
+    put = made.append_to_group if group else made.append
+    end, versionstamp = transact(
+        open_store(store), lambda tr: (put(tr, receiver, message), tr.get_versionstamp())
+    )
+    id_ = (versionstamp.value + end).hex()
+    if json:
+        print_json({"id": id_})
+    else:
+        typer.echo(id_)
+
+
+def read(
+    name: Name,
+    receiver: Receiver,
+    after: After = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 100,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Print a receiver's messages in order, a line each: id, group if any, and message."""
+    position = _position(after)
+    _print_page(
+        transact(open_store(store), lambda tr: Feed(name).read(tr.snapshot, receiver, position, limit)), json
+    )
+
+
+def follow(
+    name: Name, receiver: Receiver, after: After = "", store: Store = None, json: Json = False
+) -> None:
+    """Print a receiver's messages as `cq feed read` does, and those that come, until ^C."""
+    db, position = open_store(store), _position(after)
+    while True:
+        page = Feed(name).wait(db, receiver, position)
+        _print_page(page, json)
+        position = page.position
+
+
+def delete(name: Name, yes: Yes = False, store: Store = None, json: Json = False) -> None:
+    """Remove a feed with all its messages, positions and groups."""
+    confirm(f"delete feed {name!r} with all that it holds?", yes)
+    Feed(name).delete(open_store(store))
+    if json:
+        print_json({"feed": name, "done": "deleted"})
+
+
+def _position(after: str) -> bytes:
+    try:
+        return bytes.fromhex(after)
+    except ValueError:
+        raise InvalidData(
+            f"expected the id of a message as `cq feed read` prints it, got: {after!r}"
+        ) from None
+
+
+def _print_page(page: Page, json: bool) -> None:
+    if page.missed:
+        note("messages behind that id have been removed, as the feed does not keep them longer")
+    for message in page.messages:
+        if json:
+            print_json(_as_json(message))
+        else:
+            words = [message.id.hex(), "" if message.group is None else as_word(message.group)]
+            typer.echo("\t".join([*words, as_word(message.body)]))
+    sys.stdout.flush()
+
+
+def _as_json(message: Message) -> dict[str, Any]:
+    found = {"id": message.id.hex(), "sent": message.sent, "body": to_json(message.body)}
+    if message.origin is not None:
+        found |= {"group": to_json(message.group), "origin": message.origin.hex()}
+    return found
+
+
+def _described(status: FeedStatus) -> dict[str, Any]:
+    config = status.config
+    return {
+        "feed": config.name,
+        "numbers": config.numbers,
+        "keep_seconds": config.keep_seconds,
+        "keep_last": config.keep_last,
+        "to_deliver": status.to_deliver,
+        "to_number": status.to_number,
+    }
+
+
+def _print_feeds(feeds: list[dict[str, Any]], json: bool) -> None:
+    if json:
+        for each in feeds:
+            print_json(each)
+        return
+    columns = ("feed", "numbers", "keep seconds", "keep last", "to deliver", "to number")
+    rows = [["" if value is None else _shown(value) for value in each.values()] for each in feeds]
+    print_table(columns, rows, right=columns[2:])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int | float) else value

@@ -1,0 +1,98 @@
+"""`cq feed` and `cq configure --feed`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cq.observers.feed import Feed
+from cq.observers.feedtrimming import FeedTrimming
+from cq.store.transact import transact
+from tests.cli.conftest import Cli, Here
+
+
+def test_messages_are_appended_and_read(here: Here) -> None:
+    assert here("feed", "configure", "chat", "--numbers", "--keep", "30d", "--json").rows() == [
+        {
+            "feed": "chat",
+            "numbers": True,
+            "keep_seconds": 30 * 86_400.0,
+            "keep_last": None,
+            "to_deliver": 0,
+            "to_number": 0,
+        }
+    ]
+    for text in ("one", "two"):
+        assert here("feed", "append", "chat", "ann", text).status == 0
+
+    lines = here("feed", "read", "chat", "ann").out.splitlines()
+    first = lines[0].split("\t")
+    assert [line.split("\t")[1:] for line in lines] == [["", "one"], ["", "two"]]
+    (row,) = here("feed", "read", "chat", "ann", "--after", first[0], "--json").rows()
+    assert (row["body"], row["id"] > first[0]) == ("two", True)
+    listed = here("feed", "list").out
+    assert "chat" in listed
+    assert here("feed", "list", "--json").rows()[0]["to_number"] == 1
+    assert here("worker", "--drain").status == 0
+    assert here("feed", "list", "--json").rows()[0]["to_number"] == 0
+
+
+def test_a_message_to_a_group_reaches_its_members(here: Here, db: Any) -> None:
+    here("feed", "configure", "chat")
+    feed = Feed("chat")
+    transact(db, lambda tr: feed.join(tr, "crew", "ann"))
+    here("feed", "append", "chat", "crew", "hello, all", "--group")
+    assert here("feed", "list", "--json").rows()[0]["to_deliver"] == 1
+    here("worker", "chat", "--drain")
+
+    (row,) = here("feed", "read", "chat", "ann", "--json").rows()
+
+    assert (row["group"], row["body"]) == ("crew", "hello, all")
+
+
+def test_a_reader_is_followed_and_told_what_it_has_missed(cli: Cli, here: Here, db: Any) -> None:
+    here("feed", "configure", "chat", "--numbers", "--keep-last", "1")
+    following = cli.start("feed", "follow", "chat", "ann", "--json")
+    here("feed", "append", "chat", "ann", "one")
+    assert following.stdout is not None
+    assert json.loads(following.stdout.readline())["body"] == "one"
+    here("feed", "append", "chat", "ann", "two")
+    assert json.loads(following.stdout.readline())["body"] == "two"
+    following.kill()
+    here("worker", "--drain")  # numbers them
+    FeedTrimming(db, Feed("chat").configure(db)).run()
+
+    shown = here("feed", "read", "chat", "ann")
+
+    assert "have been removed" in shown.err
+    assert shown.out.endswith("\ttwo\n")
+
+
+def test_the_changes_of_a_queue_are_told(here: Here) -> None:
+    assert "cq feed configure" in here("configure", "words", "--feed", "changes").err
+    here("feed", "configure", "changes")
+    assert "observers feed@1" in here("configure", "words", "--feed", "changes").out
+    here("add", "words", "a=2")
+    here("worker", "--drain")
+
+    assert [row["body"] for row in here("feed", "read", "changes", "words", "--json").rows()] == [
+        ["a", None, 2]
+    ]
+    assert "observers" not in here("configure", "words", "--no-feed").out
+    assert here("configure", "words", "--feed", "x", "--no-feed").status == 2
+
+
+def test_what_cannot_be_done_is_said_in_one_line(here: Here) -> None:
+    for words, message in {
+        ("read", "chat", "ann"): "cq feed configure chat",
+        ("configure", "chat", "--keep-last", "5"): "gives no numbers",
+        ("configure", "a b"): "expected a feed name",
+        ("delete", "chat"): "--yes",
+    }.items():
+        failed = here("feed", *words)
+        assert (failed.status, failed.err.count("\n")) == (1, 1)
+        assert message in failed.err
+    here("feed", "configure", "chat")
+    assert "id of a message" in here("feed", "read", "chat", "ann", "--after", "zz").err
+    assert here("feed", "delete", "chat", "--yes").status == 0
+    assert here("feed", "list", "--json").rows() == []
