@@ -13,6 +13,7 @@ import typer
 from cq.cli import (
     bench,
     carry,
+    cells,
     config,
     data,
     dead,
@@ -73,6 +74,7 @@ for module in (
     top,
     export,
     feed,
+    cells,
     worker,
     health,
     config,

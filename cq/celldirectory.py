@@ -232,7 +232,9 @@ def _page(tr: Transaction, begin: bytes, end: bytes) -> list[bytes]:
 
 def _parse(user: Any, stored: bytes | None) -> Record:
     if stored is None:
-        raise UserNotPlaced(f"user {user!r} is in no cell: place him with `cq cells place`, or Cells.place()")
+        raise UserNotPlaced(
+            f"user {user!r} is in no cell: `cq cells place`, or Cells.place(), puts users into cells"
+        )
     return Record.from_bytes(stored)
 
 

@@ -42,7 +42,7 @@ class Location(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A user that `Cells.rebalance` has moved."""
+    """A move of a user from one cell to another."""
 
     user: Any
     source: str
@@ -216,6 +216,15 @@ class Cells:
             CellMismatch, StoreError: a store is not what the directory says, or cannot be used.
         """
         self._remember(user, Moving(self.directory, self._stores, user).to(cell))
+
+    def moves(self) -> Iterator[Move]:
+        """The moves that are under way, also those that are done but for clearing the old data."""
+        for user in self.directory.moving():
+            record = self.directory.record(user)
+            if record.target is not None:
+                yield Move(user, record.cell, record.target)
+            elif record.source is not None:
+                yield Move(user, record.source, record.cell)
 
     def resume_moves(self) -> int:
         """Go on with all moves that are under way, whoever has begun them; returns how many. Errors as `move`."""

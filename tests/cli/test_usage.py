@@ -39,6 +39,13 @@ def test_the_commands_are_these() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
         "add",
         "bench",
+        "cells add",
+        "cells drain",
+        "cells list",
+        "cells move",
+        "cells place",
+        "cells rebalance",
+        "cells resume",
         "cloud",
         "config",
         "configure",

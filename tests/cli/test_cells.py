@@ -1,0 +1,76 @@
+"""`cq cells`: cells and users from the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cq
+from cq.cells import Cells
+from tests.cli.conftest import Here
+
+
+@pytest.fixture
+def site(here: Here, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """A directory with two cells."""
+    monkeypatch.setenv("CQ_DIRECTORY", "embedded:directory.db")
+    for number in (1, 2):
+        assert here("cells", "add", f"cell{number}", f"embedded:cell{number}.db").status == 0
+    return here
+
+
+def test_users_are_placed_listed_and_moved(site: Here) -> None:
+    placed = site("cells", "place", "ada", "42", '"42"', "--json").rows()
+    assert placed == [
+        {"user": "ada", "cell": "cell1"},
+        {"user": 42, "cell": "cell2"},
+        {"user": "42", "cell": "cell1"},
+    ]
+    assert site("cells", "move", "ada", "cell2").out == "ada: cell1 -> cell2\n"
+    assert [(row["cell"], row["users"]) for row in site("cells", "list", "--json").rows()] == [
+        ("cell1", 1),
+        ("cell2", 2),
+    ]
+    assert site("cells", "list").out.splitlines()[0].split() == ["cell", "users", "weight", "state", "url"]
+
+
+def test_a_cell_is_emptied_by_rebalancing(site: Here) -> None:
+    site("cells", "place", *map(str, range(6)))
+    assert site("cells", "drain", "cell1").out == "cell1: draining\n"
+    assert len(site("cells", "rebalance", "--most", "1", "--json").rows()) == 1
+    assert len(site("cells", "rebalance").out.splitlines()) == 2
+    assert [row["users"] for row in site("cells", "list", "--json").rows()] == [0, 6]
+    assert site("cells", "drain", "cell1", "--undo", "--json").rows() == [{"cell": "cell1", "state": "open"}]
+
+
+def test_moves_under_way_are_listed_and_finished(site: Here) -> None:
+    site("cells", "place", "ada")
+    directory: Any = cq.open("embedded:directory.db")
+    Cells(directory).directory.begin_move("ada", "cell2")
+    directory.close()
+
+    listed = site("cells", "list")
+    assert listed.out.splitlines()[-1] == "under way: ada: cell1 -> cell2"
+    assert "cq cells resume" in listed.err
+    assert site("cells", "list", "--json").rows()[-1] == {"user": "ada", "from": "cell1", "to": "cell2"}
+    assert site("cells", "resume").out == "1 moves finished\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["move", "nobody", "cell1"], "user 'nobody' is in no cell: `cq cells place`, or Cells.place()"),
+        (["drain", "cell9"], "the directory has no cell 'cell9': `cq cells list` shows"),
+        (["add", "cell1", "embedded:cell2.db"], "is cell 'cell2': correct the URL"),
+        (["add", "new", "postgresql://ada:secret@host/db"], "the URL of cell 'new' names no store"),
+        (["add", "new", "embedded:new.db", "--weight", "0"], "the weight of a cell to be 1 to"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(site: Here, args: list[str], said: str) -> None:
+    found = site("cells", *args)
+
+    assert (found.status, found.out) == (1, "")
+    assert said in found.err
+    assert len(found.err.splitlines()) == 1
+    assert "secret" not in found.err
