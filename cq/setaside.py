@@ -87,8 +87,8 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
 def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
     """Forget what was set aside of a queue, or of one key; returns how many pieces went.
 
-    Raises `InvalidData` at the first piece with updates of a queue with a window: these are to be taken out of the total
-    in any case, so they have to come into it.
+    Raises `InvalidData` at the first piece with updates of a queue with a window: these are to be taken out of the
+    total in any case, so they have to come into it.
     """
     keys = QueueKeys(name)
 
