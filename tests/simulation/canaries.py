@@ -14,12 +14,14 @@ from cq.emitterbuffer import EmitterBuffer
 from cq.intake import Flush
 from cq.keys import QueueKeys
 from cq.observers import arming, exporting, sql, top, worker
+from cq.observers.following import CloudFollower
 from cq.observers.handing import Overdue
 from cq.observers.membership import Membership
 from cq.observers.runner import DONE
 from cq.observers.sqlprogress import ProgressTables
 from cq.state import Memory
 from cq.store.transact import transact
+from tests.simulation import tagcloud
 from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
 from tests.simulation.store import FaultyTransaction, Reads
@@ -286,6 +288,34 @@ def says_that_nothing_counts() -> Any:
     return patch.object(Flush, "in_doubt", doubt, create=True)
 
 
+def keeps_positions_elsewhere() -> Any:
+    """What goes with increments is written in a transaction of its own, before they are committed."""
+    add = Emitter._add
+
+    def elsewhere(self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
+        also, flush.also = flush.also, []
+        for each in also:
+            transact(self._db, each)
+        add(self, tr, flush, updates)
+
+    return patch.object(Emitter, "_add", elsewhere)
+
+
+def moves_on_whatever_the_position() -> Any:
+    """A server does not look whether another one reads its log."""
+
+    def advance(self: tagcloud.Advance, tr: Any) -> None:
+        tr.notes.append(self.note)
+
+    return patch.object(tagcloud.Advance, "__call__", advance)
+
+
+def shows_the_cloud_it_knows() -> Any:
+    """A follower gives an older cloud to a page without looking for a newer one."""
+    newer = CloudFollower._newer
+    return patch.object(CloudFollower, "_newer", lambda self, version, looks: newer(self, version, 0))
+
+
 CANARIES: Final[dict[Canary, int]] = {
     forgets_to_clear_rows: 5,
     clears_too_many_rows: 20,
@@ -315,9 +345,16 @@ CANARIES: Final[dict[Canary, int]] = {
     drops_what_fails: 60,
     holds_more_than_was_said: 60,
     says_that_nothing_counts: 200,
+    keeps_positions_elsewhere: 20,
+    moves_on_whatever_the_position: 20,
+    shows_the_cloud_it_knows: 60,
 }
 """{canary: within how many seeds, from 0 on, it is caught}."""
-SYSTEM_OF: Final[Mapping[Canary, str]] = {}
+SYSTEM_OF: Final[Mapping[Canary, str]] = {
+    keeps_positions_elsewhere: "tags",
+    moves_on_whatever_the_position: "tags",
+    shows_the_cloud_it_knows: "tags",
+}
 """{canary: which system catches it}, for those that are not of the queues."""
 
 

@@ -50,7 +50,13 @@ LATER: Final = (
 )
 """Operations that came later: drawn after all others, and seldom, so that most seeds are as they were."""
 QUEUES: Final = "queues"
-SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {QUEUES: OPERATIONS}
+SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
+    QUEUES: OPERATIONS,
+    "tags": (
+        "overlapping servers",  # which read the same logs
+        "pages",  # which go from server to server
+    ),
+}
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset({"bad keys", "too large", "deaths", "observers raise", "observers hang"})
 """What may set keys aside."""

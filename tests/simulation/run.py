@@ -20,9 +20,10 @@ from cq import machine, queue
 from cq.observers import exportrows
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
+from tests.simulation.tagcloud import TagCloud
 from tests.simulation.world import World
 
-SCENARIOS: Final[Mapping[str, type[Scenario]]] = {"queues": World}
+SCENARIOS: Final[Mapping[str, type[Scenario]]] = {"queues": World, "tags": TagCloud}
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 _MOST_SECONDS: Final = 120.0

@@ -1,0 +1,228 @@
+"""The system of a tag cloud: servers that count the events of logs by emitters, workers, and pages that follow it.
+
+Several servers may read one log at a time, as when one was thought dead: each event counts once all the same. A page
+goes from one server to another and never sees an older cloud.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, Final
+
+import cq
+from cq.errors import NotReady
+from cq.keys import QueueKeys
+from cq.observers.cloud import CloudReader
+from cq.observers.following import CloudFollower
+from cq.observers.top import top
+from cq.observers.worker import Worker
+from cq.setaside import retry_aside
+from cq.store.api import error_code
+from cq.store.transact import transact
+from tests.simulation.actors import WorkerPool
+from tests.simulation.hub import Process
+from tests.simulation.model import Violation
+from tests.simulation.plan import Plan
+from tests.simulation.scenario import Scenario
+from tests.simulation.store import FaultyTransaction
+
+TAGS: Final = "tags"
+SHOWN: Final = 3
+_KINDS: Final = 6
+_SERVERS: Final = 2
+_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Events of a log are counted, from one number on."""
+
+    log: int
+    begin: int
+    changes: tuple[tuple[str, int], ...]
+
+
+class TagCloud(Scenario):
+    """One run.
+
+    Attributes:
+        counts: of each tag, by what is committed.
+        read: how far each log is read, by what is committed.
+        followers: those of servers that live.
+    """
+
+    beginners: ClassVar[tuple[str, ...]] = ("count", "restart")
+
+    def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
+        super().__init__(plan, folder, trace)
+        self.faults.too_large = 0.0  # else keys are set aside of which the top cannot be told
+        self.counts: Counter[str] = Counter()
+        self.read: Counter[int] = Counter()
+        self.followers: dict[Process, CloudFollower] = {}
+        self.pages = [Page(self) for _ in range(self.rng.randint(1, 3) if "pages" in plan else 0)]
+        self.logs = self.rng.randint(1, 3)
+        self._pause = self.rng.choice((0.01, 0.1, 0.5))
+        beat_seconds = self.rng.choice((0.5, 2.0))
+
+        def make(process: Process, identity: str) -> Worker:
+            return Worker(self.db(process), identity=identity, beat_seconds=beat_seconds, grace=5.0)
+
+        self.workers = WorkerPool(self, make)
+
+    def begin(self) -> None:
+        """Make the queue, and start everybody."""
+        spec = top(SHOWN, every=self.rng.choice((0, 300)))
+        cq.configure(self.inner, TAGS, buckets=self.rng.randint(1, 4), observers=[spec])
+        for number in range(_SERVERS):
+            self._start_server(number)
+        for _ in range(self.rng.randint(1, 2)):
+            self.workers.start()
+        for page in self.pages:
+            self.hub.start(self.sky, "look", page.run)
+
+    def log(self, store: str, tr: FaultyTransaction, version: int) -> None:
+        """Events are counted: they must be the next ones of their log."""
+        for note in tr.notes:
+            if note.begin != self.read[note.log]:
+                raise Violation(f"{note} is committed, where the log was read to {self.read[note.log]}")
+            self.read[note.log] += len(note.changes)
+            for tag, by in note.changes:
+                self.counts[tag] += by
+
+    def settle(self) -> None:
+        while not self.workers.running:
+            self.workers.start()
+
+    def left(self) -> str:
+        if retry_aside(self.inner, TAGS):  # which a worker that dies at a key again and again does
+            return "what was set aside"
+        tr = self.inner.create_transaction().snapshot
+        queue = QueueKeys(TAGS)
+        for what, bounds in {"rows": queue.all_rows(), "notifications": queue.notifications()}.items():
+            if found := tr.get_range(*bounds, limit=1).to_list():
+                return f"{what}: {found}"
+        version, shown = self._published()
+        if shown != self.expected()[:SHOWN]:
+            return f"the cloud shows {shown} of {self.expected()}"
+        for process, follower in self.followers.items():
+            if (follower.latest.version if follower.latest else 0) != version:
+                return f"{process} has {follower.latest}, not version {version}"
+        return ""
+
+    def expected(self) -> list[tuple[str, int]]:
+        """All tags with their counts, as the top has them."""
+        found = [(tag, count) for tag, count in self.counts.items() if count]
+        return sorted(found, key=lambda item: (-item[1], item[0]))
+
+    def check(self) -> None:
+        stored = dict(cq.CombineQueue(TAGS).scan(self.inner))
+        if stored != dict(self.expected()):
+            raise Violation(f"{stored} is stored, where {dict(self.expected())} was counted")
+        for log in range(self.logs):
+            if (place := transact(self.inner, lambda tr: position(tr, log))) != self.read[log]:  # noqa: B023
+                raise Violation(f"log {log} is read to {self.read[log]}, and the store says {place}")
+
+    def _published(self) -> tuple[int, list[tuple[str, int]]]:
+        try:
+            cloud = transact(self.inner, lambda tr: CloudReader(TAGS).read(tr))
+        except NotReady:
+            return 0, []
+        return cloud.version, [(entry.key, entry.score) for entry in cloud.entries]
+
+    # The servers
+
+    def _start_server(self, number: int) -> None:
+        process = self.process("server")
+        process.reborn = lambda: self._start_server(number)
+        process.on_death.append(lambda: self.followers.pop(process, None))
+        self.hub.start(process, "count", lambda: self._serve(process, number))
+
+    def _serve(self, process: Process, number: int) -> None:
+        self.followers[process] = CloudFollower(self.db(process), TAGS)
+        emitter = self._patiently(
+            lambda: cq.Emitter(cq.CombineQueue(TAGS), self.db(process), at_most=50, timeout=_SECONDS)
+        )
+        for log in range(self.logs):
+            if "overlapping servers" in self.plan or log % _SERVERS == number:
+                self.hub.start(process, "count", partial(self._count, process, emitter, log))
+
+    def _count(self, process: Process, emitter: cq.Emitter, log: int) -> None:
+        """Count the events of a log, a few at once."""
+        while not self.is_calm:
+            place = self._patiently(lambda: transact(self.db(process), lambda tr: position(tr, log)))
+            for _ in range(self.hub.rng.randint(1, 5)):
+                self.hub.wait(self.hub.rng.expovariate(1 / self._pause))
+                size = self.hub.rng.randint(1, 5)
+                changes = tuple(event(log, number) for number in range(place, place + size))
+                try:
+                    emitter.emit_many(changes, also=Advance(Counted(log, place, changes)))
+                except (cq.FlushFailed, cq.EmitterFull):
+                    break  # whether they count, the position says
+                place += size
+
+    def _patiently(self, call: Callable[[], Any]) -> Any:
+        """Call it until the store does not fail."""
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                if error_code(error) is None:
+                    raise
+
+
+class Advance:
+    """Moves the position of a log in the transaction that commits its events' increments."""
+
+    def __init__(self, note: Counted) -> None:
+        self.note = note
+
+    def __call__(self, tr: Any) -> None:
+        note = self.note
+        if position(tr, note.log) != note.begin:
+            raise LookupError("another server reads this log")
+        tr.set(_key(note.log), b"%d" % (note.begin + len(note.changes)))
+        tr.notes.append(note)
+
+
+class Page:
+    """An open page: it asks one server after the other for a cloud that is newer than the one it shows."""
+
+    def __init__(self, world: TagCloud) -> None:
+        self._world = world
+        self._version = 0
+
+    def run(self) -> None:
+        """Look on, to the end of the run."""
+        world, rng = self._world, self._world.hub.rng
+        while not world.is_calm:
+            world.hub.wait(rng.expovariate(1.0))
+            if not world.followers:
+                continue
+            process = rng.choice(sorted(world.followers, key=str))
+            cloud = world.followers[process].wait(self._version, rng.choice((0.1, 5.0)))
+            if cloud is not None and process.is_alive:
+                if cloud.version < self._version:
+                    world.violations.append(
+                        f"{process} shows version {cloud.version} after version {self._version}"
+                    )
+                self._version = cloud.version
+
+
+def event(log: int, number: int) -> tuple[str, int]:
+    """An event of a log: the same whoever reads it."""
+    rng = Random(f"{log} {number}")
+    return f"t{rng.randrange(_KINDS)}", rng.choice((1, 1, -1))
+
+
+def position(tr: Any, log: int) -> int:
+    """How far a log is read."""
+    return int(tr.get(_key(log)).value or 0)
+
+
+def _key(log: int) -> bytes:
+    return b"application/log/%d" % log
