@@ -25,6 +25,7 @@ from tests.simulation import tagcloud
 from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
 from tests.simulation.store import FaultyTransaction, Reads
+from tests.simulation.visitingcanaries import VISITING
 
 Canary = Callable[[], Any]
 
@@ -348,13 +349,13 @@ CANARIES: Final[dict[Canary, int]] = {
     keeps_positions_elsewhere: 20,
     moves_on_whatever_the_position: 20,
     shows_the_cloud_it_knows: 60,
-}
+} | VISITING
 """{canary: within how many seeds, from 0 on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
     keeps_positions_elsewhere: "tags",
     moves_on_whatever_the_position: "tags",
     shows_the_cloud_it_knows: "tags",
-}
+} | dict.fromkeys(VISITING, "windows")
 """{canary: which system catches it}, for those that are not of the queues."""
 
 

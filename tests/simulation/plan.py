@@ -56,6 +56,17 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "overlapping servers",  # which read the same logs
         "pages",  # which go from server to server
     ),
+    "windows": (
+        "once",
+        "opposite",
+        "other times",  # visits that are late, or from the future
+        "purge",
+        "rebucket",
+        "width",  # of the window: changed
+        "retry aside",
+        "audit",
+        "come and go",
+    ),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset({"bad keys", "too large", "deaths", "observers raise", "observers hang"})

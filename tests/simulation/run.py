@@ -21,9 +21,10 @@ from cq.observers import exportrows
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
 from tests.simulation.tagcloud import TagCloud
+from tests.simulation.visiting import Site
 from tests.simulation.world import World
 
-SCENARIOS: Final[Mapping[str, type[Scenario]]] = {"queues": World, "tags": TagCloud}
+SCENARIOS: Final[Mapping[str, type[Scenario]]] = {"queues": World, "tags": TagCloud, "windows": Site}
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 _MOST_SECONDS: Final = 120.0
