@@ -67,6 +67,13 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "audit",
         "come and go",
     ),
+    "feeds": (
+        "groups",
+        "numbers",
+        "keep",  # the last messages only, by their numbers
+        "flood",  # most is sent to one receiver, and one group
+        "come and go",  # workers stop in good order, others start
+    ),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset({"bad keys", "too large", "deaths", "observers raise", "observers hang"})

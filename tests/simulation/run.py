@@ -17,14 +17,20 @@ from pathlib import Path
 from typing import Final
 
 from cq import machine, queue
-from cq.observers import exportrows
+from cq.observers import exportrows, feedrows
+from tests.simulation.feeds import FeedWorld
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
 from tests.simulation.tagcloud import TagCloud
 from tests.simulation.visiting import Site
 from tests.simulation.world import World
 
-SCENARIOS: Final[Mapping[str, type[Scenario]]] = {"queues": World, "tags": TagCloud, "windows": Site}
+SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
+    "queues": World,
+    "tags": TagCloud,
+    "windows": Site,
+    "feeds": FeedWorld,
+}
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 _MOST_SECONDS: Final = 120.0
@@ -69,6 +75,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
     # What is counted in a process begins anew with each run.
     queue._counter = count()  # type: ignore[misc]
     exportrows._counters._next = 0
+    feedrows._counter = count()
     world = SCENARIOS[plan.system](plan, folder, trace)
     try:
         with machine.used(world.machine), world.around():

@@ -1,0 +1,222 @@
+"""The system of a feed: senders, users who join and leave groups, terminals that come back, and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from cq.feedkeys import encode_name, split_mark
+from cq.observers import delivering, numbering
+from cq.observers.delivering import Delivering
+from cq.observers.feed import Feed
+from cq.observers.feeds import read_status
+from cq.observers.numbering import Numbering
+from cq.observers.worker import Worker
+from cq.store.api import error_code
+from cq.store.transact import transact
+from tests.simulation.actors import WorkerPool
+from tests.simulation.feedmodel import FeedModel, Moved, Seen, Sent
+from tests.simulation.hub import Process
+from tests.simulation.model import Violation
+from tests.simulation.plan import Plan
+from tests.simulation.scenario import Scenario
+from tests.simulation.store import FaultyTransaction
+
+FEED: Final = "feed"
+TERMINALS: Final = ("phone", "tablet")
+_MOST: Final = 10_000
+
+
+class FeedWorld(Scenario):
+    """One run."""
+
+    def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
+        super().__init__(plan, folder, trace)
+        rng = self.rng
+        self.feed = Feed(FEED)
+        self.model = FeedModel()
+        self.users = [f"u{number}" for number in range(rng.randint(1, 6))]
+        self.groups = [f"g{number}" for number in range(rng.randint(1, 3))] if "groups" in plan else []
+        self.pause = rng.choice((0.02, 0.2, 1.0))
+        self.most = rng.choice((1, 3, 12))
+        self.bounds = rng.choice((True, False))
+        self.terminals = [
+            (user, terminal)
+            for user in self.users
+            for terminal in TERMINALS[: rng.randint(1, len(TERMINALS))]
+        ]
+        self._bodies = 0
+        concurrency, beat_seconds = rng.choice((1, 2, 4)), rng.choice((0.5, 2.0, 4.0))
+
+        def make(process: Process, identity: str) -> Worker:
+            return Worker(
+                self.db(process),
+                concurrency=concurrency,
+                grace=5.0,
+                identity=identity,
+                beat_seconds=beat_seconds,
+            )
+
+        self.workers = WorkerPool(self, make)
+
+    def around(self) -> AbstractContextManager[object]:
+        """Small steps, so that there are many."""
+        stack = ExitStack()
+        if self.bounds:
+            for owner, name, value in (
+                (delivering, "WRITES", self.rng.choice((2, 5))),
+                (delivering, "MESSAGES", self.rng.choice((1, 3))),
+                (numbering, "MESSAGES", self.rng.choice((2, 6))),
+                (Delivering, "most", 2),
+                (Numbering, "most", 2),
+            ):
+                stack.enter_context(patch.object(owner, name, value))
+        return stack
+
+    def begin(self) -> None:
+        """Make the feed, and start everybody."""
+        keeps = "numbers" in self.plan and "keep" in self.plan
+        self.feed.configure(
+            self.inner, numbers="numbers" in self.plan, keep_last=self.rng.choice((1, 5)) if keeps else None
+        )
+        for _ in range(self.rng.randint(1, 3)):
+            self._start_sender()
+        for _ in range(self.rng.randint(1, 3)):
+            self.workers.start()
+        for user, terminal in self.terminals:
+            self._start_terminal(user, terminal)
+        if "come and go" in self.plan:
+            self.hub.start(self.process("administrator"), "change", self._come_and_go)
+
+    # Those who send
+
+    def _start_sender(self) -> None:
+        process = self.process("sender")
+        process.reborn = self._start_sender
+        self.hub.start(process, "add", lambda: self._send(process))
+
+    def _send(self, process: Process) -> None:
+        while not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
+            _tried(lambda: transact(self.db(process), self._send_some))
+
+    def _send_some(self, tr: Any) -> None:
+        """A few things in one transaction; each try has other messages."""
+        rng = self.hub.rng
+        for _ in range(rng.randint(1, self.most)):
+            drawn = rng.random()
+            if self.groups and drawn < 0.2:
+                moved = Moved(rng.choice(self.groups), rng.choice(self.users), rng.random() < 0.7)
+                (self.feed.join if moved.joined else self.feed.leave)(tr, moved.group, moved.user)
+                tr.notes.append(moved)
+                continue
+            body = self._bodies = self._bodies + 1
+            is_group = bool(self.groups) and drawn < 0.6
+            flooded = "flood" in self.plan and rng.random() < 0.8
+            receivers = self.groups if is_group else self.users
+            to = receivers[0] if flooded else rng.choice(receivers)
+            (self.feed.append_to_group if is_group else self.feed.append)(tr, to, body)
+            tr.notes.append(Sent(to, is_group, body))
+
+    # Those who read
+
+    def _start_terminal(self, user: str, terminal: str) -> None:
+        process = self.process(terminal)
+        process.reborn = lambda: self._start_terminal(user, terminal)
+        self.hub.start(process, "read", lambda: self._read(process, user, terminal))
+
+    def _read(self, process: Process, user: str, terminal: str) -> None:
+        """Catch up, and wait for more, again and again; offline now and then."""
+        db, rng = self.db(process), self.hub.rng
+        while True:
+            if not self.is_calm and rng.random() < 0.1:
+                self.hub.wait(rng.expovariate(1 / 10))
+            position = _tried(lambda: transact(db, lambda tr: self.feed.position(tr, user, terminal)))
+            page = (
+                None
+                if position is None
+                else _tried(
+                    lambda: self.feed.wait(db, user, position, timeout=5.0)  # noqa: B023
+                )
+            )
+            if page is not None and page.messages:
+                _tried(lambda: transact(db, lambda tr: self._see(tr, user, terminal)))
+
+    def _see(self, tr: Any, user: str, terminal: str) -> None:
+        position = self.feed.position(tr, user, terminal)
+        page = self.feed.read(tr.snapshot, user, position, self.hub.rng.choice((1, 3, 100)))
+        self.feed.advance(tr, user, terminal, page.position)
+        tr.notes.append(Seen(user, terminal, page.messages, page.missed))
+
+    def _come_and_go(self) -> None:
+        while not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / 5))
+            for process in list(self.workers.running)[:1]:
+                self.workers.stop(process)
+            self.workers.start()
+
+    # What is committed, and the end
+
+    def log(self, store: str, tr: FaultyTransaction, version: int) -> None:
+        self.model.commit(tr.notes)
+
+    def refused(self, store: str, tr: FaultyTransaction, code: int) -> None:
+        """Who sends, joins or leaves conflicts with nobody."""
+        if code == 1020 and any(isinstance(note, Sent | Moved) for note in tr.notes):
+            self.violations.append(f"who only appends has a conflict: {tr.notes}")
+
+    def settle(self) -> None:
+        if not self.workers.running:
+            self.workers.start()
+
+    def left(self) -> str:
+        def look(tr: Any) -> str:
+            status = read_status(tr, FEED)
+            if status.to_deliver or status.to_number:
+                return f"{status.to_deliver} groups to deliver, {status.to_number} receivers to number"
+            for group in self.groups:
+                bounds = self.feed.keys.group_messages(encode_name("group", group))
+                if tr.get_range(*bounds, limit=1).to_list():
+                    return f"messages to {group}"
+            for user, terminal in self.terminals:
+                position, latest = self.feed.position(tr, user, terminal), self.feed.latest(tr, user)
+                if position != latest:
+                    return f"{user}'s {terminal} is at {position.hex()}, not at {latest.hex()}"
+                if status.config.keep_last and len(self._inbox(tr, user)) > status.config.keep_last:
+                    return f"more of {user} than is kept"
+            return ""
+
+        return transact(self.inner, look)
+
+    def check(self) -> None:
+        def look(tr: Any) -> None:
+            config = read_status(tr, FEED).config
+            for user in self.users:
+                inbox = self._inbox(tr, user)
+                _, removed = split_mark(tr.get(self.feed.keys.removed(encode_name("user", user))).value)
+                self.model.check(user, inbox, removed)
+                if config.numbers:
+                    found = self.feed.read_numbered(tr, user, limit=_MOST).messages
+                    numbers = list(range(removed + 1, removed + 1 + len(inbox)))
+                    if [(each.number, each.id) for each in found] != [
+                        (number, each.id) for number, each in zip(numbers, inbox, strict=True)
+                    ]:
+                        raise Violation(f"{user}'s messages have the numbers {found}, expected {numbers}")
+
+        transact(self.inner, look)
+
+    def _inbox(self, tr: Any, user: str) -> tuple[Any, ...]:
+        return self.feed.read(tr, user, limit=_MOST).messages
+
+
+def _tried(call: Callable[[], Any]) -> Any:
+    """What a call returns; None when the store refuses it, which whoever asks tries again."""
+    try:
+        return call()
+    except Exception as error:
+        if error_code(error) is None:
+            raise
+        return None
