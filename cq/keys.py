@@ -58,6 +58,7 @@ WORKERS_CHANGED: Final = ROOT + b"workers"
 _WORKERS: Final = ROOT + b"w/"
 
 VERSIONSTAMP_BYTES: Final = 10
+WORKER_ID_BYTES: Final = 8
 _INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
 _BUCKET: Final = Struct(">II")
 _HASH: Final = Struct(">I")

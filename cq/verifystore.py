@@ -18,7 +18,6 @@ from cq.verifying import Difference, Piece, Verification
 
 _QUEUES: Final = 50
 """Of a piece, at most."""
-_WORKER_ID_BYTES: Final = 8
 _SINGLE: Final = {
     keys.CHANGED: keys.VERSIONSTAMP_BYTES,
     keys.WORKERS_CHANGED: keys.VERSIONSTAMP_BYTES,
@@ -60,7 +59,7 @@ def _look_at_own(piece: Piece, row: KeyValue) -> bytes | None:
 
 def _is_worker(key: bytes) -> bool:
     """Whether it is the key of a worker's row; the row may be one of a later version of cq."""
-    return key.startswith(keys.workers()[0]) and len(keys.worker_of(key)) == _WORKER_ID_BYTES
+    return key.startswith(keys.workers()[0]) and len(keys.worker_of(key)) == keys.WORKER_ID_BYTES
 
 
 def _look_at_listed(piece: Piece, row: KeyValue) -> None:

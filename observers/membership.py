@@ -47,7 +47,6 @@ _OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also
 _LATE_BEATS: Final = 2  # who has not beaten for so long before its row went has not left in good order
 log = logging.getLogger("cq.worker")
 
-_ID_BYTES: Final = 8
 _LONGEST_BEAT: Final = 24 * 3600.0
 
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
@@ -132,7 +131,7 @@ class Member:
         row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
         worker = keys.worker_of(key)
         if (
-            len(worker) != _ID_BYTES
+            len(worker) != keys.WORKER_ID_BYTES
             or not isinstance(row, dict)
             or not all(what in row and _is_of(row[what], kinds) for what, kinds in _ROW.items())
             or not 0 < row["every"] <= _LONGEST_BEAT
@@ -207,7 +206,11 @@ def order(share: Share, members: Iterable[Member]) -> list[bytes]:
     name = str(share)
     data = name.encode()
     places = [
-        (name not in member.report.stuck, blake2b(data, key=member.id, digest_size=8).digest(), member.id)
+        (
+            name not in member.report.stuck,
+            blake2b(data, key=member.id, digest_size=keys.WORKER_ID_BYTES).digest(),
+            member.id,
+        )
         for member in members
         if member.does(share)
     ]
@@ -263,7 +266,9 @@ class Membership:
         identity: str | None = None,
         clock: Callable[[], float] = machine.monotonic,
     ) -> None:
-        self.id = blake2b((identity or machine.token_bytes(16).hex()).encode(), digest_size=8).digest()
+        self.id = blake2b(
+            (identity or machine.token_bytes(16).hex()).encode(), digest_size=keys.WORKER_ID_BYTES
+        ).digest()
         self.every = every
         self._db, self._clock = db, clock
         self._key = keys.worker(self.id)
