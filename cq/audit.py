@@ -24,7 +24,8 @@ from cq import codec
 from cq.auditkeys import AuditKeys
 from cq.config import Audit, QueueConfig, read_config
 from cq.errors import CorruptData, InvalidConfiguration, NotChecked, NotNow, QueueNotConfigured
-from cq.keys import QueueKeys, after, bucket_of, overlapping
+from cq.hashing import bucket_of, overlapping
+from cq.keys import QueueKeys, after
 from cq.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.purging import is_to_be_purged
 from cq.rows import decode_row

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from cq import codec, keys
+from cq import codec, hashing, keys
 from cq.combiners import changes
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys import QueueKeys
@@ -208,7 +208,7 @@ def _split(counts: dict[Any, int], parts: int) -> list[dict[Any, int]]:
         return [counts]
     split: list[dict[Any, int]] = [{} for _ in range(parts)]
     for item, count in counts.items():
-        split[keys.bucket_of(codec.encode(item), parts)][item] = count
+        split[hashing.bucket_of(codec.encode(item), parts)][item] = count
     return split
 
 

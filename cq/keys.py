@@ -42,10 +42,10 @@ from __future__ import annotations
 import re
 from struct import Struct
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from cq.codec import brief
 from cq.errors import CorruptData, InvalidConfiguration
+from cq.hashing import HASHES, bucket_bounds, key_hash
 
 ROOT: Final = b"cq/"
 QUEUES: Final = ROOT + b"queues/"
@@ -71,18 +71,9 @@ INCOMPLETE_VERSIONSTAMP: Final = _INCOMPLETE + _OFFSET.pack(0)
 """The argument of `set_versionstamped_value` that makes the value the bare versionstamp."""
 
 
-def key_hash(encoded_key: bytes) -> int:
-    """The stable 32-bit hash (CRC-32) by which keys are spread over buckets.
-
-    >>> key_hash(b"ehello")
-    432631505
-    """
-    return crc32(encoded_key)
-
-
 def place(encoded_key: bytes) -> bytes:
     """Where a key stands in hash order: how current and staged values are sorted."""
-    return _HASH.pack(crc32(encoded_key)) + encoded_key
+    return _HASH.pack(key_hash(encoded_key)) + encoded_key
 
 
 def after(key: bytes) -> bytes:
@@ -284,7 +275,7 @@ class QueueKeys:
 
     def value(self, encoded_key: bytes) -> bytes:
         """The key of a current value."""
-        return self._values + _HASH.pack(crc32(encoded_key)) + encoded_key
+        return self._values + place(encoded_key)
 
     def values(self) -> tuple[bytes, bytes]:
         """The range of all current values, in hash order."""
@@ -300,7 +291,7 @@ class QueueKeys:
 
     def staged(self, encoded_key: bytes) -> bytes:
         """The key of the updates folded ahead of their report."""
-        return self._staged + _HASH.pack(crc32(encoded_key)) + encoded_key
+        return self._staged + place(encoded_key)
 
     def staged_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's staged updates, in hash order."""
@@ -355,7 +346,7 @@ class QueueKeys:
         return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + 5)
 
     def _aside_of(self, encoded_key: bytes) -> bytes:
-        return self._aside + _HASH.pack(crc32(encoded_key)) + _LENGTH.pack(len(encoded_key)) + encoded_key
+        return self._aside + _HASH.pack(key_hash(encoded_key)) + _LENGTH.pack(len(encoded_key)) + encoded_key
 
     def parse_aside(self, key: bytes) -> tuple[bytes, bytes, int]:
         """Encoded key, versionstamp and piece of an entry that was set aside."""
@@ -370,32 +361,4 @@ class QueueKeys:
 def _hashes(prefix: bytes, buckets: int, bucket: int) -> tuple[bytes, bytes]:
     """The range of a bucket's hashes under a prefix."""
     first, end = bucket_bounds(buckets, bucket)
-    return prefix + _HASH.pack(first), prefix_end(prefix) if end == 1 << 32 else prefix + _HASH.pack(end)
-
-
-def bucket_of(encoded_key: bytes, buckets: int) -> int:
-    """The bucket of an encoded key.
-
-    >>> bucket_of(b"ehello", 16)
-    1
-    """
-    return crc32(encoded_key) * buckets >> 32
-
-
-def overlapping(buckets: int, bucket: int, others: int) -> range:
-    """Which of so many other buckets share hashes with a bucket.
-
-    >>> overlapping(4, 1, 8), overlapping(3, 1, 2)
-    (range(2, 4), range(0, 2))
-    """
-    first, end = bucket_bounds(buckets, bucket)
-    return range(first * others >> 32, ((end - 1) * others >> 32) + 1)
-
-
-def bucket_bounds(buckets: int, bucket: int) -> tuple[int, int]:
-    """First hash of a bucket and first hash behind it.
-
-    >>> bucket_bounds(4, 3)
-    (3221225472, 4294967296)
-    """
-    return -(-(bucket << 32) // buckets), -(-((bucket + 1) << 32) // buckets)
+    return prefix + _HASH.pack(first), prefix_end(prefix) if end == HASHES else prefix + _HASH.pack(end)

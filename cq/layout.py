@@ -185,11 +185,6 @@ def is_wake_up(tail: bytes) -> bool:
     return tail == b"n"
 
 
-def bucket_at(hashed: int, buckets: int) -> int:
-    """The bucket that a hash is in."""
-    return hashed * buckets >> 32
-
-
 _QUEUES_BELOW: Final = ROOT + b"q/"
 
 

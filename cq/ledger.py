@@ -23,7 +23,7 @@ from cq import combiners
 from cq.auditkeys import AuditKeys
 from cq.config import Audit, Named, QueueConfig
 from cq.errors import InvalidConfiguration
-from cq.keys import key_hash
+from cq.hashing import bucket_at, key_hash
 from cq.store.api import Transaction
 
 MODULUS: Final = 1 << 128
@@ -87,7 +87,7 @@ def _sums(audit: Audit, pairs: Iterable[tuple[bytes, Any]]) -> dict[int, int]:
     sums: defaultdict[int, int] = defaultdict(int)
     for encoded, amount in pairs:
         hashed = key_hash(encoded)
-        sums[hashed * audit.buckets >> 32] += _weigh(hashed, amount)
+        sums[bucket_at(hashed, audit.buckets)] += _weigh(hashed, amount)
     return {bucket: total for bucket, total in sums.items() if total}
 
 

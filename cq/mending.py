@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from cq import codec
 from cq.errors import CorruptData, InvalidData
-from cq.keys import INCOMPLETE_VERSIONSTAMP, overlapping
-from cq.layout import bucket_at
+from cq.hashing import bucket_at, overlapping
+from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.setaside import set_aside
 from cq.state import BucketState, fresh_token
 from cq.verifying import Piece

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import cbor2
 
@@ -17,6 +16,7 @@ from cq import codec
 from cq.codec import DELETE, INT64, MAX_UPDATE_BYTES
 from cq.config import QueueConfig
 from cq.errors import InvalidData
+from cq.hashing import buckets_of
 
 ROW_BYTES: Final = 8_000
 """Where a row is split: FoundationDB likes values below 10 kB."""
@@ -39,10 +39,8 @@ def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packe
     keys, values = columns(updates)
     encoded = config.key.encode_all(keys)
     _check_updates(config, keys, values)
-    buckets = config.buckets
     contents: dict[int, list[Any]] = {}
-    for key, value in zip(encoded, values, strict=True):
-        bucket = crc32(key) * buckets >> 32
+    for bucket, key, value in zip(buckets_of(encoded, config.buckets), encoded, values, strict=True):
         content = contents.get(bucket)
         if content is None:
             content = contents[bucket] = [operation]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
-from cq import codec, keys
+from cq import codec, hashing, keys
 from cq.combiners import BUILT_IN, Combiner
 from cq.config import QueueConfig, read_config
 from cq.errors import BacklogTooDeep, CodeMismatch, InvalidData, PendingUnreadable
@@ -189,7 +189,7 @@ class CombineQueue:
         """The updates of a key that wait, those added under a shape before it first."""
         former = config.under_former_shape()
         before = [] if former is None else self._queued_updates(snapshot, former, encoded)
-        bucket = keys.bucket_of(encoded, config.buckets)
+        bucket = hashing.bucket_of(encoded, config.buckets)
         try:
             backlog = read_rows(snapshot, self.keys.rows(config.generation, bucket), PENDING_BYTES)
         except Exception as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cq import keys
+from cq import hashing
 from cq.backfill import progress
 from cq.codec import brief
 from cq.config import (
@@ -81,7 +81,7 @@ def is_blocked(snapshot: TransactionRead, config: QueueConfig, bucket: int) -> b
         return False
     queue = QueueKeys(config.name)
     generation, buckets = config.former
-    others = keys.overlapping(config.buckets, bucket, buckets)
+    others = hashing.overlapping(config.buckets, bucket, buckets)
     states = [snapshot.get(queue.state(generation, other)) for other in others]
     rows = [snapshot.get_range(*queue.rows(generation, other), limit=1) for other in others]
     return any(BucketState.from_bytes(state.value).staged for state in states) or any(

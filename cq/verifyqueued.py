@@ -10,7 +10,8 @@ from cq import layout
 from cq.codec import DELETE
 from cq.config import QueueConfig
 from cq.errors import CorruptData, InvalidData
-from cq.keys import VERSIONSTAMP_BYTES, bucket_of, version_of
+from cq.hashing import bucket_of
+from cq.keys import VERSIONSTAMP_BYTES, version_of
 from cq.layout import RowPlace, of_bucket, of_marker, of_row
 from cq.mending import keep, keep_raw, rewrite_state, wake
 from cq.rows import Row, decode_row, encode_row

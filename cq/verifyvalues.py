@@ -9,8 +9,8 @@ from cq import codec
 from cq.combiners import BUILT_IN
 from cq.config import QueueConfig
 from cq.errors import CorruptData
-from cq.keys import key_hash
-from cq.layout import bucket_at, of_aside, of_value
+from cq.hashing import bucket_at, key_hash
+from cq.layout import of_aside, of_value
 from cq.mending import keep, keep_raw, rewrite_state, touch, wake
 from cq.store.api import KeyValue
 from cq.verifying import Piece

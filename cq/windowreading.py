@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from cq import codec, keys
+from cq import codec, hashing
 from cq.config import QueueConfig
 from cq.errors import BacklogTooDeep, PendingUnreadable
 from cq.keys import QueueKeys
@@ -67,7 +67,9 @@ def _buckets_of(config: QueueConfig, wanted: Iterable[bytes]) -> set[tuple[int, 
     """Generation and number of the buckets of these keys, those of the shape before included."""
     former = config.under_former_shape()
     shapes = [config] if former is None else [config, former]
-    return {(each.generation, keys.bucket_of(encoded, each.buckets)) for encoded in wanted for each in shapes}
+    return {
+        (each.generation, hashing.bucket_of(encoded, each.buckets)) for encoded in wanted for each in shapes
+    }
 
 
 def _staged(

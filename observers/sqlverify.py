@@ -17,7 +17,8 @@ from cq import machine
 from cq.backfill import current_generation
 from cq.errors import CqError
 from cq.exportkeys import ExportKeys, versionstamp_of
-from cq.keys import bucket_of, version_of
+from cq.hashing import bucket_of
+from cq.keys import version_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportrows import encoded_key
 from cq.observers.exports import NAME, Export

@@ -17,8 +17,9 @@ from cq.backfill import read_states
 from cq.config import ObserverConfig, QueueConfig
 from cq.configuring import rebuild_observer
 from cq.errors import ConfigurationError, CorruptData
+from cq.hashing import bucket_at
 from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
-from cq.layout import bucket_at, of_observer_data, of_value
+from cq.layout import of_observer_data, of_value
 from cq.observers import top
 from cq.observers.builtin import FACTORIES
 from cq.observers.scores import descending

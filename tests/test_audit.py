@@ -21,7 +21,8 @@ from cq.auditkeys import AuditKeys
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.config import read_config
-from cq.keys import QueueKeys, key_hash
+from cq.hashing import key_hash
+from cq.keys import QueueKeys
 from cq.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.observers.worker import Worker
 from cq.reshaping import finish_rebucket

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq import keys
+from cq import hashing, keys
 from cq.errors import CorruptData, InvalidConfiguration
 from cq.keys import QueueKeys
 
@@ -23,16 +23,16 @@ def complete(template: bytes) -> bytes:
 
 @given(st.binary(), st.integers(1, 4096))
 def test_a_bucket_is_the_contiguous_range_of_hashes_its_bounds_say(encoded: bytes, buckets: int) -> None:
-    bucket = keys.bucket_of(encoded, buckets)
-    first, end = keys.bucket_bounds(buckets, bucket)
+    bucket = hashing.bucket_of(encoded, buckets)
+    first, end = hashing.bucket_bounds(buckets, bucket)
 
     assert 0 <= bucket < buckets
-    assert first <= keys.key_hash(encoded) < end
+    assert first <= hashing.key_hash(encoded) < end
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 3, 16, 1000, 4096])
 def test_buckets_cover_all_hashes_without_gap_or_overlap(buckets: int) -> None:
-    bounds = [keys.bucket_bounds(buckets, bucket) for bucket in range(buckets)]
+    bounds = [hashing.bucket_bounds(buckets, bucket) for bucket in range(buckets)]
 
     assert bounds[0][0] == 0
     assert bounds[-1][1] == 1 << 32
@@ -42,7 +42,7 @@ def test_buckets_cover_all_hashes_without_gap_or_overlap(buckets: int) -> None:
 @given(st.binary(min_size=1, max_size=50), st.integers(1, 50))
 def test_staged_keys_lie_in_their_buckets_range(encoded: bytes, buckets: int) -> None:
     queue = QueueKeys("words")
-    begin, end = queue.staged_of_bucket(buckets, keys.bucket_of(encoded, buckets))
+    begin, end = queue.staged_of_bucket(buckets, hashing.bucket_of(encoded, buckets))
 
     assert begin <= queue.staged(encoded) < end
     assert queue.encoded_key(queue.staged(encoded)) == encoded

@@ -18,7 +18,8 @@ from cq.combining import Pass
 from cq.config import Shape, read_config
 from cq.documents import Documents
 from cq.exportkeys import ExportKeys
-from cq.keys import QueueKeys, bucket_of, overlapping
+from cq.hashing import bucket_of, overlapping
+from cq.keys import QueueKeys
 from cq.observers.export import ExportQueue
 from cq.observers.top import top
 from cq.observers.worker import Worker

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec, keys, layout
+from cq import codec, hashing, keys, layout
 from cq.errors import CodeMismatch, QueueNotConfigured
 from cq.exportkeys import received
 from cq.keys import QueueKeys
@@ -97,7 +97,7 @@ def encoded(key: object) -> bytes:
 
 
 def bucket_of(key: object) -> int:
-    return keys.bucket_of(encoded(key), BUCKETS)
+    return hashing.bucket_of(encoded(key), BUCKETS)
 
 
 def bucket_of_row(key: bytes) -> int:

@@ -14,7 +14,8 @@ from cq.app import App
 from cq.combining import Pass
 from cq.config import Flags, read_config, read_flags
 from cq.errors import NotNow
-from cq.keys import QueueKeys, bucket_of
+from cq.hashing import bucket_of
+from cq.keys import QueueKeys
 from cq.layout import row_in
 from cq.rows import encode_row
 from cq.store.embedded import FDBError

@@ -14,7 +14,8 @@ from cq.backfill import current_generation
 from cq.bucket import Bucket
 from cq.config import read_config
 from cq.exportkeys import ExportKeys, first_sequence
-from cq.keys import QueueKeys, bucket_of
+from cq.hashing import bucket_of
+from cq.keys import QueueKeys
 from cq.observers import cloud, verifytop
 from cq.observers.builtin import FACTORIES
 from cq.observers.cloud import CloudReader, Head
