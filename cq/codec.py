@@ -38,9 +38,7 @@ MAX_DEPTH: Final = 100
 MAX_OPERATION_BYTES: Final = 1_000
 """An operation id."""
 
-INT64: Final = 1 << 63
-"""Ints below, and down to its negative, take at most nine bytes."""
-
+_INT64: Final = 1 << 63
 _AROUND: Final = 2  # lists around an update or a value wherever it is stored
 _MOST_PARTS: Final = 1_000_000  # of a value; each takes a byte at least
 _PLAIN: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime, type(None)))
@@ -251,9 +249,14 @@ def decode_list(data: bytes, types: Sequence[type | UnionType], what: str) -> li
     raise CorruptData(f"{what} is not one that cq wrote: {data[:40]!r}")
 
 
+def is_int64(number: int) -> bool:
+    """Whether a number fits into 64 bits, and so takes at most nine bytes."""
+    return -_INT64 <= number < _INT64
+
+
 def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
     """A value in CBOR; raises `InvalidData`, or `TooLarge` when it exceeds the limit (in bytes)."""
-    if type(value) is int and -INT64 <= value < INT64:  # most values
+    if type(value) is int and is_int64(value):  # most values
         return cbor2.dumps(value)
     data = encode(value)
     if len(data) > limit:

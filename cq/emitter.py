@@ -19,7 +19,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from cq import codec, machine
-from cq.codec import INT64
+from cq.codec import is_int64
 from cq.config import read_config
 from cq.emitterbuffer import EmitterBuffer, EmitterStatistics
 from cq.errors import (
@@ -114,7 +114,7 @@ class Emitter:
             FlushFailed: only in `durable` mode; whether the update may count all the same, it says itself.
         """
         intake, buffer = self._intake, self._buffer
-        if type(key) is not intake.plain_key or type(update) is not int or not -INT64 <= update < INT64:
+        if type(key) is not intake.plain_key or type(update) is not int or not is_int64(update):
             self.emit_many(((key, update),))
             return
         with buffer.lock:

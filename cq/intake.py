@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cq import codec, machine
-from cq.codec import INT64
+from cq.codec import is_int64
 from cq.combiners import Combiner, sum_
 from cq.config import QueueConfig
 from cq.errors import TooLarge
@@ -73,7 +73,7 @@ class Intake:
 
     def is_summed(self, update: Any) -> bool:
         """Whether an update is added to the others of its key at once: small ints are, and their sum stays small."""
-        return self.combiner is sum_ and type(update) is int and -INT64 <= update < INT64
+        return self.combiner is sum_ and type(update) is int and is_int64(update)
 
     def merged(self, increments: Sequence[Increment]) -> list[tuple[Any, Any]]:
         """Pairs of key and update that combine to the same as these of one key, in their order: as few as can be."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import cbor2
 
 from cq import codec
-from cq.codec import DELETE, INT64, MAX_UPDATE_BYTES
+from cq.codec import DELETE, MAX_UPDATE_BYTES, is_int64
 from cq.config import QueueConfig
 from cq.errors import InvalidData
 from cq.hashing import buckets_of
@@ -70,7 +70,7 @@ def _check_updates(config: QueueConfig, keys: list[Any], values: list[Any]) -> N
     if not config.value.types or kinds <= set(config.value.types):
         if kinds <= _NINE_BYTES:
             return
-        if kinds == {int} and min(values) >= -INT64 and max(values) < INT64:
+        if kinds == {int} and is_int64(min(values)) and is_int64(max(values)):
             return
     for key, value in zip(keys, values, strict=True):
         check_update(config, key, value)

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final
 
 from cq import codec
-from cq.codec import INT64
+from cq.codec import is_int64
 from cq.config import QueueConfig
 from cq.errors import BacklogTooDeep, CorruptData, InvalidData
 from cq.keys import QueueKeys
@@ -33,7 +33,7 @@ def pack_leaving(pairs: Sequence[tuple[bytes, int]], operation: bytes | None) ->
     Raises `InvalidData` for an update beyond 64 bits: sums of updates must fit into one.
     """
     for _, update in pairs:
-        if not -INT64 <= update < INT64:
+        if not is_int64(update):
             raise InvalidData(f"expected updates of a window within 64 bits, got: {codec.shown(update)}")
     return split([operation, *chain.from_iterable(pairs)]) if pairs else []
 

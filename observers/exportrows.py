@@ -123,7 +123,7 @@ def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[tuple[int, bytes]]:
 
 
 def _checked_size(value: Any) -> int:
-    if type(value) in _NUMBERS and (type(value) is not int or -codec.INT64 <= value < codec.INT64):
+    if type(value) in _NUMBERS and (type(value) is not int or codec.is_int64(value)):
         return _NUMBER_BYTES
     size = len(codec.encode([value])) - 1  # in a list, as it is in a row, since lists can be nested too deep
     if size > MAX_VALUE_BYTES:

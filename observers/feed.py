@@ -170,7 +170,7 @@ class Feed:
             raise InvalidConfiguration(
                 f"feed {self.name!r} gives no numbers: read by ids, or make another feed"
             )
-        if type(after) is not int or not 0 <= after < codec.INT64:
+        if type(after) is not int or after < 0 or not codec.is_int64(after):
             raise InvalidData(f"expected the number of a message, or 0, got: {codec.shown(after)}")
         encoded = encode_name("receiver", receiver)
         stored = tr.get(self.keys.numbered(encoded)), tr.get(self.keys.removed(encoded))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cq.codec import is_int64
 from cq.errors import CqError
 from cq.jsonvalues import to_json
 
@@ -23,7 +24,6 @@ Row = Mapping[str, Any]
 TABLES_REMEMBERED: Final = 64
 """How many tables of each kind are kept as they were described, by dialect: SQLAlchemy compiles anew for new ones."""
 
-_INT64: Final = 1 << 63
 _PLAIN: Final = frozenset(("str", "int", "bytes", "bool", "float"))
 
 
@@ -100,7 +100,7 @@ class Dialect(ABC):
         """The value itself, unless it is one that this database cannot hold."""
         if isinstance(value, str):
             return self.text(value)
-        if isinstance(value, int) and not -_INT64 <= value < _INT64:
+        if isinstance(value, int) and not is_int64(value):
             raise CannotConvert(f"an integer of {value.bit_length()} bits exceeds the 64 bits of a BIGINT")
         if isinstance(value, float):
             return self.number(value)
