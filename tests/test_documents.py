@@ -207,6 +207,27 @@ def test_what_does_not_fit_into_one_transaction_is_refused(
     assert sums(db, documents) == large
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_faults_leave_the_sums_exact_within_transactions_too(
+    db: Any, documents: Documents, seed: int
+) -> None:
+    """A transaction that has committed without its owner hearing of it finds nothing left to add."""
+    faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.4)
+    kept: dict[bytes, dict[str, int]] = {}
+    for round_ in range(20):
+        document, counts = b"document %d" % (round_ % 3), {f"item {round_ % 4}": 1, "all": round_}
+        if round_ % 7 == 6:
+            transact(faulty, lambda tr: documents.clear(tr, document))  # noqa: B023 - runs at once
+            kept.pop(document, None)
+        else:
+            transact(faulty, lambda tr: documents.set(tr, document, counts))  # noqa: B023 - runs at once
+            kept[document] = {item: count for item, count in counts.items() if count}
+
+    expected = sum(map(Counter, kept.values()), Counter[str]())
+    assert sums(db, documents) == expected
+    assert {document: counts_of(db, documents, document) for document in documents.ids(db)} == kept
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_faults_of_the_store_leave_the_sums_exact(
     db: Any, documents: Documents, seed: int, monkeypatch: pytest.MonkeyPatch
