@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import Final, NamedTuple
 
 from cq import machine
@@ -69,8 +70,11 @@ class WindowSpec(NamedTuple):
 
 
 def milliseconds(time: float | None) -> int:
-    """A time in seconds since 1970, None for now, in milliseconds."""
-    return machine.time_ns() // 1_000_000 if time is None else int(time * 1000)
+    """A time in seconds since 1970, None for now, in milliseconds.
+
+    Rounded up: whoever reads the clock later, in whichever way, must not get an earlier time.
+    """
+    return -(-machine.time_ns() // 1_000_000) if time is None else ceil(round(time * 1000, 3))
 
 
 def _seconds(number: int) -> str:

@@ -12,8 +12,10 @@ Five queues, named after the visits: what follows from what is all in cq's own h
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 import cq
@@ -103,14 +105,27 @@ class Visits:
 
         Returns what `Window.add` does: whether it is in the window. In the lifetime's counts it is in any case.
         """
-        now = machine.time()
-        said = self.views.add(tr, {page: 1}, once, at=at, now=now)
+        authors = {} if author is None else {page: author}
+        return self.count_many(tr, [(page, visitor)], authors=authors, at=at, once=once)
+
+    def count_many(
+        self,
+        tr: Transaction,
+        visits: Iterable[tuple[str, str]],
+        *,
+        authors: Mapping[str, str] = MappingProxyType({}),
+        at: float | None = None,
+        once: str | bytes | None = None,
+    ) -> str:
+        """Count visits of the same time, as pairs of page and visitor; `authors` has those of pages. As `count`."""
+        found, now = Counter(visits), machine.time()
+        said = self.views.add(tr, _by_page(found), once, at=at, now=now)
         if said == TAKEN:
-            self.seen.add(tr, {(page, visitor): 1}, once, at=at, now=now)
-        if visitor != author:
-            self.lifetime.add(tr, {page: 1}, once)
-            if self.readers is not None:
-                self.read.add(tr, {(page, visitor): 1}, once)
+            self.seen.add(tr, found, once, at=at, now=now)
+        read = {each: number for each, number in found.items() if authors.get(each[0]) != each[1]}
+        self.lifetime.add(tr, _by_page(read), once)
+        if self.readers is not None:
+            self.read.add(tr, read, once)
         return said
 
     def get(self, tr: TransactionRead, page: str) -> PageVisits:
@@ -183,6 +198,13 @@ class VisitEmitter:
     def _emitters(self) -> list[cq.Emitter]:
         some = self._views, self._seen, self._lifetime, self._read
         return [each for each in some if each is not None]
+
+
+def _by_page(visits: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    pages: Counter[str] = Counter()
+    for (page, _), number in visits.items():
+        pages[page] += number
+    return dict(pages)
 
 
 def _all(tr: TransactionRead, queue: cq.CombineQueue | cq.Window, **given: Any) -> list[tuple[Any, Any]]:
