@@ -19,6 +19,7 @@ from cq.cli import (
     dead,
     demo,
     demotags,
+    demovisits,
     doctor,
     export,
     feed,
@@ -84,6 +85,7 @@ for module in (
     bench,
     demo,
     demotags,
+    demovisits,
 ):
     module.register(app)
 

@@ -1,0 +1,133 @@
+"""Reading access logs of web servers, in the common and the combined format, and making some up."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from typing import Final
+
+_LINE: Final = re.compile(
+    rb"(?P<host>\S+) \S+ \S+ \[(?P<time>[^\]]{20,40})\] "
+    rb'"(?P<request>(?:[^"\\]|\\.)*)" (?P<status>\d{3}) (?:\d+|-)'
+    rb'(?: "(?:[^"\\]|\\.)*" "(?P<agent>(?:[^"\\]|\\.)*)")?\s*'
+)
+_TIME: Final = re.compile(
+    rb"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)", re.ASCII
+)
+_MONTHS: Final = {
+    name: number
+    for number, name in enumerate(
+        (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"), 1
+    )
+}
+_GZIP: Final = b"\x1f\x8b"
+_LONGEST: Final = 2_000  # of a page's path; a queue takes keys of 8,000 bytes
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A visit of a page: at a time in seconds since 1970."""
+
+    time: float
+    page: str
+    visitor: str
+
+
+class NoVisit(ValueError):
+    """A line is none of an access log; the message says why."""
+
+
+def read_log(path: Path, skip: Callable[[int, str], object] = lambda line, why: None) -> Iterator[Visit]:
+    """The visits in a file, which may be gzip's, in its order.
+
+    A visit is a GET that was answered by a status of 2xx or 304. Its visitor is told by the address and, in the
+    combined format, the browser. Raises `OSError`, also for a gzip file that is cut off.
+
+    Args:
+        path: of the file.
+        skip: called with the number of each line that is of neither format, and why.
+    """
+    with path.open("rb") as plain:
+        is_packed = plain.read(len(_GZIP)) == _GZIP
+    with gzip.open(path) if is_packed else path.open("rb") as lines:
+        try:
+            for number, line in enumerate(lines, 1):
+                try:
+                    visit = parse(line)
+                except NoVisit as error:
+                    skip(number, str(error))
+                else:
+                    if visit is not None:
+                        yield visit
+        except (EOFError, zlib.error) as error:
+            raise OSError(f"{path}: the file is cut off, or damaged: {error}") from None
+
+
+def parse(line: bytes) -> Visit | None:
+    """The visit of a line, None if it is of a request that is none; raises `NoVisit` for what is no line of a log."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise NoVisit(f"neither common nor combined log format: {line[:_SHOWN].decode('utf-8', 'replace')!r}")
+    time = _seconds(found["time"])
+    request = found["request"].split(b" ")
+    if len(request) not in (2, 3):
+        raise NoVisit(f"no request: {found['request'][:_SHOWN].decode('utf-8', 'replace')!r}")
+    if request[0] != b"GET" or not (found["status"][:1] == b"2" or found["status"] == b"304"):
+        return None
+    page = request[1].partition(b"?")[0][:_LONGEST].decode("utf-8", "replace")
+    visitor = found["host"][:_LONGEST].decode("utf-8", "replace")
+    if found["agent"] is not None:
+        visitor += " " + blake2b(found["agent"], digest_size=6).hexdigest()
+    return Visit(time, page, visitor)
+
+
+def _seconds(text: bytes) -> float:
+    found = _TIME.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError
+        day, month, year, hour, minute, second, sign, hours, minutes = found.groups()
+        offset = timedelta(hours=int(hours), minutes=int(minutes)) * (1 if sign == b"+" else -1)
+        zone = timezone(offset)
+        at = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), int(second), tzinfo=zone)
+        return at.timestamp()
+    except (ValueError, KeyError, OverflowError):
+        raise NoVisit(f"no time: {text.decode('utf-8', 'replace')!r}") from None
+
+
+def write_log(path: Path, rng: Random, *, visits: int = 20_000, seconds: float = 1_500.0) -> None:
+    """Make a log up: of a site of which few pages are seen often, by visitors who come, read some pages, and go.
+
+    In the combined format, with some requests that are no visits; packed if the file is called `.gz`.
+    """
+    begin = datetime(2025, 3, 1, 20, 0, tzinfo=UTC).timestamp()
+    lines = [(begin + moment, line) for moment, line in _lines(rng, visits, seconds)]
+    with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
+        for time, line in sorted(lines):
+            stamp = datetime.fromtimestamp(time, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
+            file.write(line.replace("TIME", stamp, 1).encode())
+
+
+def _lines(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float, str]]:
+    made = 0
+    while made < visits:
+        host = (
+            f"192.0.2.{rng.randrange(256)}" if rng.random() < 0.5 else f"2001:db8::{rng.randrange(65536):x}"
+        )
+        agent, moment = f"Browser/{rng.randint(1, 40)}.0", rng.triangular(0, seconds, 0.7 * seconds)
+        for _ in range(min(visits - made, 1 + int(rng.expovariate(0.5)))):
+            page = "/" if rng.random() < 0.2 else f"/topic/{min(int(rng.paretovariate(0.8)), 5_000)}"
+            if moment < seconds:
+                yield moment, f'{host} - - [TIME] "GET {page}?from=list HTTP/1.1" 200 5120 "-" "{agent}"\n'
+            if rng.random() < 0.1:
+                yield moment, f'{host} - - [TIME] "POST {page} HTTP/1.1" 302 - "-" "{agent}"\n'
+            made += 1
+            moment += rng.expovariate(1 / 20)

@@ -1,0 +1,302 @@
+"""The demo of visits: a log is replayed by web servers that are killed, and every look equals a recount.
+
+Now and then all numbers are read in one transaction, together with how far each web server is: so it is known which
+visits they must be made of, whatever is under way. They are compared with a recount of just these visits, for
+the very moment of the look.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import cq
+from cq import codec, keys, machine
+from cq.errors import BacklogTooDeep, InvalidData
+from cq.observers.demos.accesslog import Visit, read_log
+from cq.observers.demos.crew import Crew, Role
+from cq.observers.demos.errors import DemoFailed
+from cq.observers.demos.visitreplay import (
+    KEYS,
+    NAME,
+    SITE,
+    START,
+    Pace,
+    WebServer,
+    late_keys,
+    position_key,
+    ready_key,
+    write_part,
+)
+from cq.observers.demos.working import WorkerRole
+from cq.observers.visits import Visits
+from cq.observers.worker import Worker
+from cq.store.api import Database
+from cq.store.transact import transact
+from cq.windowspec import LEAST_MS, milliseconds
+
+_SECONDS: Final = 86_400.0
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the demo is run.
+
+    Attributes:
+        speed: how many seconds of the log are replayed in one, about.
+        window, slice: in seconds of the log's time.
+        servers, workers: how many processes of each.
+        kill_every: after how many seconds on average one of them is killed.
+        look_every: after how many seconds all numbers are compared with a recount again.
+        top: how many pages a look has.
+    """
+
+    speed: float = 100.0
+    window: float = 600.0
+    slice: float = 10.0
+    servers: int = 2
+    workers: int = 2
+    kill_every: float = 2.0
+    look_every: float = 0.5
+    top: int = _SHOWN
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen at a moment, and equal to the recount: the log's time, and numbers of the window up to it."""
+
+    time: float
+    views: int
+    visitors: int
+    top: tuple[tuple[str, int, int], ...]
+
+
+@dataclass
+class Outcome:
+    """What the demo has done, once all of it is as it must be.
+
+    Attributes:
+        visits: how many the log has; all of them were counted.
+        pages: how many it has.
+        late: how many came too late for the window, as their server was dead; they count for the lifetime.
+        speed: how many seconds of the log were replayed in one.
+        kills: how many processes were killed.
+        seconds: that it took.
+        looks: all of them.
+        skipped: lines that are of no access log, as `file:line: why`; the first few.
+        lines_skipped: how many there are.
+        lifetime: the pages with most views of all.
+    """
+
+    visits: int
+    pages: int
+    late: int = 0
+    speed: float = 0.0
+    kills: int = 0
+    seconds: float = 0.0
+    looks: list[Look] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    lines_skipped: int = 0
+    lifetime: list[tuple[str, int]] = field(default_factory=list)
+
+
+def run(
+    db: Database,
+    url: str | None,
+    paths: Sequence[Path],
+    settings: Settings,
+    rng: Random,
+    tell: Callable[[Look], object] = lambda look: None,
+) -> Outcome:
+    """Run the demo on a store, with queues that are made anew.
+
+    Args:
+        db: a database.
+        url: the store's, for the processes.
+        paths: of the log, in order.
+        settings: how.
+        rng: draws who is killed, and when.
+        tell: called with each look.
+
+    Raises `DemoFailed` when anything differs from the recount, `InvalidData` for a log without visits, and `OSError`.
+    """
+    outcome = Outcome(0, 0)
+    log = list(_read(paths, outcome))
+    if not log:
+        raise InvalidData("the log has no visits: GET requests that were answered by a status of 2xx or 304")
+    outcome.visits, outcome.pages = len(log), len({visit.page for visit in log})
+    pace = _pace(log, settings)
+    outcome.speed = pace.speed
+    _make_queues(db, pace)
+    _Demo(db, log, settings, pace, outcome, tell).run(url, rng)
+    return outcome
+
+
+def _read(paths: Sequence[Path], outcome: Outcome) -> Iterator[Visit]:
+    for path in paths:
+
+        def skip(line: int, why: str, path: Path = path) -> None:
+            outcome.lines_skipped += 1
+            if len(outcome.skipped) < _SHOWN:
+                outcome.skipped.append(f"{path}:{line}: {why}")
+
+        yield from read_log(path, skip)
+
+
+def _pace(log: Sequence[Visit], settings: Settings) -> Pace:
+    """Of the speed asked for, as near as whole milliseconds of a slice come to it."""
+    step = max(LEAST_MS, round(1000 * settings.slice / settings.speed))
+    return Pace(settings.window, settings.slice, step, min(visit.time for visit in log))
+
+
+def _make_queues(db: Database, pace: Pace) -> None:
+    for name in Visits(NAME).queues:
+        try:
+            cq.delete(db, name)
+        except cq.QueueNotConfigured:
+            continue
+    transact(db, lambda tr: tr.clear_range(KEYS, keys.prefix_end(KEYS)))
+    Visits(NAME).configure(db, window=pace.spec, buckets=2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was read in one transaction."""
+
+    now: int
+    places: list[int]
+    late: set[tuple[int, int]]
+    within: dict[str, tuple[int, int]]
+
+
+class _Demo:
+    """The processes, and the looks while they run."""
+
+    def __init__(
+        self,
+        db: Database,
+        log: list[Visit],
+        settings: Settings,
+        pace: Pace,
+        outcome: Outcome,
+        tell: Callable[[Look], object],
+    ) -> None:
+        self._db, self._settings, self._pace, self._outcome, self._tell = db, settings, pace, outcome, tell
+        self._parts = [log[number :: settings.servers] for number in range(settings.servers)]
+        self._visits = Visits(NAME)
+        self._next = 0.0
+
+    def run(self, url: str | None, rng: Random) -> None:
+        """Run the processes until all visits have left the window, and compare what is left then, too."""
+        begun = machine.monotonic()
+        with TemporaryDirectory(prefix="cq-demo-") as folder:
+            files = [Path(folder, f"part-{number}") for number in range(len(self._parts))]
+            for file, visits in zip(files, self._parts, strict=True):
+                write_part(file, visits)
+            servers = [WebServer(url, file, number, self._pace) for number, file in enumerate(files)]
+            self._run(url, servers, rng)
+        Worker(self._db, queues=self._visits.queues).drain()
+        self._compare_lifetime()
+        self._outcome.seconds = machine.monotonic() - begun
+
+    def _run(self, url: str | None, servers: Sequence[WebServer], rng: Random) -> None:
+        names = {f"server {each.number}": each for each in servers}
+        roles: dict[str, Role] = {**names}
+        for number in range(self._settings.workers):
+            roles[f"worker {number}"] = WorkerRole(url, self._visits.queues)
+        with Crew(roles, rng, self._settings.kill_every) as crew:
+            crew.run(lambda: transact(self._db, self._begin), _SECONDS)
+            crew.run(lambda: self._look_when_due() and names.keys() <= crew.ended, _SECONDS)
+            crew.spare()
+            crew.run(lambda: not transact(self._db, self._stored), _SECONDS)
+            self._outcome.kills = crew.kills
+
+    def _begin(self, tr: Any) -> bool:
+        """Let the servers begin once all are ready; whether they are."""
+        ready = [tr.get(ready_key(number)) for number in range(len(self._parts))]
+        if not all(each.present() for each in ready):
+            return False
+        self._pace = replace(self._pace, start=machine.time())
+        tr.set(START, codec.encode(self._pace.start))
+        return True
+
+    def _stored(self, tr: Any) -> bool:
+        """Whether the window still has something: workers take all of it out, whoever reads or not."""
+        some = (self._visits.views.queue, self._visits.seen.queue, self._visits.visitors)
+        return any(queue.items(tr.snapshot, limit=1).items for queue in some)
+
+    # Looks
+
+    def _look_when_due(self) -> bool:
+        if machine.time() >= self._next:
+            try:
+                self._look()
+            except BacklogTooDeep:  # nobody has combined for a while
+                return True
+            self._next = machine.time() + self._settings.look_every
+        return True
+
+    def _look(self) -> None:
+        seen = transact(self._db, self._read)
+        views, visitors = self._recount(seen)
+        expected = {page: (views[page], len(visitors[page])) for page in views}
+        if seen.within != expected:
+            raise DemoFailed(f"at a look, not as recounted: {_different(seen.within, expected)}")
+        site = seen.within.pop(SITE, (0, 0))
+        most = sorted(seen.within.items(), key=lambda item: (-item[1][0], item[0]))[: self._settings.top]
+        top = tuple((page, *numbers) for page, numbers in most)
+        look = Look(self._pace.of(seen.now / 1000), *site, top)
+        self._outcome.looks.append(look)
+        self._outcome.late = len(seen.late)
+        self._tell(look)
+
+    def _read(self, tr: Any) -> _Seen:
+        snapshot = tr.snapshot
+        tr.get_read_version().wait()  # what was taken out by then, was so by an earlier clock
+        now = milliseconds(None)
+        places = [snapshot.get(position_key(number)) for number in range(len(self._parts))]
+        late = set()
+        for number in range(len(self._parts)):
+            for row in snapshot.get_range(*late_keys(number)):
+                first = int(row.key.rpartition(b"/")[2])
+                late |= {(number, first + each) for each in range(codec.decode(row.value))}
+        within = self._visits.within(snapshot, now=now / 1000)
+        found = [0 if place.value is None else int(codec.decode(place.value)) for place in places]
+        return _Seen(now, found, late, within)
+
+    def _recount(self, seen: _Seen) -> tuple[Counter[str], defaultdict[str, set[str]]]:
+        """Views and visitors of each page, of the visits that were counted and are in the window at that moment."""
+        views: Counter[str] = Counter()
+        visitors: defaultdict[str, set[str]] = defaultdict(set)
+        spec = self._pace.spec
+        for number, place in enumerate(seen.places):
+            for line, visit in enumerate(self._parts[number][:place]):
+                at = milliseconds(self._pace.at(visit.time))
+                leaves = at - at % spec.slice + spec.slice + spec.width
+                if leaves > seen.now and (number, line) not in seen.late:
+                    for page in (visit.page, SITE):
+                        views[page] += 1
+                        visitors[page].add(visit.visitor)
+        return views, visitors
+
+    def _compare_lifetime(self) -> None:
+        """All visits count for the lifetime, those that came too late for the window, too."""
+        expected = Counter(page for each in self._parts for visit in each for page in (visit.page, SITE))
+        found = dict(self._visits.lifetime.scan(self._db))
+        if found != expected:
+            raise DemoFailed(f"the views of all time are not as recounted: {_different(found, expected)}")
+        del expected[SITE]
+        self._outcome.lifetime = expected.most_common(self._settings.top)
+
+
+def _different(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """The first few differences."""
+    pages = sorted(page for page in {*found, *expected} if found.get(page) != expected.get(page))
+    shown = [f"{page!r}: {found.get(page)} instead of {expected.get(page)}" for page in pages[:_SHOWN]]
+    return ", ".join(shown) + (f" and {len(pages) - _SHOWN:,} more" if len(pages) > _SHOWN else "")

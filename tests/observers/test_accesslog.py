@@ -1,0 +1,116 @@
+"""Access logs in both formats are read as they are, and what is none of their lines is named."""
+
+from __future__ import annotations
+
+import gzip
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cq.observers.demos.accesslog import NoVisit, Visit, parse, read_log, write_log
+from cq.observers.demos.visitchart import to_svg
+from cq.observers.demos.visits import Look
+
+COMMON = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache.gif?a=1 HTTP/1.0" 200 2326\n'
+COMBINED = COMMON.rstrip() + b' "http://www.example.com/" "Mozilla/4.08 \\"x\\" [en]"\n'
+
+
+def test_common_and_combined_lines_are_visits() -> None:
+    common, combined = parse(COMMON), parse(COMBINED)
+
+    assert common == Visit(971_211_336.0, "/apache.gif", "192.0.2.7")
+    assert combined is not None
+    assert (combined.time, combined.page) == (971_211_336.0, "/apache.gif")
+    assert combined.visitor.startswith("192.0.2.7 ")
+    other = parse(COMBINED.replace(b"4.08", b"4.09"))
+    assert other is not None
+    assert other.visitor != combined.visitor
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b"GET", b"POST"), (b"GET", b"HEAD"), (b" 200 ", b" 404 "), (b" 200 ", b" 301 "), (b" 200 ", b" 500 ")],
+)
+def test_requests_that_are_no_visits(before: bytes, after: bytes) -> None:
+    assert parse(COMMON.replace(before, after)) is None
+
+
+def test_a_page_that_has_not_changed_was_visited_too() -> None:
+    assert parse(COMMON.replace(b"200 2326", b"304 -")) is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"", "neither common nor combined"),
+        (b"nothing\n", "neither common nor combined"),
+        (COMMON.replace(b"Oct", b"Okt"), "no time"),
+        (COMMON.replace(b"10/Oct", b"32/Oct"), "no time"),
+        (COMMON.replace(b"-0700", b"+9900"), "no time"),
+        (COMMON.replace(b" 200 ", b" 2000 "), "neither"),
+        (COMMON.replace(b"GET /apache.gif?a=1 HTTP/1.0", b"\\x16\\x03"), "no request"),
+        (COMMON[:-20], "neither"),
+        (COMBINED[:-3], "neither"),
+        (b"\xff\x00" * 1000, "neither"),
+    ],
+)
+def test_what_is_no_line_is_named(line: bytes, why: str) -> None:
+    with pytest.raises(NoVisit, match=why) as raised:
+        parse(line)
+
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 400
+
+
+@given(st.binary(max_size=100), st.integers(0, len(COMBINED)), st.integers(0, len(COMBINED)))
+def test_any_bytes_are_a_visit_or_refused(data: bytes, begin: int, end: int) -> None:
+    for line in (data, COMBINED[:begin] + data + COMBINED[end:]):
+        with suppress(NoVisit):
+            parse(line)
+
+
+def test_packed_and_plain_logs_are_the_same_and_bad_lines_are_counted(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "access.log", tmp_path / "packed"
+    content = COMMON + b"bad\n" + COMBINED + b"\n"
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content))
+    skipped: list[tuple[int, str]] = []
+
+    found = [list(read_log(path, lambda *line: skipped.append(line))) for path in (plain, packed)]
+
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+    assert [line for line, _ in skipped] == [2, 4, 2, 4]
+
+
+def test_a_log_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "cut"
+    path.write_bytes(gzip.compress(COMMON * 1000)[:60])
+
+    with pytest.raises(OSError, match="cut off, or damaged"):
+        list(read_log(path))
+
+
+def test_a_log_that_is_made_up_is_one_and_the_same_for_a_seed(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.log", "b.log.gz")]
+    for path in paths:
+        write_log(path, Random(1), visits=500)
+
+    first, second = (list(read_log(path, lambda line, why: pytest.fail(why))) for path in paths)
+
+    assert first == second
+    assert 400 < len(first) <= 500
+    assert [visit.time for visit in first] == sorted(visit.time for visit in first)
+
+
+def test_a_chart_of_no_looks_or_of_strange_pages_is_one() -> None:
+    looks = [Look(0.0, 5, 2, (("/<b>&" * 10, 5, 2),)), Look(10.0, 0, 0, ())]
+
+    for some in ([], looks[:1], looks):
+        drawn = to_svg(some, 600.0)
+        assert drawn.startswith("<svg ")
+        assert "<b>" not in drawn
