@@ -54,7 +54,8 @@ from cq.queue import CombineQueue, Page
 from cq.reshaping import rebucket
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
 from cq.store.transact import transact, transactional
-from cq.windows import Window, WindowStatistics
+from cq.windows import Window
+from cq.windowstatistics import WindowStatistics
 
 __all__ = [
     "DELETE",

@@ -17,6 +17,7 @@ from cq.pressure import read_full
 from cq.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_since
 from cq.store.transact import transact, transact_versioned
+from cq.windowstatistics import WindowStatistics, read_statistics
 
 _COUNT_BYTES: Final = 1_000_000
 _OUTSTANDING_SECONDS: Final = 10.0
@@ -42,6 +43,7 @@ class QueueStatus:
         former_buckets: how many buckets there were before, while these are being drained; else None.
         telling: {observer that is being told of all values: buckets of which it has been told}.
         aside: pieces set aside (at most 1,000, or 1 MB of them, are counted).
+        window: what its window has refused, and whether taking out gets on; None when it has none.
         problem: why nothing is known of the queue, as something stored of it is not cq's; else empty.
     """
 
@@ -60,6 +62,7 @@ class QueueStatus:
     telling: dict[str, int]
     aside: int
     problem: str = ""
+    window: WindowStatistics | None = None
 
 
 def status(db: Database, name: str | None = None) -> list[QueueStatus]:
@@ -135,6 +138,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         former_buckets=config.former.buckets if config.former else None,
         telling=progress(snapshot, config),
         aside=_count_some(aside),
+        window=None if config.window is None else read_statistics(snapshot, name),
     )
     return found, oldest
 

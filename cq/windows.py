@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from cq import codec, keys
@@ -18,27 +17,12 @@ from cq.windowkeys import MOST_MS, WindowKeys
 from cq.windowreading import read_changes, read_waiting
 from cq.windowrows import read_overdue
 from cq.windowspec import WindowSpec, milliseconds
+from cq.windowstatistics import WindowStatistics, read_statistics
 
 TAKEN: Final = "taken"
 LATE: Final = "late"
 FUTURE: Final = "future"
 _ONE_BYTES: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class WindowStatistics:
-    """What a window has refused, and whether taking out gets on.
-
-    Attributes:
-        late: updates of a time that had left the window already when they were added; none of them counts. One
-            that is added again after its commit got lost is counted again here.
-        future: updates of a time that was more than a slice ahead; none of them counts.
-        overdue_seconds: for how long the first update that should be taken out has been due; 0 when none is.
-    """
-
-    late: int
-    future: int
-    overdue_seconds: float
 
 
 class Window:
@@ -192,12 +176,9 @@ class Window:
 
     def statistics(self, tr: TransactionRead) -> WindowStatistics:
         """What was refused since the queue was made, and whether taking out gets on."""
-        snapshot, window = _snapshot(tr), WindowKeys(self.name)
+        snapshot = _snapshot(tr)
         self._config(snapshot)
-        late, future = snapshot.get(window.late), snapshot.get(window.future)
-        first = snapshot.get_range(*window.rows(), limit=1)
-        overdue = [max(0, milliseconds(None) - window.due_of(row.key)) for row in first]
-        return WindowStatistics(_counted(late.value), _counted(future.value), sum(overdue) / 1000)
+        return read_statistics(snapshot, self.name)
 
     def _config(self, tr: TransactionRead) -> tuple[QueueConfig, WindowSpec]:
         """The queue's configuration, with its window; raises `ConfigurationConflict` if that is not the one wanted."""
@@ -237,10 +218,6 @@ def _checked_time(at: object) -> int:
     if type(at) not in (int, float) or not abs(at) < MOST_MS / 4000:  # type: ignore[arg-type]
         raise InvalidData(f"expected a time in seconds since 1970, got: {codec.shown(at)}")
     return milliseconds(at)  # type: ignore[arg-type]
-
-
-def _counted(stored: bytes | None) -> int:
-    return int.from_bytes(stored or b"", "little")
 
 
 def _snapshot(tr: TransactionRead) -> TransactionRead:

@@ -16,6 +16,7 @@ from cq.observers.membership import Member, Share, read_members
 from cq.status import QueueStatus, current_version, status
 from cq.store.api import Database
 from cq.store.transact import transact
+from cq.windowstatistics import WindowStatistics
 
 _NUMBERS: Final = 5  # that a worker gives of a queue
 _MOST: Final = 1 << 63
@@ -202,8 +203,21 @@ def _of_queue(queue: QueueStatus) -> list[str]:
         lines.append(f"the {queue.former_buckets:,} buckets that it had before are being drained")
     for observer, told in queue.telling.items():
         lines.append(f"telling {observer}: {told:,} of {queue.settings['buckets']:,} buckets")
+    if queue.window is not None:
+        lines += _of_window(queue.window)
     for bucket, age in queue.outstanding.items():
         lines.append(f"bucket {bucket} has waited for {age:,.1f} s, far longer than others")
+    return lines
+
+
+def _of_window(window: WindowStatistics) -> list[str]:
+    lines = []
+    if window.late or window.future:
+        lines.append(
+            f"its window has refused {window.late:,} updates as too late, {window.future:,} as too early"
+        )
+    if window.overdue_seconds > _LATE_SECONDS:
+        lines.append(f"what has left its window waits to be taken out for {window.overdue_seconds:,.1f} s")
     return lines
 
 

@@ -26,6 +26,7 @@ from cq.keys import QueueKeys
 from cq.markers import Trim
 from cq.observers.worker import Worker
 from cq.setaside import drop_aside, read_aside, retry_aside, set_aside
+from cq.status import status
 from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact
@@ -155,6 +156,7 @@ def test_late_and_future_events_are_counted_and_said_and_not_added(
     assert said == ["taken", "taken", "taken", "late", "late", "late", "taken", "future"]
     assert total(db, window, "a") == 4
     assert (statistics.late, statistics.future) == (3, 1)
+    assert [each.window for each in status(db, window.name)] == [statistics]
 
 
 def test_reads_are_right_when_no_worker_has_run_for_long(db: Any, window: cq.Window, clock: Clock) -> None:

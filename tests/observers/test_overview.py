@@ -18,6 +18,7 @@ from cq.observers.totals import Totals
 from cq.observers.worker import Worker
 from cq.results import PassResult
 from cq.status import current_version, status
+from tests.clocks import set_clock
 from tests.helpers import add
 from tests.test_worker import running, told_app
 
@@ -96,6 +97,20 @@ def test_a_queue_that_no_worker_is_for_is_named(db: Any, name: str, row: Members
         f"queue {other!r}: nobody combines it: the workers that live are for other queues, or do other things"
         in (remarks(seen))
     )
+
+
+def test_what_a_window_refuses_and_whether_taking_out_gets_on_is_said(db: Any, name: str) -> None:
+    cq.configure(db, name, window=(60, 1))
+    window = cq.Window(name)
+    with set_clock() as clock:
+        cq.transact(db, lambda tr: window.add(tr, {"a": 1, "b": 1}, at=clock.now - 100))
+        cq.transact(db, lambda tr: window.add(tr, {"a": 1}, at=clock.now + 100))
+        cq.transact(db, lambda tr: window.add(tr, {"a": 1}))
+        clock.now += 91
+        said = remarks(overview(db, name))
+
+    assert f"queue {name!r}: its window has refused 2 updates as too late, 1 as too early" in said
+    assert f"queue {name!r}: what has left its window waits to be taken out for 30.0 s" in said
 
 
 def test_what_workers_are_stuck_in_and_their_latest_error_are_shown(
