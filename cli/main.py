@@ -18,6 +18,7 @@ from cq.cli import (
     data,
     dead,
     demo,
+    demochat,
     demotags,
     demovisits,
     doctor,
@@ -84,6 +85,7 @@ for module in (
     verify,
     bench,
     demo,
+    demochat,
     demotags,
     demovisits,
 ):

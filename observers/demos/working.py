@@ -21,16 +21,20 @@ class WorkerRole:
         url: of the store.
         queues: their names; none for all.
         meter: of what it writes.
+        identity: by which one that is started again takes over the tasks of the one before, at once.
     """
 
     url: str | None
     queues: Sequence[str] = ()
     meter: Meter | None = None
+    identity: str | None = None
 
     def run(self, stop: Event) -> None:
         """Work until told to stop."""
         db: Database = cq.open(self.url)
-        worker = Worker(CountedDatabase(db, self.meter) if self.meter else db, queues=self.queues)
+        worker = Worker(
+            CountedDatabase(db, self.meter) if self.meter else db, queues=self.queues, identity=self.identity
+        )
 
         def end() -> None:
             stop.wait()

@@ -1,0 +1,281 @@
+"""The demo of a chat: senders, groups, terminals and workers are killed, one receiver is flooded, and all is recounted.
+
+The recount goes by the ledger of what was committed: it says who was a member of which group as of each message, and so
+which messages every user is to have, and in which order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final, NamedTuple
+
+import cq
+from cq import machine
+from cq.observers.demos import chatledger
+from cq.observers.demos.chatledger import Action, Entry, entries, place_of, seen
+from cq.observers.demos.chatroles import FEED, FLOODED, FLOODER, Flooder, Sender, Terminals, act
+from cq.observers.demos.crew import Crew, Role
+from cq.observers.demos.errors import DemoFailed
+from cq.observers.demos.working import WorkerRole
+from cq.observers.feed import Feed, Message
+from cq.observers.feeds import read_status
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+_TERMINALS: Final = ("phone", "tablet")
+_PAGE: Final = 1_000
+_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the demo is run.
+
+    Attributes:
+        users: how many, each with two terminals.
+        groups: how many groups.
+        messages: what the senders do, together.
+        flood: messages to one user beside, as fast as they can be written.
+        senders, workers: processes.
+        kill_every: after how many seconds on average one of all processes is killed.
+    """
+
+    users: int = 16
+    groups: int = 4
+    messages: int = 800
+    flood: int = 10_000
+    senders: int = 2
+    workers: int = 2
+    kill_every: float = 1.0
+
+
+class Delay(NamedTuple):
+    """How long messages took from being sent until a terminal that was online had them.
+
+    Attributes:
+        number: how many were looked at.
+        p50, p99: milliseconds.
+    """
+
+    number: int
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the demo has done, once all of it is as it must be.
+
+    Attributes:
+        messages: how many were sent, to users and to groups.
+        received: how many users have got in all.
+        seen: how many terminals have seen in all.
+        kills: how many processes were killed.
+        seconds: from the first start of a process until all was seen.
+        delays: by what they are of.
+    """
+
+    messages: int
+    received: int
+    seen: int
+    kills: int
+    seconds: float
+    delays: Mapping[str, Delay]
+
+
+def run(
+    db: Database,
+    url: str | None,
+    settings: Settings,
+    rng: Random,
+    tell: Callable[[int, int], object] = lambda done, total: None,
+) -> Outcome:
+    """Run the demo on a store, with a feed that is made anew.
+
+    Args:
+        db: a database.
+        url: the store's, for the processes.
+        settings: how.
+        rng: draws what is sent, who is killed, and when.
+        tell: called now and then with how many actions of the senders are done, and that of all.
+
+    Raises `DemoFailed` when anything differs from the recount.
+    """
+    _make_feed(db)
+    demo = _Demo(db, url, settings, rng)
+    begun = machine.monotonic()
+    kills = demo.run(rng, tell)
+    seconds = machine.monotonic() - begun
+    recount = Recount(db)
+    received, sights = 0, _Sights()
+    for user in demo.users:
+        inbox = list(inbox_of(db, user))
+        recount.compare(user, inbox)
+        received += len(inbox)
+        for terminal in _TERMINALS:
+            found = seen(db, user, terminal)
+            if [sight.id for sight in found] != [message.id for message in inbox]:
+                raise DemoFailed(f"{user}'s {terminal} has not seen each message of {user} once and in order")
+            sights.add(user, inbox, [sight.milliseconds for sight in found])
+    return Outcome(recount.messages, received, sights.number, kills, seconds, sights.delays())
+
+
+class _Demo:
+    """The processes."""
+
+    def __init__(self, db: Database, url: str | None, settings: Settings, rng: Random) -> None:
+        self.users = [f"user {number}" for number in range(settings.users)]
+        self._db = db
+        self._settings = settings
+        groups = [f"group {number}" for number in range(settings.groups)]
+        share = settings.messages // settings.senders
+        seed = rng.random()
+        self._senders = {
+            name: Sender(url, name, f"{seed} {name}", share, self.users, groups, 0.005)
+            for name in (f"sender {number + 1}" for number in range(settings.senders))
+        }
+        self._flooder = Flooder(url, settings.flood, share // 3, list(self._senders))
+        self._workers = {
+            f"worker {number + 1}": WorkerRole(url, [FEED], identity=f"demo chat {number}")
+            for number in range(settings.workers)
+        }
+        self._terminals = {
+            terminal: Terminals(url, [(user, terminal) for user in self.users]) for terminal in _TERMINALS
+        }
+        _found_groups(db, groups, self.users, rng)
+
+    def run(self, rng: Random, tell: Callable[[int, int], object]) -> int:
+        """Run them until all is sent, delivered and seen; returns how many were killed."""
+        roles: dict[str, Role] = {**self._senders, FLOODER: self._flooder, **self._workers, **self._terminals}
+        total = sum(sender.number for sender in self._senders.values())
+
+        def sent() -> bool:
+            tell(transact(self._db, self._done), total)
+            return crew.ended >= {*self._senders, FLOODER}
+
+        with Crew(roles, rng, self._settings.kill_every) as crew:
+            crew.run(sent, _SECONDS)
+            crew.run(lambda: transact(self._db, self._is_seen), _SECONDS)
+        return crew.kills
+
+    def _done(self, tr: Transaction) -> int:
+        return sum(place_of(tr.snapshot, name) for name in self._senders)
+
+    def _is_seen(self, tr: Transaction) -> bool:
+        status = read_status(tr.snapshot, FEED)
+        if status.to_deliver or status.to_number:
+            return False
+        feed = Feed(FEED)
+        return all(
+            feed.position(tr.snapshot, user, terminal) == feed.latest(tr.snapshot, user)
+            for user in self.users
+            for terminal in _TERMINALS
+        )
+
+
+class Recount:
+    """What every user is to have, by the ledger alone.
+
+    Attributes:
+        messages: how many were sent.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self.messages = 0
+        self._expected: dict[str, dict[str | None, list[list[object]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        members: dict[str, set[str]] = defaultdict(set)
+        for sender, first, (what, to, user, count) in entries(db):
+            bodies: list[list[object]] = [[sender, first + number] for number in range(count)]
+            if what == "join":
+                members[to].add(user)
+            elif what == "leave":
+                members[to].discard(user)
+            elif what == "group":
+                self.messages += 1
+                for member in members[to]:
+                    self._expected[member][to] += bodies
+            else:
+                self.messages += count
+                self._expected[to][None] += bodies
+
+    def compare(self, user: str, inbox: Sequence[Message]) -> None:
+        """Raises `DemoFailed` when a user has anything else than the recount says, or other numbers than 1, 2, 3 ..."""
+        found: dict[str | None, list[object]] = defaultdict(list)
+        for message in inbox:
+            found[message.group].append(message.body)
+        expected = self._expected[user]
+        for group in {*found, *expected}:
+            if found[group] != expected[group]:
+                of = "" if group is None else f" of {group}"
+                raise DemoFailed(
+                    f"{user} has {len(found[group]):,} messages{of}, and in the recount {len(expected[group]):,}, "
+                    "or has them in another order"
+                )
+        if [message.number for message in inbox] != list(range(1, len(inbox) + 1)):
+            raise DemoFailed(f"the messages of {user} have other numbers than 1 to {len(inbox):,}")
+
+
+class _Sights:
+    """How long messages took: those of the flooded user, and those of others, before and during the flood."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._flood: list[float] = []
+        self._found: list[tuple[str, float, float]] = []
+
+    def add(self, user: str, inbox: Sequence[Message], milliseconds: Sequence[float]) -> None:
+        """What one terminal has seen."""
+        self.number += len(inbox)
+        for message, took in zip(inbox, milliseconds, strict=True):
+            if message.body[0] == FLOODER:
+                self._flood.append(message.sent)
+            if took >= 0:
+                by = "by group" if message.group is not None else "direct"
+                self._found.append(("the flooded user" if user == FLOODED else by, message.sent, took))
+
+    def delays(self) -> dict[str, Delay]:
+        """The delays, by what they are of."""
+        begin, end = min(self._flood, default=0.0), max(self._flood, default=0.0)
+        kinds: dict[str, list[float]] = defaultdict(list)
+        for kind, sent, took in self._found:
+            when = "during the flood" if begin <= sent <= end else "without it"
+            kinds[kind if kind == "the flooded user" else f"others, {kind}, {when}"].append(took)
+        return {kind: _delay(sorted(found)) for kind, found in sorted(kinds.items())}
+
+
+def inbox_of(db: Database, user: str) -> Iterator[Message]:
+    """All messages of a user, with their numbers, read by several transactions."""
+    feed, number = Feed(FEED), 0
+    while True:
+        page = transact(db, lambda tr: feed.read_numbered(tr.snapshot, user, number, _PAGE))  # noqa: B023
+        yield from page.messages
+        if not page.more:
+            return
+        number += len(page.messages)
+
+
+def _make_feed(db: Database) -> None:
+    """The feed without anything in it, nor of an earlier demo."""
+    feed = Feed(FEED)
+    with suppress(cq.FeedNotConfigured):
+        feed.delete(db)
+    transact(db, chatledger.clear)
+    feed.configure(db, numbers=True)
+
+
+def _found_groups(db: Database, groups: Sequence[str], users: Sequence[str], rng: Random) -> None:
+    """Let about half of the users join each group."""
+    joins = [Action("join", group, user) for group in groups for user in users if rng.random() < 0.5]
+    for place, action in enumerate(joins):
+        transact(db, partial(act, place=place, entry=Entry("founder", place, action)))
+
+
+def _delay(found: Sequence[float]) -> Delay:
+    return Delay(len(found), found[len(found) // 2], found[len(found) * 99 // 100])

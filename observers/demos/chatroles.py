@@ -1,0 +1,182 @@
+"""The processes of the demo of a chat: senders, one who floods a receiver, and terminals that are offline at times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from threading import Event
+from typing import Any, Final
+
+import cq
+from cq import machine
+from cq.observers.demos.chatledger import Action, Entry, Sight, note_seen, note_sent, place_of
+from cq.observers.feed import Feed
+from cq.store.api import Database
+from cq.store.transact import transact
+
+FEED: Final = "demo_chat"
+FLOODED: Final = "user 0"
+"""Who is flooded."""
+FLOODER: Final = "flooder"
+_BATCH: Final = 50
+_LOOK_SECONDS: Final = 0.1
+_PAGE: Final = 200
+_ONLINE_SECONDS: Final = (1.0, 4.0)
+_OFFLINE_SECONDS: Final = (0.2, 1.5)
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Sends what its seed says: messages to users and to groups, and has users join and leave.
+
+    Attributes:
+        url: of the store.
+        name: its own.
+        seed: of what it does.
+        number: of actions.
+        users, groups: to whom.
+        pause: seconds between two of them, on average.
+    """
+
+    url: str | None
+    name: str
+    seed: str
+    number: int
+    users: Sequence[str]
+    groups: Sequence[str]
+    pause: float
+
+    def run(self, stop: Event) -> None:
+        """Do all that is not done yet."""
+        db, rng = cq.open(self.url), Random()  # noqa: S311 - pauses
+        actions = list(self.actions())
+        place = transact(db, lambda tr: place_of(tr, self.name))
+        while place < len(actions) and not stop.wait(rng.expovariate(1 / self.pause)):
+            entry = Entry(self.name, place, actions[place])
+            transact(db, partial(act, place=place, entry=entry))
+            place += 1
+
+    def actions(self) -> Iterator[Action]:
+        """What it does."""
+        rng = Random(self.seed)  # noqa: S311 - a load that can be repeated
+        for _ in range(self.number):
+            drawn = rng.random()
+            if drawn < 0.05:
+                yield Action(rng.choice(("join", "leave")), rng.choice(self.groups), rng.choice(self.users))
+            elif drawn < 0.25:
+                yield Action("group", rng.choice(self.groups))
+            else:
+                yield Action("message", rng.choice(self.users))
+
+
+@dataclass(frozen=True)
+class Flooder:
+    """Floods one receiver, in transactions of 50 messages, once the senders have sent a part of theirs.
+
+    Attributes:
+        url: of the store.
+        number: of messages.
+        begin: after how many actions of each sender.
+        senders: their names.
+    """
+
+    url: str | None
+    number: int
+    begin: int
+    senders: Sequence[str]
+
+    def run(self, stop: Event) -> None:
+        """Send all that is not sent yet."""
+        db = cq.open(self.url)
+        while not transact(db, self._may_begin) and not stop.wait(_LOOK_SECONDS):
+            pass
+        place = transact(db, lambda tr: place_of(tr, FLOODER))
+        while place * _BATCH < self.number and not stop.is_set():
+            first = place * _BATCH
+            action = Action("message", FLOODED, messages=min(_BATCH, self.number - first))
+            transact(db, partial(act, place=place, entry=Entry(FLOODER, first, action)))
+            place += 1
+
+    def _may_begin(self, tr: Any) -> bool:
+        return all(place_of(tr.snapshot, sender) >= self.begin for sender in self.senders)
+
+
+def act(tr: Any, *, place: int, entry: Entry) -> None:
+    """Do an action, unless it is done: a commit of which nobody knows may have done it."""
+    if place_of(tr, entry.sender) != place:
+        return
+    feed, (what, to, user, messages) = Feed(FEED), entry.action
+    bodies = [[entry.sender, entry.first + number] for number in range(messages)]
+    if what == "message":
+        feed.append_many(tr, to, bodies)
+    elif what == "group":
+        feed.append_to_group(tr, to, bodies[0])
+    elif what == "join":
+        feed.join(tr, to, user)
+    else:
+        feed.leave(tr, to, user)
+    note_sent(tr, place, entry)
+
+
+@dataclass(frozen=True)
+class Terminals:
+    """Some terminals of users, each in a thread; they go offline, and come back to where they were.
+
+    Attributes:
+        url: of the store.
+        terminals: (user, terminal) of each.
+    """
+
+    url: str | None
+    terminals: Sequence[tuple[str, str]]
+
+    def run(self, stop: Event) -> None:
+        """Follow all messages until told to stop."""
+        db = cq.open(self.url)
+        with ThreadPoolExecutor(len(self.terminals)) as threads:
+            following = [threads.submit(_Terminal(db, *each).run, stop) for each in self.terminals]
+            for each in following:
+                each.result()
+
+
+class _Terminal:
+    """One of them."""
+
+    def __init__(self, db: Database, user: str, terminal: str) -> None:
+        self._db = db
+        self._user = user
+        self._terminal = terminal
+        self._feed = Feed(FEED)
+        self._rng = Random()  # noqa: S311 - when it is offline
+        self._online_since = 0.0
+
+    def run(self, stop: Event) -> None:
+        while not stop.wait(self._rng.uniform(*_OFFLINE_SECONDS)):
+            self._online_since = machine.time()
+            self._follow(machine.monotonic() + self._rng.uniform(*_ONLINE_SECONDS), stop)
+
+    def _follow(self, until: float, stop: Event) -> None:
+        """Read what there is and what comes, until that time."""
+        while (left := until - machine.monotonic()) > 0 and not stop.is_set():
+            position = transact(self._db, self._position)
+            page = self._feed.wait(self._db, self._user, position, limit=1, timeout=min(left, 1.0))
+            if page.messages:
+                transact(self._db, self._see)
+
+    def _position(self, tr: Any) -> bytes:
+        return self._feed.position(tr, self._user, self._terminal)
+
+    def _see(self, tr: Any) -> None:
+        """Take the next messages: what a terminal does with them is in the transaction that moves its position."""
+        page = self._feed.read(tr.snapshot, self._user, self._position(tr), _PAGE)
+        now = machine.time()
+        sights = [
+            Sight(message.id, (now - message.sent) * 1000 if message.sent >= self._online_since else -1.0)
+            for message in page.messages
+        ]
+        if sights:
+            note_seen(tr, self._user, self._terminal, sights)
+            self._feed.advance(tr, self._user, self._terminal, page.position)

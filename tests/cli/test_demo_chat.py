@@ -1,0 +1,74 @@
+"""`cq demo chat`: every terminal sees each message once and in order, though the processes are killed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from cq.feedkeys import encode_name
+from cq.observers.demos.chat import Recount, inbox_of
+from cq.observers.demos.chatledger import Action, Entry, place_of
+from cq.observers.demos.chatroles import FEED, act
+from cq.observers.demos.errors import DemoFailed
+from cq.observers.feed import Feed
+from cq.observers.worker import Worker
+from cq.store.transact import transact
+from tests.cli.conftest import Cli
+
+
+def test_all_is_as_recounted_whoever_is_killed(cli: Cli) -> None:
+    sizes = ("--users", "4", "--groups", "2", "--messages", "120", "--flood", "600")
+
+    ended = cli.run("demo", "chat", *sizes, "--kill-every", "0.3", "--seed", "5", "--json")
+
+    assert (ended.status, ended.err) == (0, "seed 5\n")
+    (found,) = ended.rows()
+    assert found["messages"] > 700
+    assert found["received"] > found["messages"]
+    assert found["seen"] == 2 * found["received"]
+    assert found["kills"] > 0
+    assert "the flooded user" in found["delays"]
+
+
+ACTIONS = (
+    Action("join", "g", "user 1"),
+    Action("group", "g"),
+    Action("join", "g", "user 2"),
+    Action("group", "g"),
+    Action("message", "user 1"),
+)
+
+
+@pytest.fixture
+def feed(db: Any) -> Feed:
+    made = Feed(FEED)
+    made.configure(db, numbers=True)
+    for place, action in enumerate(ACTIONS):
+        for _ in range(2):  # as after a commit of which nobody knows
+            transact(db, partial(act, place=place, entry=Entry("sender", place, action)))
+    Worker(db).drain()
+    return made
+
+
+def test_what_was_done_is_not_done_again(db: Any, feed: Feed) -> None:
+    recount = Recount(db)
+
+    assert transact(db, lambda tr: place_of(tr, "sender")) == len(ACTIONS)
+    assert recount.messages == 3
+    for user, number in (("user 1", 3), ("user 2", 1), ("user 3", 0)):
+        inbox = list(inbox_of(db, user))
+        recount.compare(user, inbox)
+        assert len(inbox) == number
+
+
+def test_a_difference_is_told(db: Any, feed: Feed) -> None:
+    recount = Recount(db)
+    inbox = list(inbox_of(db, "user 1"))
+    for wrong in (inbox[1:], [*inbox, inbox[-1]], [inbox[1], inbox[0], inbox[2]]):
+        with pytest.raises(DemoFailed, match="user 1"):
+            recount.compare("user 1", wrong)
+    transact(db, lambda tr: tr.clear(feed.keys.message(encode_name("", "user 1"), inbox[0].id)))
+    with pytest.raises(DemoFailed):
+        recount.compare("user 1", list(inbox_of(db, "user 1")))
