@@ -25,7 +25,7 @@ _BATCH: Final = 50
 _LOOK_SECONDS: Final = 0.1
 _PAGE: Final = 200
 _ONLINE_SECONDS: Final = (1.0, 4.0)
-_OFFLINE_SECONDS: Final = (0.2, 1.5)
+_OFFLINE_SECONDS: Final = (0.1, 1.0)
 
 
 @dataclass(frozen=True)

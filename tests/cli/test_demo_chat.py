@@ -19,17 +19,17 @@ from tests.cli.conftest import Cli
 
 
 def test_all_is_as_recounted_whoever_is_killed(cli: Cli) -> None:
-    sizes = ("--users", "4", "--groups", "2", "--messages", "120", "--flood", "600")
+    sizes = ("--users", "4", "--groups", "2", "--messages", "60", "--flood", "600")
+    processes = ("--senders", "1", "--workers", "1", "--kill-every", "0.6")
 
-    ended = cli.run("demo", "chat", *sizes, "--kill-every", "0.3", "--seed", "5", "--json")
+    ended = cli.run("demo", "chat", *sizes, *processes, "--seed", "5", "--json")
 
     assert (ended.status, ended.err) == (0, "seed 5\n")
     (found,) = ended.rows()
-    assert found["messages"] > 700
-    assert found["received"] > found["messages"]
+    assert found["messages"] > 600
+    assert found["received"] > 600
     assert found["seen"] == 2 * found["received"]
     assert found["kills"] > 0
-    assert "the flooded user" in found["delays"]
 
 
 ACTIONS = (
