@@ -19,8 +19,8 @@ from cq.observers.jobs import Task
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 
-EVERY_SECONDS: Final = 1.0
-"""How long it rests between two looks at all receivers, at least."""
+EVERY_SECONDS: Final = 1.0, 60.0
+"""How long it rests between two looks at all receivers: a hundredth of the time that is kept, within these."""
 RECEIVERS: Final = 50
 """How many receivers a step looks at."""
 MESSAGES: Final = 1_000
@@ -32,7 +32,7 @@ _STEP_BYTES: Final = 1_000_000  # of messages that are read to be removed
 class FeedTrimming(Task):
     """Looks through all receivers of a feed, some in each step."""
 
-    delay = EVERY_SECONDS
+    delay = EVERY_SECONDS[0]
 
     def __init__(self, db: Database, config: FeedConfig) -> None:
         self.config = config
@@ -41,6 +41,9 @@ class FeedTrimming(Task):
         self._begin, self._end = self.keys.all_latest()
         self._place = self._begin
         self._begun = 0.0
+        least, most = EVERY_SECONDS
+        kept = 0.0 if config.keep_seconds is None or config.keep_last is not None else config.keep_seconds
+        self._every = min(most, max(least, kept / 100))
 
     def __str__(self) -> str:
         return f"old messages of feed {self.config.name!r}"
@@ -54,7 +57,7 @@ class FeedTrimming(Task):
             self._place = place
             return 0.0
         self._place = self._begin
-        return max(EVERY_SECONDS, _REST * (machine.monotonic() - self._begun))
+        return max(self._every, _REST * (machine.monotonic() - self._begun))
 
     def _step(self, tr: Transaction) -> bytes | None:
         """Look at the next receivers; returns where to go on, None at the end."""

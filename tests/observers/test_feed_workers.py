@@ -19,6 +19,7 @@ from cq.observers.delivering import Delivering, delivering_tasks
 from cq.observers.feed import Feed, Message
 from cq.observers.feeds import read_status
 from cq.observers.feedtrimming import FeedTrimming
+from cq.observers.feedturns import TROUBLE_SECONDS
 from cq.observers.jobs import Task
 from cq.observers.numbering import Numbering, numbering_tasks
 from cq.observers.runner import DONE
@@ -300,6 +301,36 @@ def test_events_that_no_message_asks_for_any_more_are_removed(db: Any, name: str
     events = transact(db, lambda tr: tr.get_range(*feed.keys.events(encode_name("", "g"))).to_list())
     assert len(events) == 3
     assert transact(db, lambda tr: feed.members(tr, "g")) == ["ann", "cid", "dan"]
+
+
+def test_what_cq_has_not_written_holds_up_nobody_else(db: Any, name: str) -> None:
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True)
+    bucket = bucket_of(encode_name("", 0))
+    same = [number for number in range(100) if bucket_of(encode_name("", number)) == bucket]
+    for number in same:
+        join(db, feed, number, [number])
+        transact(db, lambda tr: feed.append_to_group(tr, number, "x"))  # noqa: B023
+    for broken in (feed.keys.delivery, feed.keys.numbered):
+        transact(db, lambda tr: tr.set(broken(encode_name("", same[1])), b"?"))  # noqa: B023
+    tasks = [Delivering(db, config, bucket), Numbering(db, config, bucket)]
+    transact(db, lambda tr: feed.append(tr, same[1], "direct"))
+    for task in tasks:
+        while (seconds := task.run()) == 0.0:
+            pass
+        assert seconds == TROUBLE_SECONDS
+        assert task.problem
+
+    for number in same:
+        expected = (0, 1) if number == same[1] else (1, 1)
+        messages = messages_of(db, feed, number)
+        assert (len([each for each in messages if each.group is not None]), len(messages)) == expected
+        assert number == same[1] or len(numbered(db, feed, number)) == 1
+    assert left(db, feed) == (1, 1)
+    for key in (feed.keys.delivery, feed.keys.numbered):
+        transact(db, lambda tr: tr.clear(key(encode_name("", same[1]))))  # noqa: B023
+    finish(tasks)
+    assert len(numbered(db, feed, same[1])) == 2
 
 
 # Retention
