@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cq.errors import CorruptData
@@ -23,6 +24,25 @@ from cq.store.transact import transact
 TROUBLE_SECONDS: Final = 1.0
 """After how long those who could not be served are tried again."""
 _LATER: Final = 0.0
+
+
+@dataclass(slots=True)
+class _Round:
+    """One way through all who have work.
+
+    Attributes:
+        place: the key of a note from which to go on.
+        at_once: how many take their turn in one transaction.
+        notification: the one that was there when it began, None if there was none.
+        are_left: whether some that had their turn have more to do.
+        problem: why somebody was passed over; else empty.
+    """
+
+    place: bytes
+    at_once: int
+    notification: bytes | None = None
+    are_left: bool = False
+    problem: str = ""
 
 
 class Turns(Task):
@@ -45,12 +65,8 @@ class Turns(Task):
         self.keys = FeedKeys(config.name)
         self._db = db
         self._begin, self._end = self.noted()
-        self._place = self._begin
-        self._round: bytes | None = None  # the notification that was there when this round began
-        self._are_left = False  # some of this round have more to do
-        self._at_once = self.most
-        self._notes: list[KeyValue] = []
-        self._problem = ""
+        self._round: _Round | None = None
+        self._notes: list[KeyValue] = []  # of those who have had their turn in the last step
 
     @abstractmethod
     def noted(self) -> Range:
@@ -68,48 +84,57 @@ class Turns(Task):
 
         Whoever has something stored that cq has not written is passed over, and tried again after a while.
         """
+        going = self._round or _Round(self._begin, self.most)
         try:
-            notification, left = transact(self._db, self._step)
+            notification, left = transact(self._db, lambda tr: self._step(tr, going))
         except CorruptData as error:
-            return self._pass_over(error)
-        if self._place == self._begin:
-            self._round = notification
-        self._are_left |= bool(left)
-        if len(self._notes) == self._at_once:
-            self._place = after(self._notes[-1].key)
+            self._round = going
+            self._pass_over(going, error)
             return _LATER
-        return self._end_round()
+        if going.place == self._begin:
+            going.notification = notification
+        going.are_left |= bool(left)
+        if len(self._notes) < going.at_once:
+            return self._end_round(going)
+        going.place = after(self._notes[-1].key)
+        self._round = going
+        return _LATER
 
-    def _step(self, tr: Transaction) -> tuple[bytes | None, set[bytes]]:
+    def _step(self, tr: Transaction, going: _Round) -> tuple[bytes | None, set[bytes]]:
+        """Serve the next ones; returns the notification, and those that have more to do."""
         notification = tr.snapshot.get(self.notification)
         notes = tr.snapshot.get_range(
-            self._place, self._end, limit=self._at_once, streaming_mode=WANT_ALL
+            going.place, self._end, limit=going.at_once, streaming_mode=WANT_ALL
         ).to_list()
         self._notes = notes
         left = self.serve(tr, [note.key[len(self._begin) :] for note in notes]) if notes else set()
         for note in notes:
             if note.key[len(self._begin) :] not in left:
                 tr.compare_and_clear(note.key, note.value)
+        if going.place == self._begin and len(notes) < going.at_once and not left:  # a round in one step
+            self._clear(tr, notification.value)
         return notification.value, left
 
-    def _pass_over(self, error: CorruptData) -> float:
+    def _pass_over(self, going: _Round, error: CorruptData) -> None:
         """One of the last step's cannot be served: take one at a time, and leave that one out."""
-        if self._at_once == 1:
-            self._problem = str(error)
-            self._place = after(self._notes[0].key)
-        self._at_once = 1
-        return _LATER
+        if going.at_once == 1:
+            going.problem = str(error)
+            going.place = after(self._notes[0].key)
+        going.at_once = 1
 
-    def _end_round(self) -> float:
+    def _end_round(self, going: _Round) -> float:
         """All have had their turn; returns when the next round is to begin."""
-        begun_with, are_left, self.problem = self._round, self._are_left, self._problem
-        self._place, self._at_once = self._begin, self.most
-        self._round, self._are_left, self._problem = None, False, ""
-        if are_left:
+        was_one_step = self._round is None
+        self._round, self.problem = None, going.problem
+        if going.are_left:
             return _LATER
-        if self.problem:
+        if going.problem:
             return TROUBLE_SECONDS
-        if begun_with is not None:
-            # All that was noted when the round began is done: whoever has come since has changed the notification.
-            transact(self._db, lambda tr: tr.compare_and_clear(self.notification, begun_with))
+        if not was_one_step:
+            transact(self._db, lambda tr: self._clear(tr, going.notification))
         return DONE
+
+    def _clear(self, tr: Transaction, notification: bytes | None) -> None:
+        """All that was noted when the round began is done: whoever has come since has changed the notification."""
+        if notification is not None:
+            tr.compare_and_clear(self.notification, notification)

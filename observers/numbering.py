@@ -19,6 +19,8 @@ from cq.store.api import Database, Transaction
 
 MESSAGES: Final = 1_000
 """How many messages a step numbers at most."""
+GATHER_SECONDS: Final = 0.1
+"""How long messages come together at most, in a worker that has much to do: nobody waits for numbers to read."""
 _RECEIVER_BYTES: Final = 100_000  # of messages that a step reads of one receiver
 
 
@@ -26,6 +28,7 @@ class Numbering(Turns):
     """The numbers for a bucket of receivers."""
 
     most = 32
+    gather = GATHER_SECONDS
 
     def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
         super().__init__(db, config, bucket)

@@ -19,7 +19,7 @@ from cq.observers.delivering import Delivering, delivering_tasks
 from cq.observers.feed import Feed, Message
 from cq.observers.feeds import read_status
 from cq.observers.feedtrimming import FeedTrimming
-from cq.observers.feedturns import TROUBLE_SECONDS
+from cq.observers.feedturns import TROUBLE_SECONDS, _Round
 from cq.observers.jobs import Task
 from cq.observers.numbering import Numbering, numbering_tasks
 from cq.observers.runner import DONE
@@ -160,7 +160,7 @@ def test_a_message_that_comes_while_a_step_commits_is_not_forgotten(db: Any, nam
     task = Numbering(db, feed.configure(db, numbers=True), bucket_of(encode_name("", "ann")))
     append(db, feed, "ann", 1)
     tr = db.create_transaction()
-    task._step(tr)
+    task._step(tr, _Round(task._begin, task.most))
     append(db, feed, "ann", 2)
     tr.commit().wait()
 
