@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from cq import store
 from cq.codec import DELETE
@@ -156,10 +156,14 @@ class ForwardExporter:
 
     def _database(self) -> Database:
         """The receiving store; raises `ExportFailed` when its URL is not known, and a `StoreError`."""
-        with self._opening:
-            if self._receiving is None:
-                self._receiving = self._opened()
-            return self._receiving
+        receiving = self._receiving
+        if receiving is None:
+            opened = self._opened()  # without the lock: this may take long
+            with self._opening:
+                receiving = self._receiving = self._receiving or opened
+            if receiving is not opened:
+                _close(opened)
+        return receiving
 
     def _opened(self) -> Database:
         url = os.environ.get(self._url_env)
@@ -190,6 +194,11 @@ class ForwardExporter:
             raise ExportFailed(
                 f"the receiving queue {self._into.name!r} has {', '.join(wrong)}: forward into a queue of the same kind"
             )
+
+
+def _close(db: Any) -> None:
+    if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
+        db.close()
 
 
 def check_fence(stored: bytes | None) -> bytes:

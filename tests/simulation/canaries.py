@@ -23,6 +23,7 @@ from cq.observers.sqlprogress import ProgressTables
 from cq.state import Memory
 from cq.store.transact import transact
 from tests.simulation import tagcloud
+from tests.simulation.cellcanaries import MOVING
 from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
 from tests.simulation.store import FaultyTransaction, Reads
@@ -389,7 +390,7 @@ CANARIES: Final[dict[Canary, int]] = {
     delivers_to_members_of_now: 20,
     clears_notes_blindly: 60,
     removes_without_a_word: 20,
-} | VISITING
+} | {**VISITING, **MOVING}
 """{canary: within how many seeds, from 0 on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
     keeps_positions_elsewhere: "tags",
@@ -399,7 +400,7 @@ SYSTEM_OF: Final[Mapping[Canary, str]] = {
     delivers_to_members_of_now: "feeds",
     clears_notes_blindly: "feeds",
     removes_without_a_word: "feeds",
-} | dict.fromkeys(VISITING, "windows")
+} | {**dict.fromkeys(VISITING, "windows"), **dict.fromkeys(MOVING, "cells")}
 """{canary: which system catches it}, for those that are not of the queues."""
 
 

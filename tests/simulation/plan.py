@@ -74,6 +74,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "flood",  # most is sent to one receiver, and one group
         "come and go",  # workers stop in good order, others start
     ),
+    "cells": ("move", "rebalance", "drain", "resume", "forward"),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset({"bad keys", "too large", "deaths", "observers raise", "observers hang"})

@@ -18,6 +18,7 @@ from typing import Final
 
 from cq import machine, queue
 from cq.observers import exportrows, feedrows
+from tests.simulation.cells import CellsWorld
 from tests.simulation.feeds import FeedWorld
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
@@ -30,6 +31,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "tags": TagCloud,
     "windows": Site,
     "feeds": FeedWorld,
+    "cells": CellsWorld,
 }
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there

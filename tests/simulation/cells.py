@@ -1,0 +1,299 @@
+"""The system of the cells: users who write, movers, and workers that forward what each cell has counted."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+from unittest.mock import patch
+
+import cq
+from cq import cellkeys, cellmoving, codec
+from cq.cellrecords import HERE, Fence, Record
+from cq.exportkeys import ExportKeys
+from cq.keys import QueueKeys
+from cq.observers.forwardspec import forward_spec
+from cq.observers.worker import Worker
+from cq.setaside import retry_aside
+from cq.store.api import error_code
+from tests.simulation.actors import WorkerPool
+from tests.simulation.hub import Process
+from tests.simulation.model import Violation
+from tests.simulation.plan import Plan
+from tests.simulation.scenario import Scenario
+from tests.simulation.store import FaultyTransaction
+
+DIRECTORY: Final = "directory"
+CELLS: Final = ("north", "south", "west")
+QUEUE: Final = "writes"
+URL_ENV: Final = "CQ_SIMULATED_CENTRAL"
+
+
+@dataclass(frozen=True)
+class Wrote:
+    """A user has written something, under the next id."""
+
+    user: Any
+    what: str
+    number: int
+
+
+class CellsWorld(Scenario):
+    """One run.
+
+    Attributes:
+        users: all that there may be.
+        written: {user: {what: id}} of all that is committed, in commit order.
+    """
+
+    stores: ClassVar[tuple[str, ...]] = (DIRECTORY, *CELLS)
+    beginners: ClassVar[tuple[str, ...]] = ("write", "change", "restart")
+
+    def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
+        super().__init__(plan, folder, trace)
+        self.users: list[Any] = ["ada", "ad", 7, b"7"][: self.rng.randint(1, 4)]
+        self.written: dict[Any, dict[str, int]] = {user: {} for user in self.users}
+        self.pause = self.rng.choice((0.01, 0.1, 0.5))
+        self.slow = self.rng.choice((0.0, 0.3))
+        self._operations = 0
+        self._finishing = False
+        self.pools = {
+            name: WorkerPool(self, lambda process, identity, name=name: self._worker(process, identity, name))  # type: ignore[misc]
+            for name in self.stores
+        }
+
+    @contextmanager
+    def _small(self) -> Iterator[None]:
+        """Pieces of few rows, and a receiving store as each process sees it."""
+        with (
+            patch.object(cellmoving, "PIECE_ROWS", self.rng.choice((1, 2, 100))),
+            patch("cq.store.open", self._open_here),
+        ):
+            yield
+
+    def around(self) -> AbstractContextManager[object]:
+        return self._small()
+
+    def begin(self) -> None:
+        """Make the cells and the queues, and start everybody."""
+        os.environ[URL_ENV] = f"embedded:{self.folder / DIRECTORY}"
+        cells = cq.Cells(self.inner, opener=lambda url: self.inners[Path(url).name])
+        for name in CELLS:
+            cells.add_cell(name, f"embedded:{self.folder / name}")
+            observers = [forward_spec(url_env=URL_ENV)] if "forward" in self.plan else []
+            cq.configure(self.inners[name], QUEUE, buckets=2, observers=observers)
+        cq.configure(self.inner, QUEUE, buckets=2)
+        for _ in range(self.rng.randint(1, 3)):
+            self._start("user", "write", self._write)
+        for _ in range(self.rng.randint(1, 2)):
+            self._start("mover", "change", self._change)
+        if "forward" in self.plan:
+            self._start_workers()
+
+    def cells(self, process: Process) -> cq.Cells:
+        """The cells as a process sees them."""
+        return cq.Cells(self.db(process), opener=lambda url: self.db(process, Path(url).name))
+
+    def _start(self, name: str, task: str, act: Callable[[cq.Cells], object]) -> None:
+        """A process that does something again and again."""
+        process = self.process(name)
+        process.reborn = lambda: self._start(name, task, act)
+
+        def run() -> None:
+            cells = self.cells(process)
+            while not self.is_calm:
+                self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
+                self.attempt(lambda: act(cells))
+
+        self.hub.start(process, task, run)
+
+    def attempt(self, act: Callable[[], object]) -> None:
+        """Do something that may fail now, as a store does, or while a user is moved."""
+        try:
+            act()
+        except (cq.UserMoving, cq.NoRoom) as error:
+            self.trace("refused:", error)
+        except Exception as error:
+            if error_code(error) is None:
+                raise
+
+    # Users
+
+    def _write(self, cells: cq.Cells) -> None:
+        """Place a user if need be, and have him write, again until that is known to be committed."""
+        user = self.hub.rng.choice(self.users)
+        self._operations += 1
+        what = f"w{self._operations}"
+        for _ in range(self.hub.rng.randint(1, 4)):
+            try:
+                cells.transact(user, lambda data: self._write_once(data, what), timeout=1.0)
+            except cq.UserNotPlaced:
+                cells.place(user)
+            except cq.UserMoving:
+                continue
+            else:
+                return
+
+    def _write_once(self, data: cq.UserData, what: str) -> None:
+        tr: Any = data.tr
+        key = data.prefix + what.encode()
+        if tr.get(key).value is not None:
+            return
+        if self.hub.rng.random() < self.slow:
+            self.hub.wait(self.hub.rng.expovariate(1 / 0.2))  # the application does something else meanwhile
+        number = data.next_id()
+        data.map_id(what, number)
+        tr.set(key, codec.encode(number))
+        if "forward" in self.plan:
+            cq.CombineQueue(QUEUE).add(tr, {"all": 1, str(data.user): 1})
+        tr.notes.append(Wrote(data.user, what, number))
+
+    # Movers
+
+    def _change(self, cells: cq.Cells) -> None:
+        rng = self.hub.rng
+        what = rng.choice([each for each in self._doing if each in self.plan] or ["move"])
+        self.trace(what)
+        try:
+            self._doing[what](self, cells)
+        except cq.UserNotPlaced:
+            self.trace("nobody is there yet")
+
+    def _move(self, cells: cq.Cells) -> None:
+        cells.move(self.hub.rng.choice(self.users), self.hub.rng.choice(CELLS))
+
+    def _rebalance(self, cells: cq.Cells) -> None:
+        for each in cells.rebalance(self.hub.rng.randint(1, 3)):
+            self.trace("moved", each)
+
+    def _drain(self, cells: cq.Cells) -> None:
+        cells.drain_cell(self.hub.rng.choice(CELLS), draining=self.hub.rng.random() < 0.5)
+
+    _doing: ClassVar[dict[str, Callable[[CellsWorld, cq.Cells], None]]] = {
+        "move": _move,
+        "rebalance": _rebalance,
+        "drain": _drain,
+        "resume": lambda self, cells: self.trace(cells.resume_moves(), "moves finished"),
+    }
+
+    # Workers
+
+    def _start_workers(self) -> None:
+        for pool in self.pools.values():
+            if not pool.running:
+                pool.start()
+
+    def _worker(self, process: Process, identity: str, name: str) -> Worker:
+        return Worker(self.db(process, name), concurrency=2, grace=5.0, identity=identity, beat_seconds=4.0)
+
+    def _open_here(self, url: str) -> Any:
+        """The store of a URL as the process that has its turn sees it."""
+        task = self.hub.current
+        assert task is not None
+        return self.db(task.process, Path(url).name)
+
+    # What is committed
+
+    def log(self, store: str, tr: FaultyTransaction, version: int) -> None:
+        """Each write once, under the next id; and each user in one cell at most, at any time."""
+        for note in tr.notes:
+            ids = self.written[note.user]
+            if note.what in ids:
+                raise Violation(f"{note} is committed twice")
+            if note.number != len(ids) + 1:
+                raise Violation(f"{note}, the id after {len(ids)}")
+            ids[note.what] = note.number
+        for user in self.users:
+            here = [name for name in CELLS if self._state(name, user) == HERE]
+            if len(here) > 1:
+                raise Violation(f"user {user!r} is in the cells {', '.join(here)}")
+
+    def _state(self, name: str, user: Any) -> str | None:
+        stored = self.inners[name].get(cellkeys.fence(cellkeys.encoded_user(user)))
+        return None if stored is None else Fence.from_bytes(stored).state
+
+    # The end
+
+    def settle(self) -> None:
+        """Finish the moves, and have all combined and forwarded."""
+        process = self.process("finisher")
+        cells = self.cells(process)
+
+        def finish() -> None:
+            while list(cells.moves()):
+                cells.resume_moves()
+            self._finishing = False
+
+        self._finishing = True
+        self.hub.start(process, "finish", finish)
+        if "forward" in self.plan:
+            self._start_workers()
+            self.hub.start(process, "retry", lambda: self._retry(process))
+
+    def _retry(self, process: Process) -> None:
+        """Add what faults have made workers set aside again, as long as there is any."""
+        while True:
+            for name in self.stores:
+                retry_aside(self.db(process, name), QUEUE)
+            self.hub.wait(1.0)
+
+    def left(self) -> str:
+        if self._finishing:
+            return "moves"
+        if "forward" not in self.plan:
+            return ""
+        ranges = [QueueKeys(QUEUE).notifications(), QueueKeys(QUEUE).aside(), ExportKeys(QUEUE).all_rows()]
+        return ", ".join(
+            f"updates of {name}"
+            for name, inner in self.inners.items()
+            if any(inner.get_range(*bounds, limit=1) for bounds in ranges)
+        )
+
+    def check(self) -> None:
+        """Who is where, what they have, and what the totals are."""
+        for user in self.users:
+            self._check_user(user, self.written[user])
+        directory = cq.Cells(self.inner).directory
+        for cell in directory.cells():
+            users = list(directory.users_in(cell.name))
+            if len(users) != cell.users:
+                raise Violation(f"{cell.name} has the users {users}, and counts {cell.users}")
+        if "forward" in self.plan:
+            expected = Counter({str(user): len(ids) for user, ids in self.written.items()})
+            expected["all"] = expected.total()
+            found = dict(cq.CombineQueue(QUEUE).scan(self.inner))
+            if found != {key: count for key, count in expected.items() if count}:
+                raise Violation(f"the totals are {found}, of {dict(expected)}")
+
+    def _check_user(self, user: Any, ids: dict[str, int]) -> None:
+        encoded = cellkeys.encoded_user(user)
+        stored = self.inner.get(cellkeys.record(encoded))
+        if stored is None:
+            if ids:
+                raise Violation(f"user {user!r} has written, and is in no cell")
+            return
+        record = Record.from_bytes(stored)
+        if record.is_moving:
+            raise Violation(f"the move of user {user!r} is not done: {record}")
+        for name in CELLS:
+            found = self._found(name, user)
+            wanted = ids if name == record.cell else {}
+            if found != wanted:
+                raise Violation(
+                    f"cell {name} has {found} of user {user!r}, who is in {record.cell}, of {wanted}"
+                )
+
+    def _found(self, name: str, user: Any) -> dict[str, int]:
+        """What a cell has of a user."""
+        encoded = cellkeys.encoded_user(user)
+        rows = self.inners[name].get_range(*cellkeys.all_of(encoded))
+        prefix = cellkeys.data(encoded)
+        return {
+            row.key[len(prefix) :].decode(): codec.decode(row.value)
+            for row in rows
+            if row.key.startswith(prefix)
+        }
