@@ -82,8 +82,8 @@ SETTINGS: Final = (
 )
 
 
-_APART: Final = (("bench",),)
-"""Commands that no setting is for: a benchmark must not load the store that an application uses."""
+_APART: Final = (("bench",), ("demo", "cells"))
+"""Commands that no setting is for: they must not load the store that an application uses, nor put cells into it."""
 
 
 class Commands(TyperGroup):

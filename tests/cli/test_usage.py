@@ -54,6 +54,7 @@ def test_the_commands_are_these() -> None:
         "dead retry",
         "dead show",
         "delete",
+        "demo cells",
         "demo chat",
         "demo tags",
         "demo visits",

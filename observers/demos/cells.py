@@ -1,0 +1,228 @@
+"""The demo of cells: users are placed, written for and moved, all processes are killed, and nothing is lost.
+
+Writers and movers run at the same time, and a process with a worker for each store forwards what the cells count to the
+one that has the directory. In the end all is compared with a recount of the writes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import cq
+from cq import cellkeys, codec, machine
+from cq.cellrecords import HERE, Fence
+from cq.errors import InvalidConfiguration
+from cq.exportkeys import ExportKeys
+from cq.keys import after
+from cq.observers.demos.cellroles import ALL, QUEUE, Load, Mover, Workers, Writer, read_position
+from cq.observers.demos.crew import Crew, Role
+from cq.observers.demos.errors import DemoFailed
+from cq.observers.forwardspec import forward_spec
+from cq.status import is_drained
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+URL_ENV: Final = "CQ_DEMO_CELLS_URL"
+"""The variable that has the URL of the store which the cells' counts are forwarded to."""
+_SECONDS: Final = 600.0
+_PAGE: Final = 1_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the demo is run.
+
+    Attributes:
+        cells: how many.
+        writers, movers: how many processes.
+        pause: seconds between two moves of a mover.
+        kill_every: after how many seconds on average a process is killed.
+    """
+
+    cells: int = 3
+    writers: int = 2
+    movers: int = 2
+    pause: float = 0.05
+    kill_every: float = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the demo has done, once all of it is as it must be.
+
+    Attributes:
+        writes: how many, each once.
+        users: how many have written.
+        moves: how many times a user has come to another cell.
+        kills: how many processes were killed.
+        seconds: from the first start of a process until all was forwarded.
+        cells: {name: how many users it has}.
+    """
+
+    writes: int
+    users: int
+    moves: int
+    kills: int
+    seconds: float
+    cells: dict[str, int]
+
+
+def run(
+    url: str,
+    folder: Path,
+    load: Load,
+    settings: Settings,
+    rng: Random,
+    tell: Callable[[int, int], object] = lambda done, total: None,
+) -> Outcome:
+    """Run the demo.
+
+    Args:
+        url: of a store without cells, for the directory and the totals; it is to be in $CQ_DEMO_CELLS_URL, too.
+        folder: for the stores of the cells.
+        load: what each writer writes.
+        settings: how.
+        rng: draws who is killed, and when.
+        tell: called now and then with how many writes are done, and how many there are.
+
+    Raises `DemoFailed` when anything differs from the recount, `InvalidConfiguration` for a store that has cells.
+    """
+    db = cq.open(url)
+    with cq.Cells(db) as cells:
+        names = _make(cells, db, folder, settings.cells)
+        demo = _Demo(cells, db, url, names, load, settings)
+        demo.run(rng, tell)
+        cells.resume_moves()
+        moves = _compare(cells, db, load, settings.writers)
+        found = {each.name: each.users for each in cells.cells()}
+        return Outcome(
+            load.number * settings.writers, sum(found.values()), moves, demo.kills, demo.seconds, found
+        )
+
+
+class _Demo:
+    """The processes.
+
+    Attributes:
+        kills: how many of them were killed.
+        seconds: how long it took.
+    """
+
+    def __init__(
+        self, cells: cq.Cells, db: Database, url: str, names: list[str], load: Load, settings: Settings
+    ) -> None:
+        self.kills = 0
+        self.seconds = 0.0
+        self._stores = {"the directory": db, **{name: cells.store(name) for name in names}}
+        self._db, self._load, self._settings = db, load, settings
+        urls = url, *(each.url for each in cells.cells())
+        self._writers: dict[str, Role] = {
+            f"writer {number + 1}": Writer(url, load, number) for number in range(settings.writers)
+        }
+        self._others: dict[str, Role] = {
+            "workers": Workers(urls),
+            **{f"mover {number + 1}": Mover(url, load, settings.pause) for number in range(settings.movers)},
+        }
+
+    def run(self, rng: Random, tell: Callable[[int, int], object]) -> None:
+        """Run them until all is written, combined and forwarded."""
+        total = self._load.number * self._settings.writers
+        begun = machine.monotonic()
+        with Crew({**self._writers, **self._others}, rng, self._settings.kill_every) as crew:
+
+            def written() -> bool:
+                tell(sum(read_position(self._db, number) for number in range(self._settings.writers)), total)
+                return crew.ended >= self._writers.keys()
+
+            crew.run(written, _SECONDS)
+            crew.run(self._is_forwarded, _SECONDS)
+        self.kills = crew.kills
+        self.seconds = machine.monotonic() - begun
+
+    def _is_forwarded(self) -> bool:
+        """Whether nothing waits in any cell, nor then where it is forwarded to."""
+        stores = [db for name, db in self._stores.items() if name != "the directory"]
+        return all(map(_is_idle, stores)) and _is_idle(self._db)
+
+
+def _is_idle(db: Database) -> bool:
+    waiting = transact(db, lambda tr: tr.snapshot.get_range(*ExportKeys(QUEUE).all_rows(), limit=1).to_list())
+    return is_drained(db, QUEUE) and not waiting
+
+
+def _make(cells: cq.Cells, db: Database, folder: Path, number: int) -> list[str]:
+    """The cells and their queues; returns the cells' names."""
+    if cells.cells():
+        raise InvalidConfiguration(
+            "the store has cells already, which the demo must not use: take another store"
+        )
+    cq.configure(db, QUEUE)
+    names = [f"cell-{each + 1}" for each in range(number)]
+    for name in names:
+        cells.add_cell(name, f"embedded:{folder / name}.db")
+        cq.configure(cells.store(name), QUEUE, observers=[forward_spec(url_env=URL_ENV)])
+    return names
+
+
+# The recount
+
+
+def _compare(cells: cq.Cells, db: Database, load: Load, writers: int) -> int:
+    """Raise `DemoFailed` unless all is as recounted; returns how many moves there were."""
+    expected: dict[str, set[str]] = {}
+    for writer in range(writers):
+        for user, what in load.writes(writer):
+            expected.setdefault(user, set()).add(what)
+    names = [each.name for each in cells.cells()]
+    placed = {user: name for name in names for user in cells.directory.users_in(name)}
+    _check(placed.keys() - expected.keys() == set(), "there are users who have not written")
+    moves = 0
+    for user, wanted in expected.items():
+        moves += _check_user(cells, names, user, wanted)
+    totals = dict(cq.CombineQueue(QUEUE).scan(db))
+    recounted = Counter({user: len(whats) for user, whats in expected.items()})
+    _check(totals == {**recounted, ALL: recounted.total()}, "the totals are not those of all users")
+    return moves
+
+
+def _check_user(cells: cq.Cells, names: list[str], user: str, wanted: set[str]) -> int:
+    """What was written for a user is where the user is, once, and nowhere else; returns the user's moves."""
+    record = cells.directory.record(user)
+    _check(not record.is_moving, f"the move of {user} is not done")
+    for name in names:
+        db = cells.store(name)
+        fence = transact(db, lambda tr: tr.get(cellkeys.fence(cellkeys.encoded_user(user))).value)
+        is_here = fence is not None and Fence.from_bytes(fence) == Fence(HERE, record.epoch)
+        _check(is_here == (name == record.cell), f"{user} is in {record.cell}, and {name} says otherwise")
+        found = dict(_rows_of(db, user))
+        if name == record.cell:
+            _check(found.keys() == wanted, f"{len(wanted - found.keys())} writes of {user} are lost")
+            _check(sorted(found.values()) == list(range(1, len(wanted) + 1)), f"the ids of {user} have gaps")
+        else:
+            _check(not found, f"{name} has {len(found)} writes of {user}, who is in {record.cell}")
+    return record.epoch - 1
+
+
+def _rows_of(db: Database, user: str) -> Iterator[tuple[str, int]]:
+    """The (what, id) of all that a store has of a user."""
+    encoded = cellkeys.encoded_user(user)
+    prefix = cellkeys.data(encoded)
+    begin, end = prefix, cellkeys.latest_id(encoded)
+
+    def page(tr: Transaction) -> list[Any]:
+        return tr.snapshot.get_range(begin, end, limit=_PAGE).to_list()
+
+    while rows := transact(db, page):
+        for row in rows:
+            yield row.key[len(prefix) :].decode(), codec.decode(row.value)[0]
+        begin = after(rows[-1].key)
+
+
+def _check(holds: bool, what: str) -> None:
+    if not holds:
+        raise DemoFailed(f"not as recounted: {what}")
