@@ -14,6 +14,8 @@ from cq.cli.output import print_json
 from cq.observers.builtin import put_built_in
 from cq.observers.exportspec import DEFAULT_ENV, export_spec
 from cq.observers.feedobserver import feed_spec
+from cq.observers.forwardspec import DEFAULT_ENV as FORWARD_ENV
+from cq.observers.forwardspec import forward_spec
 from cq.observers.top import DEFAULT_N
 from cq.observers.top import top as top_spec
 
@@ -82,6 +84,16 @@ def configure(
         typer.Option(metavar="FEED", help="Append all changes to this feed, for the queue's name."),
     ] = None,
     no_feed: Annotated[bool, typer.Option("--no-feed", help="Append changes to no feed any more.")] = False,
+    forward: Annotated[
+        str | None,
+        typer.Option(metavar="QUEUE", help="Forward all changes into this queue of another store."),
+    ] = None,
+    forward_url_env: Annotated[
+        str, typer.Option(metavar="NAME", help="The environment variable with that store's URL.")
+    ] = FORWARD_ENV,
+    no_forward: Annotated[
+        bool, typer.Option("--no-forward", help="Forward no more; the receiving queue stays.")
+    ] = False,
     audit: Annotated[
         bool | None,
         typer.Option(
@@ -102,14 +114,15 @@ def configure(
 ) -> None:
     """Store a queue's configuration. What is left out stays as it is.
 
-    Types, combiner and buckets of a queue cannot be changed, nor whether it has a window. A top, an export and a feed
-    can be added to a queue that holds values: workers tell them of all values first. An audit can, too: this command
-    then reads all that the queue holds.
+    Types, combiner and buckets of a queue cannot be changed, nor whether it has a window. A top, an export, a
+    forward and a feed can be added to a queue that holds values: workers tell them of all values first. An audit can,
+    too: this command then reads all that the queue holds.
     """
     for what, given, not_wanted in (
         ("top", top, no_top),
         ("export", export, no_export),
         ("feed", feed, no_feed),
+        ("forward", forward, no_forward),
     ):
         if given is not None and not_wanted:
             raise typer.BadParameter(f"--no-{what} goes without --{what}")
@@ -118,16 +131,19 @@ def configure(
     asked["window"] = window
     db = open_store(store)
     config = app.configure(db, queue, **{what: given for what, given in asked.items() if given is not None})
-    if top is not None:
-        config = put_built_in(db, config, top_spec(top))
-    if export is not None:
-        config = put_built_in(db, config, export_spec(export, url_env=reporting_url_env))
-    if feed is not None:
-        config = put_built_in(db, config, feed_spec(feed))
+    for spec in (
+        None if top is None else top_spec(top),
+        None if export is None else export_spec(export, url_env=reporting_url_env),
+        None if feed is None else feed_spec(feed),
+        None if forward is None else forward_spec(forward, url_env=forward_url_env),
+    ):
+        if spec is not None:
+            config = put_built_in(db, config, spec)
     if priority is not None:
         cq.prioritize(db, queue, priority)
-    for observer, wanted in (("top", no_top), ("export", no_export), ("feed", no_feed)):
-        if wanted:
+    not_wanted_any_more = {"top": no_top, "export": no_export, "feed": no_feed, "forward": no_forward}
+    for observer, is_unwanted in not_wanted_any_more.items():
+        if is_unwanted:
             config = cq.remove_observer(db, queue, observer)
     if json:
         print_json({"queue": queue, **config.settings()})

@@ -74,3 +74,20 @@ def test_what_cannot_be_done_is_said_in_one_line(site: Here, args: list[str], sa
     assert said in found.err
     assert len(found.err.splitlines()) == 1
     assert "secret" not in found.err
+
+
+def test_the_totals_of_cells_are_forwarded(site: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CQ_FORWARD_URL", "embedded:directory.db")
+    site("configure", "notes", "--store", "embedded:directory.db")
+    for number in (1, 2):
+        store = ("--store", f"embedded:cell{number}.db")
+        assert site("configure", "notes", "--forward", "notes", *store).status == 0
+        site("add", "notes", f"saved={number}", *store)
+        assert site("worker", "notes", "--drain", *store).status == 0
+        assert "notes in $CQ_FORWARD_URL" in site("exports", *store).out
+    site("worker", "--drain", "--store", "embedded:directory.db")
+
+    assert site("get", "notes", "saved", "--store", "embedded:directory.db").out.split() == ["saved", "3"]
+    refused = site("configure", "notes", "--export", "notes", "--store", "embedded:cell1.db")
+    assert "has the observer 'forward', and cannot have 'export', too" in refused.err
+    assert site("configure", "notes", "--no-forward", "--store", "embedded:cell1.db").status == 0
