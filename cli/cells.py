@@ -11,6 +11,7 @@ import typer
 from cq.cells import Cells, Move
 from cq.cli.options import Json, Store, open_store
 from cq.cli.output import as_word, note, print_json, print_table, progress
+from cq.jsonvalues import to_json
 
 Directory = Annotated[
     str | None,
@@ -183,7 +184,7 @@ def _user(word: str) -> Any:
 
 
 def _move(each: Move) -> dict[str, Any]:
-    return {"user": each.user, "from": each.source, "to": each.target}
+    return {"user": to_json(each.user), "from": each.source, "to": each.target}
 
 
 def _shown(each: Move) -> str:

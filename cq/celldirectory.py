@@ -1,6 +1,6 @@
 """The directory: which cells there are, which one each user is in, and which moves are under way.
 
-A user's record is what all that concerns him conflicts on; the number of users in each cell is kept by atomic
+All that concerns a user conflicts on the user's record; the number of users in each cell is kept by atomic
 additions, so that users are placed and moved at the same time without conflicts.
 """
 
@@ -107,7 +107,7 @@ class Directory:
         return _parse(user, stored)
 
     def place(self, user: Any) -> Record:
-        """Put a user into the cell that is least full, unless he is in one already; see `Cells.place`."""
+        """Put a user into the cell that is least full, unless the user is in one already; see `Cells.place`."""
         encoded = keys.encoded_user(user)
 
         def put(tr: Transaction) -> Record:
@@ -142,7 +142,7 @@ class Directory:
     # Moves, each step of them once: whoever comes later finds another record
 
     def begin_move(self, user: Any, target: str) -> Record:
-        """Note that a user is to be moved, unless he is being moved, or is there already; returns his record.
+        """Note that a user is to be moved, unless a move is under way or done; returns the record.
 
         Raises `UserNotPlaced`, `CellNotKnown`, and `NoRoom` for a cell that takes no users.
         """
@@ -161,7 +161,7 @@ class Directory:
         return self._change(user, begin)
 
     def switch(self, user: Any, before: Record) -> None:
-        """Say that a user is in the cell that he is moved to, if his record is still this one."""
+        """Say that a user is in the target of the move, if the record is still this one."""
         target = before.target
         if target is None:
             raise ValueError(f"user {user!r} is not being moved")

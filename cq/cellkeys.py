@@ -1,7 +1,6 @@
 r"""The keys of cells and of their directory, all below `cq/c/`.
 
-`user` is a user's id in CBOR, which no other one begins with. Numbers are big-endian; loads are as atomic addition
-wants them.
+`user` is a user's id in CBOR, which no other one begins with.
 
     "cq/c/n" name            a cell: URL, weight, open or draining    add_cell, drain_cell       directory
     "cq/c/l" name            how many users are in the cell           place, moves (atomic)      directory

@@ -62,10 +62,10 @@ class Record(_Stored):
     """A user as the directory has it.
 
     Attributes:
-        cell: the user's, where his data are read and written.
-        epoch: 1 in his first cell, and greater by 1 in each one after.
-        target: the cell to which he is being moved; None when he is not, or is there already.
-        source: the cell from which he has come, while his old data are being cleared there.
+        cell: where the user's data are read and written.
+        epoch: 1 in the first cell, and greater by 1 in each one after.
+        target: the cell to which the user is being moved; None when that is not so, or done.
+        source: the cell from which the user has come, while the old data are being cleared there.
     """
 
     _TYPES = (str, int, str | None, str | None)
@@ -83,11 +83,11 @@ class Record(_Stored):
 
 @dataclass(frozen=True)
 class Fence(_Stored):
-    """What each transaction of a user reads in the cell, and each step of his moves writes.
+    """What each transaction of a user reads in the cell, and each step of a move writes.
 
     Attributes:
-        state: `here`; `leaving` while he is copied to elsewhere; `arriving` while he is copied to here; `gone`.
-        epoch: that of his time here; when he is leaving or gone, that of the time after it.
+        state: `here`; `leaving` while the data are copied elsewhere; `arriving` while they are copied here; `gone`.
+        epoch: that of the time here; when the user is leaving or gone, that of the time after it.
     """
 
     _TYPES = (str, int)

@@ -183,7 +183,7 @@ class Cells:
         return UserData(tr, user, location.cell)
 
     def _asked_anew(self, user: Any, location: Location) -> Record | None:
-        """The user's record if it says that the user is about to leave the location; None if he is elsewhere by now."""
+        """The user's record if the user is about to leave the location; None if the user is elsewhere by now."""
         self._cache.pop(keys.encoded_user(user), None)
         record = self.directory.record(user)
         if Location(record.cell, record.epoch) != location:

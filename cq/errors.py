@@ -193,11 +193,11 @@ class UserNotPlaced(CellError, LookupError):
 
 
 class UserMoving(CellError):
-    """The user is being moved to another cell, and his data cannot be used until that is done: try again."""
+    """The user is being moved to another cell; the data cannot be used until that is done: try again."""
 
 
 class MoveFailed(CellError):
-    """A copied user is not as the original; he stays where he is, and the copy begins anew with the next try."""
+    """A copy of a user's data is not as the original, which stays; the copy begins anew with the next try."""
 
 
 class CorruptData(CqError):

@@ -124,7 +124,7 @@ class CellsWorld(Scenario):
     # Users
 
     def _write(self, cells: cq.Cells) -> None:
-        """Place a user if need be, and have him write, again until that is known to be committed."""
+        """Write for a user, who is placed if need be, until that is known to be committed or given up."""
         user = self.hub.rng.choice(self.users)
         self._operations += 1
         what = f"w{self._operations}"
