@@ -1,0 +1,286 @@
+"""Measures what docs/systems/visits.md says of counting visits: `python docs/measure_visits.py [--rounds N]`.
+
+A small forum, served by one process, answers a few clients: without counting visits, with a row per request in a SQL
+table, and with cq. They take turns of a few seconds, so that what else the machine does meets all alike. In the end
+each must have counted every request that was answered. Needs the extra `web`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import sqlite3
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from html import escape
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse
+from starlette.routing import Route
+
+import cq
+from cq.observers.visits import VisitEmitter, Visits
+from cq.observers.worker import Worker
+
+KINDS = ("none", "row", "emitter", "add", "slow")
+CQ_KINDS = ("emitter", "add", "slow")
+TOPICS, POSTS, WORDS = 50, 130, 400
+CLIENTS = 6
+SLOW_SECONDS = 0.3
+SMILEYS = {":-)": "&#128578;", ":-(": "&#128577;", ";-)": "&#128521;"}
+
+
+class SlowDatabase:
+    """A database whose commits take long, as on a machine that has no time for the thread that commits."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._db, what)
+
+    def create_transaction(self) -> Any:
+        time.sleep(SLOW_SECONDS)
+        return self._db.create_transaction()
+
+
+def make_forum(path: Path) -> None:
+    """Some topics with posts, in a SQLite file; and the naive table."""
+    rng = random.Random(1)
+    words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(2_000)] + list(SMILEYS)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE posts (topic INTEGER, text TEXT)")
+        connection.execute("CREATE INDEX posts_topic ON posts (topic)")
+        connection.execute("CREATE TABLE visits (time REAL, page TEXT, visitor TEXT)")
+        connection.execute("CREATE INDEX visits_time ON visits (time)")
+        rows = [(number % TOPICS, " ".join(rng.choices(words, k=WORDS))) for number in range(TOPICS * POSTS)]
+        connection.executemany("INSERT INTO posts VALUES (?, ?)", rows)
+    connection.close()
+
+
+class Forum:
+    """The application: pages of topics, under the name of the way in which their visits are counted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._local = threading.local()
+        self._db = cq.open(f"embedded:{folder / 'cq.db'}")
+        self._added = Visits("add")
+        self._count: dict[str, Callable[[str, str], object]] = {
+            "none": lambda page, visitor: None,
+            "row": self._insert,
+            "add": lambda page, visitor: cq.transact(
+                self._db, lambda tr: self._added.count(tr, page, visitor)
+            ),
+        }
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> Any:
+        """With its emitters, which are closed at the end."""
+        with ExitStack() as stack:
+            for kind, db in (("emitter", self._db), ("slow", SlowDatabase(self._db))):
+                emitter = stack.enter_context(
+                    VisitEmitter(Visits(kind), db, mode="fast", every=1.0, timeout=60.0)
+                )
+                self._count[kind] = emitter.count
+            yield
+
+    def topic(self, request: Request) -> HTMLResponse:
+        """A topic's page, made anew for each request, in a thread of the server's pool."""
+        self._count[request.path_params["kind"]](request.url.path, request.headers["x-visitor"])
+        rows = self._connection().execute(
+            "SELECT text FROM posts WHERE topic = ?", (request.path_params["topic"],)
+        )
+        posts = "".join(
+            f"<p>{' '.join(SMILEYS.get(word) or escape(word) for word in text.split())}</p>"
+            for (text,) in rows
+        )
+        return HTMLResponse(f"<!doctype html><title>Topic</title>{posts}")
+
+    async def processor(self, request: Request) -> PlainTextResponse:
+        """How many seconds of a processor the server has used: what other programs do does not change that."""
+        return PlainTextResponse(str(time.process_time()))
+
+    def _insert(self, page: str, visitor: str) -> None:
+        with self._connection() as connection:
+            connection.execute("INSERT INTO visits VALUES (?, ?, ?)", (time.time(), page, visitor))
+
+    def _connection(self) -> sqlite3.Connection:
+        if not hasattr(self._local, "connection"):
+            self._local.connection = sqlite3.connect(self._folder / "forum.db", timeout=60.0)
+        connection: sqlite3.Connection = self._local.connection
+        return connection
+
+
+def serve(folder: Path, port: int) -> None:
+    """In a process of its own."""
+    forum = Forum(folder)
+    app = Starlette(
+        routes=[Route("/{kind}/{topic:int}", forum.topic), Route("/processor", forum.processor)],
+        lifespan=forum.lifespan,
+    )
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+
+
+def work(folder: Path) -> None:
+    """In a process of its own."""
+    Worker(cq.open(f"embedded:{folder / 'cq.db'}")).run()
+
+
+def used(port: int) -> float:
+    """Seconds of a processor that the server has used."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60.0)
+    connection.request("GET", "/processor")
+    seconds = float(connection.getresponse().read())
+    connection.close()
+    return seconds
+
+
+def load(port: int, kind: str, seconds: float) -> int:
+    """How many requests clients got answered in so many seconds, each one request after the other."""
+    until = time.monotonic() + seconds
+    answered = [0] * CLIENTS
+
+    def ask(client: int) -> None:
+        rng = random.Random()
+        connection = HTTPConnection("127.0.0.1", port, timeout=60.0)
+        while time.monotonic() < until:
+            headers = {"x-visitor": f"visitor {rng.randrange(500)}"}
+            connection.request("GET", f"/{kind}/{rng.randrange(TOPICS)}", headers=headers)
+            response = connection.getresponse()
+            response.read()
+            assert response.status == 200
+            answered[client] += 1
+        connection.close()
+
+    threads = [threading.Thread(target=ask, args=(client,)) for client in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(answered)
+
+
+@contextmanager
+def halting(process: Any) -> Iterator[None]:
+    """Workers stand still half of the time."""
+    over = threading.Event()
+
+    def halt() -> None:
+        while not over.wait(0.5):
+            os.kill(process.pid, signal.SIGSTOP)
+            over.wait(0.5)
+            os.kill(process.pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=halt)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def counted(folder: Path) -> dict[str, int]:
+    """How many visits each way has counted."""
+    db = cq.open(f"embedded:{folder / 'cq.db'}")
+    Worker(db).drain()
+    found = {kind: sum(number for _, number in Visits(kind).lifetime.scan(db)) for kind in CQ_KINDS}
+    with sqlite3.connect(folder / "forum.db") as connection:
+        (rows,) = connection.execute("SELECT count(*) FROM visits").fetchone()
+    connection.close()
+    return {"row": int(rows), **found}
+
+
+def measure(folder: Path, rounds: int, seconds: float) -> None:
+    """Run it all, and print what came of it."""
+    make_forum(folder / "forum.db")
+    db = cq.open(f"embedded:{folder / 'cq.db'}")
+    for kind in CQ_KINDS:
+        Visits(kind).configure(db, window=(600, 10), buckets=2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    server, worker = (
+        context.Process(target=serve, args=(folder, port)),
+        context.Process(target=work, args=(folder,)),
+    )
+    server.start()
+    worker.start()
+    try:
+        answered, turns = ask_in_turns(port, worker, rounds, seconds)
+    finally:
+        server.terminate()
+        server.join()
+        worker.terminate()
+        worker.join()
+    report(answered, turns, counted(folder))
+
+
+class Turn(NamedTuple):
+    """What came of a turn: requests a second, and milliseconds of a processor that the server has used for one."""
+
+    rate: float
+    cost: float
+
+
+def ask_in_turns(
+    port: int, worker: Any, rounds: int, seconds: float
+) -> tuple[dict[str, int], dict[str, list[Turn]]]:
+    """{kind: requests answered}, and {kind: its turns}."""
+    until = time.monotonic() + 60
+    while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < until:
+        time.sleep(0.1)
+    answered, turns = dict.fromkeys(KINDS, 0), {kind: list[Turn]() for kind in KINDS}
+    for kind in KINDS:
+        answered[kind] += load(port, kind, 1.0)  # to warm up
+    for _ in range(rounds):
+        for kind in KINDS:
+            with ExitStack() as stack:
+                if kind == "slow":
+                    stack.enter_context(halting(worker))
+                begun, before = time.monotonic(), used(port)
+                requests = load(port, kind, seconds)
+                rate = requests / (time.monotonic() - begun)
+                turns[kind].append(Turn(rate, 1000 * (used(port) - before) / requests))
+            answered[kind] += requests
+    return answered, turns
+
+
+def report(answered: dict[str, int], turns: dict[str, list[Turn]], found: dict[str, int]) -> None:
+    """Print medians, of rates also as shares of those without counting in the same round."""
+    for kind in KINDS:
+        shares = [turn.rate / base.rate for turn, base in zip(turns[kind], turns["none"], strict=True)]
+        rate = statistics.median(turn.rate for turn in turns[kind])
+        cost = statistics.median(turn.cost for turn in turns[kind])
+        lost = (
+            f", {answered[kind] - found[kind]:,} of {answered[kind]:,} visits lost" if kind in found else ""
+        )
+        print(
+            f"{kind:8} {rate:6.1f} requests/s, {statistics.median(shares):.3f} of none "
+            f"({min(shares):.3f} to {max(shares):.3f}), {cost:.2f} ms of a processor for each{lost}"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        measure(Path(name), asked.rounds, asked.seconds)
