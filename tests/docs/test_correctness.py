@@ -52,7 +52,7 @@ def test_a_test_that_is_named_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", CANARIES)
 def test_a_canary_that_is_named_exists(name: str) -> None:
-    canaries = ROOT / "tests" / "simulation" / "canaries.py"
+    canaries = ROOT / "tests" / "simulation"
     if not canaries.exists():
         pytest.skip("the simulation is not there")
     assert name in functions_in(canaries)
