@@ -36,6 +36,7 @@ def test_configure_shows_what_is_stored_and_does_nothing_twice(here: Here) -> No
         "buckets": 4,
         "observers": [],
         "audit": False,
+        "window": None,
     }
     assert again.rows() == [{"queue": "words", **stored}]
 
