@@ -79,6 +79,7 @@ def get(
     """Print the values of keys, a line each; exit status 3 when one has none.
 
     With --json lines of `{"key": ..., "value": ...}`. A queue with a combiner of your own needs --app for --pending.
+    Of a queue with a window, what has left it does not count, also when no worker has taken it out yet.
     """
     app, db = load_app(app_path), open_store(store)
 
@@ -86,6 +87,8 @@ def get(
         config = read_config(tr.snapshot, queue)
         handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app and pending else None)
         wanted = [key_from_word(config.key, word) for word in keys]
+        if config.window is not None:
+            return list(cq.Window(queue).get_many(tr.snapshot, wanted, pending=pending).items())
         if pending:
             return [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
         return list(handle.get_many(tr.snapshot, wanted).items())

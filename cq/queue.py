@@ -88,7 +88,7 @@ class CombineQueue:
                 the same id, only the first to commit counts, whatever the others contain: give one when the
                 transaction may be run again after its commit got lost (`commit_unknown_result`). It covers this
                 queue's updates, not the transaction's other writes, and is remembered for a day after its latest
-                use, or as long as updates from that time are queued.
+                use, or as long as updates from that time are queued, or in the queue's window.
 
         Raises:
             QueueNotConfigured: `cq.configure` has not been called.

@@ -128,15 +128,29 @@ class Visits:
             self.read.add(tr, read, once)
         return said
 
-    def get(self, tr: TransactionRead, page: str) -> PageVisits:
-        """What was last combined of a page: a read for each figure, and two of what is overdue."""
-        ever = None if self.readers is None else self.readers.get(tr, page) or 0
+    def get(self, tr: TransactionRead, page: str, *, pending: bool = False) -> PageVisits:
+        """What is known of a page: a read for each figure, and one of what is due.
+
+        Each is as it was last combined; with `pending` exact at the transaction's read version, also when no worker has
+        run for long, at the cost of reading all that waits in the queues. Raises as `Window.get` does.
+        """
         return PageVisits(
-            self.views.get(tr, page) or 0,
-            self.visitors.get(tr, page) or 0,
-            self.lifetime.get(tr, page) or 0,
-            ever,
+            self.views.get(tr, page, pending=pending) or 0,
+            self._distinct(tr, self.visitors, self.seen.name, page, pending=pending),
+            self.lifetime.get(tr, page, pending=pending) or 0,
+            None
+            if self.readers is None
+            else self._distinct(tr, self.readers, self.read.name, page, pending=pending),
         )
+
+    def _distinct(
+        self, tr: TransactionRead, counts: cq.CombineQueue, source: str, page: str, *, pending: bool
+    ) -> int:
+        found: int = counts.get(tr, page) or 0
+        if pending:
+            snapshot = getattr(tr, "snapshot", tr)
+            found += count_now(snapshot, source, counts.name, 1, milliseconds(None)).get(page, 0)
+        return found
 
     def within(self, tr: TransactionRead, *, now: float | None = None) -> dict[str, tuple[int, int]]:
         """{page: (views, distinct visitors)} of all pages within the window, exact at the transaction's read version.

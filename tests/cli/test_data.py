@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import cq
 from cq.keys import QueueKeys
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
+from tests.clocks import set_clock
 
 OWN_COMBINER = """
 import cq
@@ -322,3 +324,19 @@ def test_json_that_is_printed_can_be_added(here: Here, cli: Cli) -> None:
     here("worker", "--drain")
 
     assert here("items", "copy", "--json").rows() == rows
+
+
+def test_a_queue_with_a_window_is_configured_added_to_and_read(here: Here, db: Any) -> None:
+    ended = here("configure", "views", "--window", "600/10")
+    assert (ended.status, "window 600/10" in ended.out) == (0, True)
+    assert here("configure", "views", "--window", "600").status == 0
+
+    with set_clock() as clock:
+        clock.now = time.time() - 1_000
+        here("add", "views", "/=2")
+    here("add", "views", "/=3")
+
+    assert here("get", "views", "/", "--pending").out == "/\t3\n"
+    here("worker", "--drain", "views")
+    assert here("get", "views", "/").out == "/\t3\n"
+    assert here("configure", "views", "--window", "1/7").status == 1

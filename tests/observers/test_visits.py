@@ -67,6 +67,24 @@ def test_views_visitors_and_readers_are_counted(db: Any, visits: Visits, clock: 
     assert page(db, visits, "/") == PageVisits(0, 0, 4, 2)
 
 
+def test_a_page_is_right_at_once_when_nobody_has_combined(db: Any, visits: Visits, clock: Clock) -> None:
+    for visitor in ("ann", "bob", "ann"):
+        count(db, visits, "/", visitor)
+    count(db, visits, "/other", "ann")
+
+    def seen() -> tuple[PageVisits, PageVisits]:
+        return tuple(  # type: ignore[return-value]
+            transact(db, lambda tr: visits.get(tr.snapshot, "/", pending=pending))  # noqa: B023
+            for pending in (False, True)
+        )
+
+    assert seen() == (PageVisits(0, 0, 0, 0), PageVisits(3, 2, 3, 2))
+    clock.now = START + 100
+    assert seen()[1] == PageVisits(0, 0, 3, 2)
+    page(db, visits, "/")
+    assert seen() == (PageVisits(0, 0, 3, 2), PageVisits(0, 0, 3, 2))
+
+
 def test_a_visit_that_comes_too_late_counts_for_its_lifetime(db: Any, visits: Visits, clock: Clock) -> None:
     assert count(db, visits, "/", "ann", at=START - 1000) == "late"
 
