@@ -13,6 +13,7 @@ from cq.observers import membership as module
 from cq.observers.health import health
 from cq.observers.membership import Membership, Report
 from cq.store.embedded import FDBError
+from tests.clocks import set_clock
 from tests.helpers import add
 
 
@@ -64,6 +65,18 @@ def test_a_queue_in_which_updates_wait_too_long_is_named(db: Any, alive: Members
     time.sleep(0.01)
     assert health(db) == []
     assert health(db, max_age=0.001) == ["queue 'words': an update has waited for 0 s, longer than 0.001 s"]
+
+
+def test_a_window_that_nobody_takes_out_of_is_named(db: Any, alive: Membership) -> None:
+    cq.configure(db, "words", window=(60, 1))
+    with set_clock() as clock:
+        add(db, "words", {"a": 1})
+        clock.now += 61
+        assert health(db) == []
+        clock.now += 61
+        assert health(db) == [
+            "queue 'words': what has left its window has waited for 61 s to be taken out, longer than 60 s"
+        ]
 
 
 def test_all_that_is_wrong_is_said(db: Any) -> None:
