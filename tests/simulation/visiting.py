@@ -25,6 +25,7 @@ from cq.purging import is_purging
 from cq.setaside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
+from cq.verify import verify
 from cq.windowkeys import WindowKeys
 from cq.windowreading import read_waiting
 from tests.simulation.actors import WorkerPool
@@ -291,6 +292,9 @@ class Site(Scenario):
         now = START_NS / 1e9 + self.hub.clock
         if any(read_aside(self.inner.create_transaction().snapshot, SEEN)):
             return
+        for name in (SEEN, VISITORS):
+            if wrong := list(verify(self.inner, name)):
+                raise Violation(f"verification finds {wrong[0]}")
         found = transact(self.inner, lambda tr: self.window.items(tr.snapshot, pending=True, now=now)).items
         kept = VisitLog()
         kept.inside = {at: each for at, each in self.visits.inside.items() if each.leaves > int(now * 1000)}
