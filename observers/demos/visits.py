@@ -190,6 +190,8 @@ class _Demo:
         self._db, self._settings, self._pace, self._outcome, self._tell = db, settings, pace, outcome, tell
         self._parts = [log[number :: settings.servers] for number in range(settings.servers)]
         self._visits = Visits(NAME)
+        self._places = [0] * settings.servers
+        self._inside: list[tuple[int, Visit]] = []
         self._next = 0.0
 
     def run(self, url: str | None, rng: Random) -> None:
@@ -272,17 +274,21 @@ class _Demo:
 
     def _recount(self, seen: _Seen) -> tuple[Counter[str], defaultdict[str, set[str]]]:
         """Views and visitors of each page, of the visits that were counted and are in the window at that moment."""
-        views: Counter[str] = Counter()
-        visitors: defaultdict[str, set[str]] = defaultdict(set)
         spec = self._pace.spec
         for number, place in enumerate(seen.places):
-            for line, visit in enumerate(self._parts[number][:place]):
+            for line in range(self._places[number], place):
+                visit = self._parts[number][line]
                 at = milliseconds(self._pace.at(visit.time))
-                leaves = at - at % spec.slice + spec.slice + spec.width
-                if leaves > seen.now and (number, line) not in seen.late:
-                    for page in (visit.page, SITE):
-                        views[page] += 1
-                        visitors[page].add(visit.visitor)
+                if (number, line) not in seen.late:
+                    self._inside.append((at - at % spec.slice + spec.slice + spec.width, visit))
+        self._places = seen.places
+        self._inside = [(leaves, visit) for leaves, visit in self._inside if leaves > seen.now]
+        views: Counter[str] = Counter()
+        visitors: defaultdict[str, set[str]] = defaultdict(set)
+        for _, visit in self._inside:
+            for page in (visit.page, SITE):
+                views[page] += 1
+                visitors[page].add(visit.visitor)
         return views, visitors
 
     def _compare_lifetime(self) -> None:
