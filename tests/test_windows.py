@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import takeout, windowreading, windowrows
+from cq import codec, takeout, windowreading, windowrows
 from cq.errors import (
     BacklogTooDeep,
     ConfigurationConflict,
     InvalidConfiguration,
     InvalidData,
     PendingUnreadable,
+    QueueFull,
 )
 from cq.keys import QueueKeys
 from cq.markers import Trim
@@ -238,11 +239,16 @@ def test_a_row_that_is_committed_when_its_time_is_over_is_taken_out_by_the_next_
     assert dict(window.queue.scan(db)) == {}
 
 
+@pytest.mark.parametrize("foreign", [False, True])
 def test_a_row_committed_during_taking_out_stays(
-    db: Any, window: cq.Window, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    db: Any, window: cq.Window, clock: Clock, monkeypatch: pytest.MonkeyPatch, foreign: bool
 ) -> None:
-    """Whatever was read before and behind it."""
+    """Whatever was read before and behind it: also a row stamped later than anything, as a copied one can be."""
     visit(db, window, "first")
+    if foreign:
+        ((first, value),) = stored(db, WindowKeys(window.name).rows())
+        late = first[:-18] + b"\xfe" * 18
+        transact(db, lambda tr: tr.set(late, value))
     clock.now = START + 10
     visit(db, window, "second")
     slow = db.create_transaction()
@@ -261,6 +267,19 @@ def test_a_row_committed_during_taking_out_stays(
 
     assert len(stored(db, WindowKeys(window.name).rows())) == 1
     drain(db, window.name)
+    assert dict(window.queue.scan(db)) == ({"first": -1} if foreign else {})  # which was never added
+
+
+def test_a_queue_that_is_full_is_taken_out_of(db: Any, window: cq.Window, clock: Clock) -> None:
+    visit(db, window, "a")
+    cq.limit(db, window.name, seconds=1.0)
+    transact(db, lambda tr: tr.set(window.keys.full, codec.encode(["raise", "for this test"])))
+    with pytest.raises(QueueFull):
+        visit(db, window, "a")
+
+    clock.now = START + 100
+    drain(db, window.name)
+    assert stored(db, WindowKeys(window.name).rows()) == []
     assert dict(window.queue.scan(db)) == {}
 
 
