@@ -1,4 +1,4 @@
-"""`cq feed configure|list|append|read|follow|delete`."""
+"""`cq feed configure|list|append|read|follow|verify|delete`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import typer
 from cq.cli.options import Json, Store, open_store, seconds_of
 from cq.cli.output import as_word, note, print_json, print_table
 from cq.cli.shape import Yes, confirm
+from cq.cli.verify import DIFFERENT
 from cq.errors import InvalidData
 from cq.jsonvalues import to_json
 from cq.observers.feed import Feed, Message, Page
 from cq.observers.feeds import FeedStatus, read_all, read_status
+from cq.observers.feedverify import verify_feed
 from cq.store.transact import transact
 
 Name = Annotated[str, typer.Argument(metavar="FEED", help="The feed's name.")]
@@ -40,6 +42,7 @@ def register(app: typer.Typer) -> None:
         read
     )
     feed.command("follow", epilog="Example: cq feed follow chat ann --json")(follow)
+    feed.command("verify", epilog="Example: cq feed verify chat")(verify)
     feed.command("delete", epilog="Example: cq feed delete chat --yes")(delete)
     app.add_typer(feed, name="feed")
 
@@ -125,6 +128,23 @@ def follow(
         page = Feed(name).wait(db, receiver, position)
         _print_page(page, json)
         position = page.position
+
+
+def verify(name: Name, store: Store = None, json: Json = False) -> None:
+    """Look through a feed, while it is in use, for what cannot be so: a line for each difference, whose and what.
+
+    Messages, their numbers, and that workers are told of all work. Exit status 4 when there are differences.
+    """
+    count = 0
+    for difference in verify_feed(open_store(store), name):
+        count += 1
+        if json:
+            print_json(difference._asdict())
+        else:
+            typer.echo(f"{difference.whose}\t{difference.what}")
+    note(f"{count or 'no'} difference{'' if count == 1 else 's'}")
+    if count:
+        raise typer.Exit(DIFFERENT)
 
 
 def delete(name: Name, yes: Yes = False, store: Store = None, json: Json = False) -> None:

@@ -181,6 +181,10 @@ class FeedKeys:
         prefix = self.prefix + b"g" + group
         return prefix, prefix_end(prefix)
 
+    def all_group_messages(self) -> Range:
+        """The range of the messages to all groups."""
+        return self.prefix + b"g", self.prefix + b"h"
+
     def undelivered(self, group: bytes) -> bytes:
         """The key that says that a group has messages to deliver."""
         return self.all_undelivered(bucket_of(group))[0] + group

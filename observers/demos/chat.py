@@ -24,6 +24,7 @@ from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.working import WorkerRole
 from cq.observers.feed import Feed, Message
 from cq.observers.feeds import read_status
+from cq.observers.feedverify import verify_feed
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
@@ -111,6 +112,8 @@ def run(
     begun = machine.monotonic()
     kills = demo.run(rng, tell)
     seconds = machine.monotonic() - begun
+    for difference in verify_feed(db, FEED):
+        raise DemoFailed(": ".join(difference))
     recount = Recount(db)
     received, sights = 0, _Sights()
     for user in demo.users:

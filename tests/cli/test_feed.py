@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from cq.feedkeys import encode_name
 from cq.observers.feed import Feed
 from cq.observers.feedtrimming import FeedTrimming
 from cq.store.transact import transact
@@ -80,6 +81,20 @@ def test_the_changes_of_a_queue_are_told(here: Here) -> None:
     ]
     assert "observers" not in here("configure", "words", "--no-feed").out
     assert here("configure", "words", "--feed", "x", "--no-feed").status == 2
+
+
+def test_differences_are_lines_and_an_exit_status(here: Here, db: Any) -> None:
+    here("feed", "configure", "chat", "--numbers")
+    here("feed", "append", "chat", "ann", "one")
+    verified = here("feed", "verify", "chat")
+    assert (verified.status, verified.out, verified.err) == (0, "", "no differences\n")
+    transact(db, lambda tr: tr.clear(Feed("chat").keys.unnumbered(encode_name("", "ann"))))
+
+    verified = here("feed", "verify", "chat")
+
+    assert (verified.status, verified.err) == (4, "1 difference\n")
+    assert verified.out == "receiver 'ann'\tmessages have no numbers, and no worker is told of it\n"
+    assert here("feed", "verify", "chat", "--json").rows()[0]["whose"] == "receiver 'ann'"
 
 
 def test_what_cannot_be_done_is_said_in_one_line(here: Here) -> None:

@@ -74,6 +74,7 @@ def test_the_commands_are_these() -> None:
         "feed follow",
         "feed list",
         "feed read",
+        "feed verify",
         "get",
         "health",
         "import-config",

@@ -13,6 +13,7 @@ from cq.observers import delivering, numbering
 from cq.observers.delivering import Delivering
 from cq.observers.feed import Feed
 from cq.observers.feeds import read_status
+from cq.observers.feedverify import verify_feed
 from cq.observers.numbering import Numbering
 from cq.observers.worker import Worker
 from cq.store.api import error_code
@@ -207,6 +208,8 @@ class FeedWorld(Scenario):
                         raise Violation(f"{user}'s messages have the numbers {found}, expected {numbers}")
 
         transact(self.inner, look)
+        if differences := list(verify_feed(self.inner, FEED)):
+            raise Violation(f"cq feed verify finds {differences}")
 
     def _inbox(self, tr: Any, user: str) -> tuple[Any, ...]:
         return self.feed.read(tr, user, limit=_MOST).messages

@@ -1,0 +1,87 @@
+"""Looking through a feed for what cannot be so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from cq.feedkeys import bucket_of, encode_name, mark
+from cq.observers import feedverify
+from cq.observers.feed import Feed
+from cq.observers.feedverify import verify_feed
+from cq.observers.worker import Worker
+from cq.store.transact import transact
+
+ANN = encode_name("", "ann")
+CREW = encode_name("", "crew")
+
+
+@pytest.fixture
+def feed(db: Any, name: str) -> Feed:
+    made = Feed(name)
+    made.configure(db, numbers=True)
+    transact(db, lambda tr: made.append_many(tr, "ann", range(10)))
+    transact(db, lambda tr: made.append_many(tr, "bob", range(3)))
+    Worker(db, queues=[name]).drain()
+    transact(db, lambda tr: made.append(tr, "ann", "no number yet"))
+    transact(db, lambda tr: made.join(tr, "crew", "bob"))
+    transact(db, lambda tr: made.append_to_group(tr, "crew", "not delivered yet"))
+    return made
+
+
+def found(db: Any, feed: Feed) -> list[str]:
+    return [": ".join(each) for each in verify_feed(db, feed.name)]
+
+
+def first_id(db: Any, feed: Feed, number: int) -> bytes:
+    return transact(db, lambda tr: feed.read_numbered(tr, "ann", number - 1).messages[0].id)
+
+
+@pytest.mark.parametrize("page", [3, 500])
+def test_what_waits_is_no_difference(db: Any, feed: Feed, page: int) -> None:
+    with patch.object(feedverify, "_PAGE", page), patch.object(feedverify, "_RECEIVERS", 1):
+        assert found(db, feed) == []
+
+
+DAMAGES: dict[str, tuple[Callable[[Feed, Any, bytes], object], str]] = {
+    "a message lost": (lambda feed, tr, id_: tr.clear(feed.keys.message(ANN, id_)), "number 4 is not that"),
+    "a number lost": (lambda feed, tr, id_: tr.clear(feed.keys.number(ANN, 4)), "number 4 is not that"),
+    "a message damaged": (lambda feed, tr, id_: tr.set(feed.keys.message(ANN, id_), b"?"), "not CBOR"),
+    "a mark lost": (lambda feed, tr, id_: tr.clear(feed.keys.numbered(ANN)), "there are others behind"),
+    "a mark damaged": (lambda feed, tr, id_: tr.set(feed.keys.numbered(ANN), b"?"), "not one that cq wrote"),
+    "a note lost": (lambda feed, tr, id_: tr.clear(feed.keys.unnumbered(ANN)), "have no numbers"),
+    "a notification lost": (
+        lambda feed, tr, id_: tr.clear(feed.keys.numbering(bucket_of(ANN))),
+        "no worker is told",
+    ),
+    "a group forgotten": (lambda feed, tr, id_: tr.clear(feed.keys.undelivered(CREW)), "group 'crew'"),
+    "removed twice": (lambda feed, tr, id_: tr.set(feed.keys.removed(ANN), mark(id_, 4)), "noted as removed"),
+    "waiters forgotten": (lambda feed, tr, id_: tr.set(feed.keys.latest(ANN), b"\0" * 10), "who waits"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found(db: Any, feed: Feed, damage: str) -> None:
+    do, expected = DAMAGES[damage]
+    id_ = first_id(db, feed, 4)
+    transact(db, lambda tr: do(feed, tr, id_))
+
+    assert any(expected in each for each in found(db, feed))
+
+
+def test_a_feed_in_use_has_no_differences(db: Any, feed: Feed) -> None:
+    feed.configure(db, keep_last=5)
+    worker = Worker(db, queues=[feed.name], beat_seconds=0.5)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    with patch.object(feedverify, "_PAGE", 3):
+        for number in range(30):
+            transact(db, lambda tr: feed.append_many(tr, "ann", [number] * 4))  # noqa: B023
+            transact(db, lambda tr: feed.append_to_group(tr, "crew", number))  # noqa: B023
+            assert found(db, feed) == []
+    worker.stop()
+    running.join()
