@@ -22,12 +22,13 @@ MESSAGES: Final = 1_000
 GATHER_SECONDS: Final = 0.1
 """How long messages come together at most, in a worker that has much to do: nobody waits for numbers to read."""
 _RECEIVER_BYTES: Final = 100_000  # of messages that a step reads of one receiver
+_STEP_BYTES: Final = 1_000_000  # of all
 
 
 class Numbering(Turns):
     """The numbers for a bucket of receivers."""
 
-    most = 32
+    most = 100
     gather = GATHER_SECONDS
 
     def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
@@ -49,9 +50,13 @@ class Numbering(Turns):
             tr.snapshot.get_range(*self.keys.messages(receiver, last), limit=limit + 1)
             for receiver, (last, _) in zip(names, marks, strict=True)
         ]
-        left = set()
+        left, size = set(), 0
         for receiver, (_, number), found in zip(names, marks, ranges, strict=True):
+            if size > _STEP_BYTES:
+                left.add(receiver)
+                continue
             rows, more = take(found, limit, _RECEIVER_BYTES)
+            size += sum(len(row.value) for row in rows)
             for at, row in enumerate(rows, number + 1):
                 tr.set(self.keys.number(receiver, at), id_of(row.key))
             if rows:
