@@ -125,6 +125,15 @@ class FeedKeys:
         """The key of how far a terminal has read."""
         return self.prefix + b"p" + receiver + terminal
 
+    def of_receiver(self, receiver: bytes) -> list[Range]:
+        """The ranges of all that a receiver has, but for memberships."""
+        whole = [self.prefix + part + receiver for part in (b"m", b"k", b"p")]
+        single = self.latest(receiver), self.removed(receiver), self.numbered(receiver)
+        return [
+            *((prefix, prefix_end(prefix)) for prefix in whole),
+            *((key, key + b"\x00") for key in (*single, self.unnumbered(receiver))),
+        ]
+
     # Numbers
 
     def unnumbered(self, receiver: bytes) -> bytes:

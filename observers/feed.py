@@ -221,6 +221,15 @@ class Feed:
             return id_of(row.key)
         return b""
 
+    def forget(self, tr: Transaction, receiver: Any) -> None:
+        """Remove all that the receiver has: messages, numbers, which begin anew, and positions; blind.
+
+        It stays a member of its groups, whose messages that are not delivered yet it still gets.
+        """
+        read_feed_config(tr, self.name)
+        for begin, end in self.keys.of_receiver(encode_name("receiver", receiver)):
+            tr.clear_range(begin, end)
+
     # Positions
 
     def advance(self, tr: Transaction, receiver: Any, terminal: Any, position: bytes) -> None:

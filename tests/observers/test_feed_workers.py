@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 import cq
 from cq.feedkeys import BUCKETS, bucket_of, encode_name
+from cq.keys import prefix_end
 from cq.observers import delivering, feedtrimming, numbering
 from cq.observers.delivering import Delivering, delivering_tasks
 from cq.observers.feed import Feed, Message
 from cq.observers.feeds import read_status
 from cq.observers.feedtrimming import FeedTrimming
 from cq.observers.feedturns import TROUBLE_SECONDS, _Round
+from cq.observers.feedverify import verify_feed
 from cq.observers.jobs import Task
 from cq.observers.numbering import Numbering, numbering_tasks
 from cq.observers.runner import DONE
@@ -168,6 +170,34 @@ def test_a_message_that_comes_while_a_step_commits_is_not_forgotten(db: Any, nam
     finish([task])
     assert [each.number for each in numbered(db, feed, "ann")] == [1, 2]
     assert left(db, feed) == (0, 0)
+
+
+def test_a_receiver_is_forgotten_whatever_workers_do_meanwhile(db: Any, name: str) -> None:
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True, keep_last=1)
+    append(db, feed, "ann", *range(3))
+    append(db, feed, "bob", "stays")
+    finish(numbering_tasks(db, config))
+    trimmed(db, feed)
+    append(db, feed, "ann", "late")
+    transact(db, lambda tr: feed.advance(tr, "ann", "phone", messages_of(db, feed, "ann")[0].id))
+    numbering, forgetting = db.create_transaction(), db.create_transaction()
+    Numbering(db, config, 0).serve(numbering, [encode_name("", "ann")])
+    feed.forget(forgetting, "ann")
+
+    conflict(forgetting, numbering)
+
+    keys = [row.key for row in transact(db, lambda tr: tr.get_range(*everything(feed)).to_list())]
+    assert [key for key in keys if encode_name("", "ann") in key] == []
+    append(db, feed, "ann", "new")
+    finish(numbering_tasks(db, config))
+    assert [(each.number, each.body) for each in numbered(db, feed, "ann")] == [(1, "new")]
+    assert list(verify_feed(db, name)) == []
+    assert len(messages_of(db, feed, "bob")) == 1
+
+
+def everything(feed: Feed) -> tuple[bytes, bytes]:
+    return feed.keys.prefix, prefix_end(feed.keys.prefix)
 
 
 # Groups
