@@ -31,7 +31,7 @@ def cells(
     kill_every: Annotated[
         float,
         typer.Option(min=0.1, metavar="SECONDS", help="A process is killed so often, on average."),
-    ] = 1.0,
+    ] = 2.0,
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="Draws the writes, and who is killed; random if left out.")
     ] = None,

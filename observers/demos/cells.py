@@ -48,7 +48,7 @@ class Settings:
     writers: int = 2
     movers: int = 2
     pause: float = 0.05
-    kill_every: float = 1.0
+    kill_every: float = 2.0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ def test_users_are_where_they_are_said_to_be_whoever_is_killed(cli: Cli) -> None
     command = ("demo", "cells", "--number", "60", "--users", "5", "--cells", "2", "--movers", "1")
 
     ended = cli.run(
-        *command, "--writers", "1", "--kill-every", "0.7", "--seed", "5", "--folder", "kept", "--json"
+        *command, "--writers", "1", "--kill-every", "1.5", "--seed", "5", "--folder", "kept", "--json"
     )
 
     assert (ended.status, ended.err) == (0, "seed 5\n")
