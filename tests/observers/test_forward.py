@@ -70,6 +70,18 @@ def values(db: Any, name: str = QUEUE) -> dict[Any, Any]:
     return dict(cq.CombineQueue(name).scan(db))
 
 
+class _App(cq.App):
+    """An app that has the built-in observers."""
+
+    def code(self, wanted: Any, built_in: Any = None) -> Any:
+        return super().code(wanted, built_in or FACTORIES)
+
+
+def combine(db: Any, name: str = QUEUE) -> None:
+    """Run passes until nothing is queued, without exporting."""
+    combine_all(db, name, _App())
+
+
 def exporter_of(db: Any) -> tuple[ForwardExporter, int]:
     """The exporter of a queue, and its generation."""
     config = cq.configure(db, QUEUE)
@@ -101,34 +113,51 @@ def test_totals_of_many_stores_come_together(stores: Stores) -> None:
     assert list(verify(stores.central, QUEUE)) == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "given", "expected"),
-    [
-        ({"combiner": "minimum"}, [[5, 3], [4]], 3),
-        ({"combiner": "maximum"}, [[5, 3], [9, 4]], 9),
-        ({"value": Decimal}, [[Decimal("0.1"), Decimal("1e40")], [Decimal("1e-9")]], Decimal("1e40") + 0),
-        ({"combiner": "union", "value": set}, [[{1}, {2}], [{2, 3}]], {1, 2, 3}),
-        (
+def test_what_can_be_forwarded(stores: Stores) -> None:
+    """A queue of each kind, with the updates of two stores and their total."""
+    kinds: dict[str, tuple[Any, list[list[Any]], Any]] = {
+        "minimum": ({"combiner": "minimum"}, [[5, 3], [4]], 3),
+        "maximum": ({"combiner": "maximum"}, [[5, 3], [9, 4]], 9),
+        "decimals": (
+            {"value": Decimal},
+            [[Decimal("0.1"), Decimal("1e40")], [Decimal("-1e40")]],
+            Decimal("0.1"),
+        ),
+        "union": ({"combiner": "union", "value": set}, [[{1}, {2}], [{2, 3}]], {1, 2, 3}),
+        "counter": (
             {"combiner": "counter", "value": dict},
             [[{"a": 2}, {"a": -2, "b": 1}], [{"a": 1}]],
             {"a": 1, "b": 1},
         ),
-        ({"combiner": "last", "value": str}, [["a", "b"]], "b"),
-        ({"combiner": "last", "value": str}, [["a", cq.DELETE]], None),
-    ],
-)
-def test_what_can_be_forwarded(stores: Stores, settings: Any, given: Any, expected: Any) -> None:
-    cq.configure(stores.central, QUEUE, **settings)
-    for number, updates in enumerate(given):
-        db = stores.cell(f"cell{number}", **settings)
-        for update in updates:
-            add(db, QUEUE, {"key": update})
-            drain(db, QUEUE)
+        "last": ({"combiner": "last", "value": str}, [["a", "b"]], "b"),
+        "deleted": ({"combiner": "last", "value": str}, [["a", cq.DELETE]], None),
+    }
+    cells = [stores.open("cell0"), stores.open("cell1")]
+    for name, (settings, given, _) in kinds.items():
+        cq.configure(stores.central, name, **settings)
+        for db, updates in zip(cells, given, strict=False):
+            cq.configure(db, name, observers=[forward_spec()], **settings)
+            for update in updates:
+                add(db, name, {"key": update})
+                combine(db, name)
+    for db in cells:
+        drain(db)
 
-    found = values(stores.central).get("key")
-    if settings.get("value") is Decimal:
-        expected = cq.combiners.BUILT_IN["sum"].combine("key", [each for some in given for each in some])
-    assert found == expected
+    found = {name: values(stores.central, name).get("key") for name in kinds}
+    assert found == {name: total for name, (_, _, total) in kinds.items()}
+
+
+def test_what_a_store_purges_is_taken_from_the_total(stores: Stores) -> None:
+    cq.configure(stores.central, QUEUE)
+    for number in range(2):
+        db = stores.cell(f"cell{number}")
+        add(db, QUEUE, {"home": 10 + number})
+        drain(db)
+    cq.purge(db, QUEUE)
+    add(db, QUEUE, {"home": 1})
+    drain(db)
+
+    assert values(stores.central) == {"home": 11}
 
 
 def test_an_own_queue_at_the_receiving_store(stores: Stores) -> None:
@@ -226,18 +255,6 @@ def test_an_update_that_is_refused_is_set_aside(stores: Stores) -> None:
 
 
 # Exactly once
-
-
-class _App(cq.App):
-    """An app that has the built-in observers."""
-
-    def code(self, wanted: Any, built_in: Any = None) -> Any:
-        return super().code(wanted, built_in or FACTORIES)
-
-
-def combine(db: Any) -> None:
-    """Run passes until nothing is queued, without exporting."""
-    combine_all(db, QUEUE, _App())
 
 
 class Died(BaseException):
