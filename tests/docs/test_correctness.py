@@ -52,7 +52,7 @@ def test_a_test_that_is_named_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", CANARIES)
 def test_a_canary_that_is_named_exists(name: str) -> None:
-    canaries = ROOT / "tests" / "simulation"
-    if not canaries.exists():
+    canaries = [*(ROOT / "tests" / "simulation").glob("*canaries.py")]
+    if not canaries:
         pytest.skip("the simulation is not there")
-    assert name in functions_in(canaries)
+    assert any(name in functions_in(file) for file in canaries)
