@@ -20,6 +20,8 @@ from cq.observers.doctorcluster import ClusterStore
 from cq.observers.doctorembedded import EmbeddedStore
 from cq.observers.exporterrors import ExportFailed
 from cq.observers.exports import NAME, find_export
+from cq.observers.forward import forward_exporter
+from cq.observers.forwardspec import NAME as FORWARD
 from cq.store import OpenDatabase, located
 from cq.store.api import Transaction, TransactionRead, error_code
 from cq.store.transact import transact
@@ -84,8 +86,9 @@ def _opened(store: ClusterStore | EmbeddedStore) -> Iterator[Check]:
         yield _look(name, look)
     for queue in queues:
         yield _look(f"queue {queue}", partial(_queue, store.db, queue))
-    for queue in transact(store.db, lambda tr: [each for each in queues if _is_exported(tr.snapshot, each)]):
-        yield _look(f"export of {queue}", partial(_export, store.db, queue))
+    for observer, look_at in ((NAME, _export), (FORWARD, _forward)):
+        for queue in transact(store.db, partial(_those_with, queues=queues, observer=observer)):
+            yield _look(f"{observer} of {queue}", partial(look_at, store.db, queue))
 
 
 def _look(name: str, look: Callable[[], str]) -> Check:
@@ -113,9 +116,14 @@ def _queue(db: OpenDatabase, queue: str) -> str:
     return transact(db, read)
 
 
-def _is_exported(tr: TransactionRead, queue: str) -> bool:
+def _those_with(tr: Transaction, queues: list[str], observer: str) -> list[str]:
+    """The queues that have an observer."""
+    return [queue for queue in queues if _has(tr.snapshot, queue, observer)]
+
+
+def _has(tr: TransactionRead, queue: str, observer: str) -> bool:
     try:
-        return any(observer.name == NAME for observer in read_config(tr, queue).observers)
+        return any(each.name == observer for each in read_config(tr, queue).observers)
     except (ConfigurationError, CorruptData):
         return False  # which the look at the queue has said
 
@@ -140,3 +148,12 @@ def _export(db: OpenDatabase, queue: str) -> str:
         return f"{found.reporting}: the tables are as expected"
     finally:
         found.reporting.close()
+
+
+def _forward(db: OpenDatabase, queue: str) -> str:
+    config = transact(db, lambda tr: read_config(tr.snapshot, queue))
+    exporter = forward_exporter(db, config, next(each for each in config.observers if each.name == FORWARD))
+    try:
+        return exporter.look()
+    finally:
+        exporter.close()

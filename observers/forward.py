@@ -86,11 +86,15 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
 
 def forward_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
     """The tasks of a worker for a queue that is forwarded: the keeper, and one for each bucket."""
-    exporter = ForwardExporter(
+    return kept_tasks(db, config, observer, forward_exporter(db, config, observer))
+
+
+def forward_exporter(db: Database, config: QueueConfig, observer: ObserverConfig) -> ForwardExporter:
+    """What applies the changes of a queue to the receiving queue."""
+    return ForwardExporter(
         config,
         store=ensure_store_id(db),
         generation=observer.generation,
         into=observer.settings.get("into", config.name),
         url_env=observer.settings["url_env"],
     )
-    return kept_tasks(db, config, observer, exporter)

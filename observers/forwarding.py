@@ -68,6 +68,11 @@ class ForwardExporter:
             progress = transact(self._database(), lambda tr: self._progress(tr.snapshot, batch.bucket))  # noqa: B023
             self._may_apply(batch, progress)
 
+    def look(self) -> str:
+        """Whether the receiving store and queue are as they must be: what was found; raises as `check` does."""
+        transact(self._database(), self._check_queue)
+        return f"queue {self._into.name!r} of the store in ${self._url_env} takes it"
+
     def sweep(self, queue: str, epoch: int, below: bytes) -> int:
         """Nothing is kept of single entries."""
         return 0
@@ -170,12 +175,17 @@ class ForwardExporter:
         if not url:
             raise ExportFailed(f"${self._url_env} is not set: it must have the URL of the receiving store")
         try:
-            db = store.open(url)
+            scheme, path = store.located(url)
         except InvalidUrl:
             # Not shown: it may be that of another kind of database, with its password.
             raise ExportFailed(
                 f"the URL in ${self._url_env} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster"
             ) from None
+        if scheme == "embedded" and not os.path.exists(path):  # opening it would make an empty one
+            raise ExportFailed(
+                f"there is no store where ${self._url_env} says: make it, or correct the variable"
+            )
+        db = store.open(url)
         if transact(db, store_id) == self._store and self._into.name == self._config.name:
             raise ExportFailed(
                 f"queue {self._config.name!r} would be forwarded into itself: ${self._url_env} has this store's URL"

@@ -21,6 +21,8 @@ from cq.errors import CodeMismatch, StoreUnreachable
 from cq.observers import doctorcluster, doctorembedded
 from cq.observers.doctor import Check, doctor
 from cq.observers.exports import export_spec
+from cq.observers.forwardspec import forward_spec
+from cq.store.embedded import Database as Embedded
 from tests.conftest import cluster_url
 from tests.observers.sqlhelpers import configure, sql
 
@@ -373,3 +375,18 @@ def test_a_queue_that_is_paused_and_an_export_that_is_broken_are_both_said(
     cq.pause(db, "words")
 
     assert list(wrong(url)) == ["queue words", "export of words"]
+
+
+def test_a_forward_is_looked_at_and_what_is_wrong_with_it_said(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cq.configure(db, "words", observers=[forward_spec("all")])
+    monkeypatch.setenv("CQ_FORWARD_URL", f"embedded:{tmp_path}/central.db")
+    assert "there is no store where $CQ_FORWARD_URL says" in wrong(url)["forward of words"]
+    with Embedded(tmp_path / "central.db") as central:
+        assert "'all' is not configured" in wrong(url)["forward of words"]
+        cq.configure(central, "all")
+
+    check = looks(url)["forward of words"]
+
+    assert (check.ok, check.message) == (True, "queue 'all' of the store in $CQ_FORWARD_URL takes it")

@@ -215,6 +215,15 @@ def test_a_url_that_names_no_store_is_said_and_not_repeated(stores: Stores, env:
     assert "secret" not in problem(db)
 
 
+def test_a_receiving_store_is_not_made_where_there_is_none(stores: Stores) -> None:
+    stores.use("elsewhere")
+    db = stores.cell("cell")
+    add(db, QUEUE, {"home": 1})
+
+    assert f"there is no store where ${DEFAULT_ENV} says" in problem(db)
+    assert not (stores.folder / "elsewhere.db").exists()
+
+
 def test_a_variable_is_named_and_no_url(stores: Stores) -> None:
     with pytest.raises(cq.InvalidConfiguration, match="such as CQ_FORWARD_URL"):
         forward_spec(url_env="embedded:central.db")

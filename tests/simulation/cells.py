@@ -80,7 +80,7 @@ class CellsWorld(Scenario):
 
     def begin(self) -> None:
         """Make the cells and the queues, and start everybody."""
-        os.environ[URL_ENV] = f"embedded:{self.folder / DIRECTORY}"
+        os.environ[URL_ENV] = f"embedded:{self.folder / DIRECTORY}.db"
         cells = cq.Cells(self.inner, opener=lambda url: self.inners[Path(url).name])
         for name in CELLS:
             cells.add_cell(name, f"embedded:{self.folder / name}")
@@ -194,7 +194,7 @@ class CellsWorld(Scenario):
         """The store of a URL as the process that has its turn sees it."""
         task = self.hub.current
         assert task is not None
-        return self.db(task.process, Path(url).name)
+        return self.db(task.process, Path(url).stem)
 
     # What is committed
 
