@@ -13,20 +13,19 @@ from cq.emitter import Emitter
 from cq.emitterbuffer import EmitterBuffer
 from cq.intake import Flush
 from cq.keys import QueueKeys
-from cq.observers import arming, delivering, exporting, sql, top, worker
-from cq.observers.feedtrimming import FeedTrimming
-from cq.observers.following import CloudFollower
+from cq.observers import arming, exporting, sql, top, worker
 from cq.observers.handing import Overdue
 from cq.observers.membership import Membership
 from cq.observers.runner import DONE
 from cq.observers.sqlprogress import ProgressTables
 from cq.state import Memory
 from cq.store.transact import transact
-from tests.simulation import tagcloud
 from tests.simulation.cellcanaries import MOVING
+from tests.simulation.feedcanaries import FEEDING
 from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
 from tests.simulation.store import FaultyTransaction, Reads
+from tests.simulation.tagcanaries import TAGGING
 from tests.simulation.visitingcanaries import VISITING
 
 Canary = Callable[[], Any]
@@ -291,69 +290,6 @@ def says_that_nothing_counts() -> Any:
     return patch.object(Flush, "in_doubt", doubt, create=True)
 
 
-def keeps_positions_elsewhere() -> Any:
-    """What goes with increments is written in a transaction of its own, before they are committed."""
-    add = Emitter._add
-
-    def elsewhere(self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
-        also, flush.also = flush.also, []
-        for each in also:
-            transact(self._db, each)
-        add(self, tr, flush, updates)
-
-    return patch.object(Emitter, "_add", elsewhere)
-
-
-def moves_on_whatever_the_position() -> Any:
-    """A server does not look whether another one reads its log."""
-
-    def advance(self: tagcloud.Advance, tr: Any) -> None:
-        tr.notes.append(self.note)
-
-    return patch.object(tagcloud.Advance, "__call__", advance)
-
-
-def shows_the_cloud_it_knows() -> Any:
-    """A follower gives an older cloud to a page without looking for a newer one."""
-    newer = CloudFollower._newer
-    return patch.object(CloudFollower, "_newer", lambda self, version, looks: newer(self, version, 0))
-
-
-def delivers_without_the_lock() -> Any:
-    """Two deliveries to one group do not conflict."""
-    get = Reads.get
-
-    def weak(self: Reads, key: bytes) -> Any:
-        is_lock = isinstance(self, FaultyTransaction) and key.startswith(b"cq/f/feed/h")
-        return get(self.snapshot if is_lock else self, key)
-
-    return patch.object(Reads, "get", weak)
-
-
-def delivers_to_members_of_now() -> Any:
-    """A message reaches those who are members when it is delivered."""
-    return patch.object(delivering, "is_member", lambda events, message: events[-1].joined)
-
-
-def clears_notes_blindly() -> Any:
-    """A step takes away that a receiver or a group has work, though more has come since it has read."""
-
-    def clear(self: FaultyTransaction, key: bytes, value: bytes) -> None:
-        self.inner.clear(key)
-
-    return patch.object(FaultyTransaction, "compare_and_clear", clear, create=True)
-
-
-def removes_without_a_word() -> Any:
-    """Messages that are too many are removed without a note of it."""
-
-    def remove(self: Any, tr: Any, receiver: bytes, until: bytes, number: int) -> None:
-        tr.clear_range(*self.keys.messages_through(receiver, until))
-        tr.clear_range(*self.keys.numbers_through(receiver, number))
-
-    return patch.object(FeedTrimming, "_remove", remove)
-
-
 CANARIES: Final[dict[Canary, int]] = {
     forgets_to_clear_rows: 5,
     clears_too_many_rows: 20,
@@ -383,24 +319,14 @@ CANARIES: Final[dict[Canary, int]] = {
     drops_what_fails: 60,
     holds_more_than_was_said: 60,
     says_that_nothing_counts: 200,
-    keeps_positions_elsewhere: 20,
-    moves_on_whatever_the_position: 20,
-    shows_the_cloud_it_knows: 60,
-    delivers_without_the_lock: 60,
-    delivers_to_members_of_now: 20,
-    clears_notes_blindly: 60,
-    removes_without_a_word: 20,
-} | {**VISITING, **MOVING}
+} | {**TAGGING, **VISITING, **FEEDING, **MOVING}
 """{canary: within how many seeds, from 0 on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
-    keeps_positions_elsewhere: "tags",
-    moves_on_whatever_the_position: "tags",
-    shows_the_cloud_it_knows: "tags",
-    delivers_without_the_lock: "feeds",
-    delivers_to_members_of_now: "feeds",
-    clears_notes_blindly: "feeds",
-    removes_without_a_word: "feeds",
-} | {**dict.fromkeys(VISITING, "windows"), **dict.fromkeys(MOVING, "cells")}
+    **dict.fromkeys(TAGGING, "tags"),
+    **dict.fromkeys(VISITING, "windows"),
+    **dict.fromkeys(FEEDING, "feeds"),
+    **dict.fromkeys(MOVING, "cells"),
+}
 """{canary: which system catches it}, for those that are not of the queues."""
 
 
