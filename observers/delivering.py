@@ -20,6 +20,7 @@ from cq.observers.feedrows import by_group, put_messages, take
 from cq.observers.feedturns import Turns
 from cq.observers.groups import Event, by_user, clear_outdated, is_member
 from cq.observers.jobs import Task
+from cq.observers.telemetry import emit
 from cq.store.api import Database, KeyValue, Transaction
 from cq.store.api import Range as Rows
 
@@ -70,6 +71,9 @@ class Delivering(Turns):
     def noted(self) -> Range:
         return self.keys.all_undelivered(self.bucket)
 
+    def tell(self) -> None:
+        emit("feed_delivered", feed=self.config.name, messages=self.messages)
+
     def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
         """Deliver a part of the first messages of each of these groups."""
         stored = [tr.get(self.keys.delivery(group)) for group in names]
@@ -115,6 +119,7 @@ class Delivering(Turns):
         for user, events in users:
             stored = [message for id_, message in messages if is_member(events, id_)]
             put_messages(tr, self.config, self.keys, user, stored)
+            self.messages += len(stored)
             clear_outdated(tr, self.keys, group, user, events, messages[0][0])
             if budget.spend(stored):
                 return user

@@ -68,6 +68,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "error": ("", "type and message of the error"),
     "export_bytes": ("bytes", "that wait to be exported, about"),
     "export_lag": ("s", "age of the oldest entry that waits to be exported; 0 when none waits"),
+    "feed": ("", "the feed's name"),
     "folded": ("keys", "whose updates were combined ahead of their report"),
     "host": ("", "the machine's name"),
     "key": ("", "the key that was set aside, as Python writes it"),
@@ -78,6 +79,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "purged": ("keys", "whose value a purge has deleted"),
     "queue": ("", "the queue's name"),
     "queues": ("", "names of the queues that the worker is for; empty for all"),
+    "messages": ("messages", "of a feed"),
     "reason": ("", "why"),
     "repeated": ("rows", "left out, as their operation had been added before"),
     "reported": ("keys", "whose value was written or found unchanged"),
@@ -329,6 +331,31 @@ EVENTS: Final[Mapping[str, Kind]] = {
         "export of queue {queue!r}: {rows} rows of earlier generations are swept",
         "Rows of keys that have no value any more were deleted, after all values were exported anew.",
         logger="cq.export",
+    ),
+    "feed_delivered": Kind(
+        DEBUG,
+        "feed {feed!r}: {messages:,} messages written to members of groups",
+        "A step has written messages of groups to some of their members.",
+        metrics=(
+            Metric("cq_feed_deliveries", "counter", "messages", "messages of groups written to members"),
+        ),
+    ),
+    "feed_numbered": Kind(
+        DEBUG,
+        "feed {feed!r}: {messages:,} messages have got their numbers",
+        "A step has given numbers to messages.",
+        metrics=(Metric("cq_feed_numbers", "counter", "messages", "messages of feeds given their numbers"),),
+    ),
+    "feed_trimmed": Kind(
+        DEBUG,
+        "feed {feed!r}: {messages:,} messages removed",
+        "A step has removed messages that are older, or more, than the feed keeps.",
+        metrics=(Metric("cq_feed_removals", "counter", "messages", "messages of feeds removed"),),
+    ),
+    "feed_passed_over": Kind(
+        WARNING,
+        "feed {feed!r}: a receiver or group is passed over: {reason}",
+        "What is stored of a receiver or a group is nothing that cq wrote; the others go on. It is tried again.",
     ),
     "cloud_published": Kind(
         DEBUG,

@@ -16,6 +16,7 @@ from cq.keys import after
 from cq.observers.feedconfig import FeedConfig
 from cq.observers.feedrows import take
 from cq.observers.jobs import Task
+from cq.observers.telemetry import emit
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 
@@ -41,6 +42,7 @@ class FeedTrimming(Task):
         self._begin, self._end = self.keys.all_latest()
         self._place = self._begin
         self._begun = 0.0
+        self._removed = 0  # by the last step
         least, most = EVERY_SECONDS
         kept = 0.0 if config.keep_seconds is None or config.keep_last is not None else config.keep_seconds
         self._every = min(most, max(least, kept / 100))
@@ -53,6 +55,8 @@ class FeedTrimming(Task):
         if self._place == self._begin:
             self._begun = machine.monotonic()
         place = transact(self._db, self._step)
+        if self._removed:
+            emit("feed_trimmed", feed=self.config.name, messages=self._removed)
         if place is not None:
             self._place = place
             return 0.0
@@ -61,6 +65,7 @@ class FeedTrimming(Task):
 
     def _step(self, tr: Transaction) -> bytes | None:
         """Look at the next receivers; returns where to go on, None at the end."""
+        self._removed = 0
         rows = tr.snapshot.get_range(
             self._place, self._end, limit=RECEIVERS, streaming_mode=WANT_ALL
         ).to_list()
@@ -87,6 +92,7 @@ class FeedTrimming(Task):
             budget, size = budget - len(rows), size - sum(len(row.value) for row in rows)
             if rows:
                 self._remove(tr, receiver, id_of(rows[-1].key), number + len(rows))
+                self._removed += len(rows)
             if more or budget <= 0 or size <= 0:
                 return receiver
         return None

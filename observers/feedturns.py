@@ -18,6 +18,7 @@ from cq.keys import after
 from cq.observers.feedconfig import FeedConfig
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
+from cq.observers.telemetry import emit
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
 from cq.store.transact import transact
 
@@ -55,10 +56,12 @@ class Turns(Task):
 
     Attributes:
         most: how many take their turn in one transaction.
+        messages: how many the last call of `serve` has written.
     """
 
     notification: bytes
     most: int
+    messages = 0
 
     def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
         self.config, self.bucket = config, bucket
@@ -79,6 +82,10 @@ class Turns(Task):
         All that conflicts must be read through the transaction itself; a retry after an unknown result calls it again.
         """
 
+    @abstractmethod
+    def tell(self) -> None:
+        """Tell, by an event, that a step has written messages."""
+
     def run(self) -> float:
         """One step; see `Task`. Raises the store's `FDBError`; the step can then be taken again.
 
@@ -91,6 +98,8 @@ class Turns(Task):
             self._round = going
             self._pass_over(going, error)
             return _LATER
+        if self.messages:
+            self.tell()
         if going.place == self._begin:
             going.notification = notification
         going.are_left |= bool(left)
@@ -106,7 +115,7 @@ class Turns(Task):
         notes = tr.snapshot.get_range(
             going.place, self._end, limit=going.at_once, streaming_mode=WANT_ALL
         ).to_list()
-        self._notes = notes
+        self._notes, self.messages = notes, 0
         left = self.serve(tr, [note.key[len(self._begin) :] for note in notes]) if notes else set()
         for note in notes:
             if note.key[len(self._begin) :] not in left:
@@ -119,6 +128,8 @@ class Turns(Task):
         """One of the last step's cannot be served: take one at a time, and leave that one out."""
         if going.at_once == 1:
             going.problem = str(error)
+            if going.problem != self.problem:
+                emit("feed_passed_over", feed=self.config.name, reason=going.problem)
             going.place = after(self._notes[0].key)
         going.at_once = 1
 

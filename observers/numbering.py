@@ -15,6 +15,7 @@ from cq.observers.feedconfig import FeedConfig
 from cq.observers.feedrows import take
 from cq.observers.feedturns import Turns
 from cq.observers.jobs import Task
+from cq.observers.telemetry import emit
 from cq.store.api import Database, Transaction
 
 MESSAGES: Final = 1_000
@@ -41,6 +42,9 @@ class Numbering(Turns):
     def noted(self) -> Range:
         return self.keys.all_unnumbered(self.bucket)
 
+    def tell(self) -> None:
+        emit("feed_numbered", feed=self.config.name, messages=self.messages)
+
     def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
         """Number the next messages of each of these receivers."""
         limit = MESSAGES // len(names)
@@ -59,6 +63,7 @@ class Numbering(Turns):
             size += sum(len(row.value) for row in rows)
             for at, row in enumerate(rows, number + 1):
                 tr.set(self.keys.number(receiver, at), id_of(row.key))
+            self.messages += len(rows)
             if rows:
                 tr.set(self.keys.numbered(receiver), mark(id_of(rows[-1].key), number + len(rows)))
             if more:

@@ -25,6 +25,7 @@ from cq.observers.feedverify import verify_feed
 from cq.observers.jobs import Task
 from cq.observers.numbering import Numbering, numbering_tasks
 from cq.observers.runner import DONE
+from cq.observers.telemetry import subscribe
 from cq.observers.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
@@ -424,6 +425,24 @@ def test_the_last_messages_of_each_receiver_are_kept(db: Any, name: str) -> None
 
 
 # Workers
+
+
+def test_steps_tell_what_they_have_done(db: Any, name: str) -> None:
+    told: list[tuple[str, Any]] = []
+    end = subscribe(lambda event: told.append((event.name, event.fields.get("messages"))))
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True, keep_last=1)
+    join(db, feed, "g", USERS)
+    transact(db, lambda tr: feed.append_to_group(tr, "g", "x"))
+    finish([*delivering_tasks(db, config), *numbering_tasks(db, config)])
+    append(db, feed, "ann", 1, 2)
+    finish(numbering_tasks(db, config))
+    trimmed(db, feed)
+    end()
+
+    assert told[0] == ("feed_delivered", 4)
+    assert sum(messages for event, messages in told if event == "feed_numbered") == 6
+    assert told[-1] == ("feed_trimmed", 2)
 
 
 def test_a_worker_finds_feeds_by_itself(db: Any, name: str) -> None:
