@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from html import escape
 from http.client import HTTPConnection
 from pathlib import Path
@@ -223,13 +223,13 @@ def measure(folder: Path, rounds: int, seconds: float) -> None:
     server.start()
     worker.start()
     try:
-        answered, turns = ask_in_turns(port, worker, rounds, seconds)
+        answered, pairs = ask_in_turns(port, worker, rounds, seconds)
     finally:
         server.terminate()
         server.join()
         worker.terminate()
         worker.join()
-    report(answered, turns, counted(folder))
+    report(answered, pairs, counted(folder))
 
 
 class Turn(NamedTuple):
@@ -239,42 +239,59 @@ class Turn(NamedTuple):
     cost: float
 
 
+class Pair(NamedTuple):
+    """A turn of a way of counting, and the one before it without counting."""
+
+    turn: Turn
+    base: Turn
+
+
 def ask_in_turns(
     port: int, worker: Any, rounds: int, seconds: float
-) -> tuple[dict[str, int], dict[str, list[Turn]]]:
-    """{kind: requests answered}, and {kind: its turns}."""
+) -> tuple[dict[str, int], dict[str, list[Pair]]]:
+    """{kind: requests answered}, and {kind: its turns}, each with one without counting just before it."""
     until = time.monotonic() + 60
     while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < until:
         time.sleep(0.1)
-    answered, turns = dict.fromkeys(KINDS, 0), {kind: list[Turn]() for kind in KINDS}
+    answered, pairs = dict.fromkeys(KINDS, 0), {kind: list[Pair]() for kind in KINDS[1:]}
+
+    def turn(kind: str) -> Turn:
+        begun, before = time.monotonic(), used(port)
+        requests = load(port, kind, seconds)
+        answered[kind] += requests
+        rate = requests / (time.monotonic() - begun)
+        return Turn(rate, 1000 * (used(port) - before) / requests)
+
     for kind in KINDS:
-        answered[kind] += load(port, kind, 1.0)  # to warm up
+        turn(kind)  # to warm up
     for _ in range(rounds):
-        for kind in KINDS:
-            with ExitStack() as stack:
-                if kind == "slow":
-                    stack.enter_context(halting(worker))
-                begun, before = time.monotonic(), used(port)
-                requests = load(port, kind, seconds)
-                rate = requests / (time.monotonic() - begun)
-                turns[kind].append(Turn(rate, 1000 * (used(port) - before) / requests))
-            answered[kind] += requests
-    return answered, turns
+        for kind in KINDS[1:]:
+            base = turn("none")
+            with halting(worker) if kind == "slow" else nullcontext():
+                pairs[kind].append(Pair(turn(kind), base))
+    return answered, pairs
 
 
-def report(answered: dict[str, int], turns: dict[str, list[Turn]], found: dict[str, int]) -> None:
-    """Print medians, of rates also as shares of those without counting in the same round."""
-    for kind in KINDS:
-        shares = [turn.rate / base.rate for turn, base in zip(turns[kind], turns["none"], strict=True)]
-        rate = statistics.median(turn.rate for turn in turns[kind])
-        cost = statistics.median(turn.cost for turn in turns[kind])
-        lost = (
-            f", {answered[kind] - found[kind]:,} of {answered[kind]:,} visits lost" if kind in found else ""
-        )
+def report(answered: dict[str, int], pairs: dict[str, list[Pair]], found: dict[str, int]) -> None:
+    """Print medians: of all turns without counting, and of each way of counting, also as shares of the turns before."""
+    bases = [pair.base for some in pairs.values() for pair in some]
+    print(f"{'none':8} {_middle([each.rate for each in bases]):6.1f} requests/s, {_cost(bases)}")
+    for kind, some in pairs.items():
+        shares = [turn.rate / base.rate for turn, base in some]
+        turns = [pair.turn for pair in some]
         print(
-            f"{kind:8} {rate:6.1f} requests/s, {statistics.median(shares):.3f} of none "
-            f"({min(shares):.3f} to {max(shares):.3f}), {cost:.2f} ms of a processor for each{lost}"
+            f"{kind:8} {_middle([each.rate for each in turns]):6.1f} requests/s, {_middle(shares):.3f} of none "
+            f"({min(shares):.3f} to {max(shares):.3f}), {_cost(turns)}, "
+            f"{answered[kind] - found[kind]:,} of {answered[kind]:,} visits lost"
         )
+
+
+def _middle(numbers: list[float]) -> float:
+    return statistics.median(numbers)
+
+
+def _cost(turns: list[Turn]) -> str:
+    return f"{_middle([turn.cost for turn in turns]):.2f} ms of a processor for each"
 
 
 if __name__ == "__main__":
