@@ -172,6 +172,7 @@ class Feed:
             )
         if type(after) is not int or after < 0 or not codec.is_int64(after):
             raise InvalidData(f"expected the number of a message, or 0, got: {codec.shown(after)}")
+        _check_limit(limit)
         encoded = encode_name("receiver", receiver)
         stored = tr.get(self.keys.numbered(encoded)), tr.get(self.keys.removed(encoded))
         (last, numbered), (_, removed) = (split_mark(each.value) for each in stored)
@@ -294,8 +295,7 @@ class Feed:
         return self.keys.position(encode_name("receiver", receiver), encode_name("terminal", terminal))
 
     def _page(self, tr: TransactionRead, receiver: bytes, after: bytes, limit: int) -> Page:
-        if type(limit) is not int or limit < 1:
-            raise InvalidData(f"expected a limit from 1, got: {codec.shown(limit)}")
+        _check_limit(limit)
         mark = tr.get(self.keys.removed(receiver))
         found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
         try:
@@ -320,3 +320,8 @@ class Feed:
             return Page((), after, False, False), tr.watch(key)
         page = self._page(tr.snapshot, receiver, after, limit)
         return page, None if page.messages else tr.watch(key)
+
+
+def _check_limit(limit: object) -> None:
+    if type(limit) is not int or limit < 1:
+        raise InvalidData(f"expected a limit from 1, got: {codec.shown(limit)}")

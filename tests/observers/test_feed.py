@@ -141,6 +141,17 @@ def test_what_does_not_fit_is_refused_before_the_first_write(
     assert transact(db, lambda tr: tr.get_range(begin, prefix_end(begin)).to_list()) == []
 
 
+@pytest.mark.parametrize("limit", [0, -1, 1.5, None])
+def test_a_page_has_a_message_at_least(db: Any, name: str, limit: Any) -> None:
+    feed = Feed(name)
+    feed.configure(db, numbers=True)
+    for read_page in (feed.read, feed.read_numbered):
+        with pytest.raises(cq.InvalidData, match="limit"):
+            transact(db, lambda tr: read_page(tr, "ann", limit=limit))  # noqa: B023
+    with pytest.raises(cq.InvalidData, match="number of a message"):
+        transact(db, lambda tr: feed.read_numbered(tr, "ann", after=-1))
+
+
 def test_the_largest_message_and_any_cbor_come_back(db: Any, feed: Feed) -> None:
     largest = "x" * (MAX_MESSAGE_BYTES - 5)
     append(db, feed, "ann", largest, {"to": [1, 2.5, None]}, None)
