@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from cq import machine
+from cq.errors import CorruptData
 from cq.feedkeys import FeedKeys, first_id_at, id_of, mark, split_mark
 from cq.keys import after
 from cq.observers.feedconfig import FeedConfig
 from cq.observers.feedrows import take
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
+from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, KeyValue, Transaction
 from cq.store.transact import transact
 
 EVERY_SECONDS: Final = 1.0, 60.0
@@ -43,6 +44,9 @@ class FeedTrimming(Task):
         self._place = self._begin
         self._begun = 0.0
         self._removed = 0  # by the last step
+        self._told = ""  # why one was passed over
+        self._at_once = RECEIVERS
+        self._looked_at: list[KeyValue] = []  # the receivers of the last step
         least, most = EVERY_SECONDS
         kept = 0.0 if config.keep_seconds is None or config.keep_last is not None else config.keep_seconds
         self._every = min(most, max(least, kept / 100))
@@ -54,27 +58,41 @@ class FeedTrimming(Task):
         """One step; the next at once, or the first one again after a while. Raises the store's `FDBError`."""
         if self._place == self._begin:
             self._begun = machine.monotonic()
-        place = transact(self._db, self._step)
+        try:
+            place = transact(self._db, self._step)
+        except CorruptData as error:
+            place = self._pass_over(error)
         if self._removed:
             emit("feed_trimmed", feed=self.config.name, messages=self._removed)
         if place is not None:
             self._place = place
             return 0.0
-        self._place = self._begin
+        self._place, self._at_once = self._begin, RECEIVERS
         return max(self._every, _REST * (machine.monotonic() - self._begun))
 
     def _step(self, tr: Transaction) -> bytes | None:
         """Look at the next receivers; returns where to go on, None at the end."""
         self._removed = 0
         rows = tr.snapshot.get_range(
-            self._place, self._end, limit=RECEIVERS, streaming_mode=WANT_ALL
+            self._place, self._end, limit=self._at_once, streaming_mode=WANT_ALL
         ).to_list()
+        self._looked_at = rows
         if not rows:
             return None
         again = self._trim(tr, [row.key[len(self._begin) :] for row in rows])
         if again is not None:
             return self.keys.latest(again)
-        return after(rows[-1].key) if len(rows) == RECEIVERS else None
+        return after(rows[-1].key) if len(rows) == self._at_once else None
+
+    def _pass_over(self, error: CorruptData) -> bytes:
+        """A receiver of the last step has something that cq has not written: leave it out; returns where to go on."""
+        if self._at_once > 1:
+            self._at_once = 1
+            return self._place
+        if str(error) != self._told:
+            self._told = str(error)
+            emit("feed_passed_over", feed=self.config.name, reason=self._told)
+        return after(self._looked_at[0].key)
 
     def _trim(self, tr: Transaction, receivers: Sequence[bytes]) -> bytes | None:
         """Remove what is not to be kept of these receivers; returns the one to go on with when it was too much."""

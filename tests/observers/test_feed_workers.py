@@ -424,6 +424,23 @@ def test_the_last_messages_of_each_receiver_are_kept(db: Any, name: str) -> None
     assert missed == [True, False, False]
 
 
+def test_a_receiver_whose_mark_is_damaged_keeps_no_other_from_being_trimmed(db: Any, name: str) -> None:
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True, keep_last=1)
+    for user in USERS:
+        append(db, feed, user, 1, 2)
+    finish(numbering_tasks(db, config))
+    transact(db, lambda tr: tr.set(feed.keys.removed(encode_name("", "bob")), b"?"))
+
+    trimmed(db, feed)
+
+    counts = [
+        len(transact(db, lambda tr: tr.get_range(*feed.keys.messages(encode_name("", user))).to_list()))  # noqa: B023
+        for user in USERS
+    ]
+    assert counts == [1, 2, 1, 1]
+
+
 # Workers
 
 
