@@ -357,6 +357,12 @@ EVENTS: Final[Mapping[str, Kind]] = {
         "feed {feed!r}: a receiver or group is passed over: {reason}",
         "What is stored of a receiver or a group is nothing that cq wrote; the others go on. It is tried again.",
     ),
+    "window_left": Kind(
+        DEBUG,
+        "queue {queue!r}: {rows:,} rows have left its window",
+        "A step has taken out of a queue what has left its window.",
+        metrics=(Metric("cq_window_rows", "counter", "rows", "rows taken out of windows"),),
+    ),
     "cloud_published": Kind(
         DEBUG,
         "cloud {version} of queue {queue!r} is published",

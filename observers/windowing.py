@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
+from cq.observers.telemetry import emit
 from cq.store.api import Database
 from cq.takeout import take_out
 
@@ -21,4 +22,8 @@ class WindowTask(Task):
     def run(self) -> float:
         """One part; then the next at once, or when the first row is due."""
         taken = take_out(self._db, self.name)
-        return DONE if taken is None else taken.seconds
+        if taken is None:
+            return DONE
+        if taken.rows:
+            emit("window_left", queue=self.name, rows=taken.rows)
+        return taken.seconds

@@ -25,6 +25,8 @@ from cq.errors import (
 )
 from cq.keys import QueueKeys
 from cq.markers import Trim
+from cq.observers.telemetry import subscribe
+from cq.observers.windowing import WindowTask
 from cq.observers.worker import Worker
 from cq.setaside import drop_aside, read_aside, retry_aside, set_aside
 from cq.status import status
@@ -281,6 +283,22 @@ def test_a_queue_that_is_full_is_taken_out_of(db: Any, window: cq.Window, clock:
     drain(db, window.name)
     assert stored(db, WindowKeys(window.name).rows()) == []
     assert dict(window.queue.scan(db)) == {}
+
+
+def test_a_worker_s_task_takes_out_and_says_so(db: Any, window: cq.Window, clock: Clock) -> None:
+    visit(db, window, "a")
+    task, told = WindowTask(db, window.name), []
+    end = subscribe(lambda event: told.append((event.name, event.fields["queue"], event.fields["rows"])))
+    try:
+        clock.now = START + 64
+        assert task.run() == 1
+        clock.now = START + 65
+        assert task.run() == 0
+        assert task.run() == SLICE
+    finally:
+        end()
+
+    assert told == [("window_left", window.name, 1)]
 
 
 def test_two_who_take_out_conflict(db: Any, window: cq.Window, clock: Clock) -> None:
