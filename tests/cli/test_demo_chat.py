@@ -20,11 +20,11 @@ from tests.cli.conftest import Cli
 
 def test_all_is_as_recounted_whoever_is_killed(cli: Cli) -> None:
     sizes = ("--users", "4", "--groups", "2", "--messages", "60", "--flood", "600")
-    processes = ("--senders", "1", "--workers", "1", "--kill-every", "0.6")
+    processes = ("--senders", "1", "--workers", "1", "--kill-every", "1.5")
 
-    ended = cli.run("demo", "chat", *sizes, *processes, "--seed", "5", "--json")
+    ended = cli.run("demo", "chat", *sizes, *processes, "--seed", "7", "--json")
 
-    assert (ended.status, ended.err) == (0, "seed 5\n")
+    assert (ended.status, ended.err) == (0, "seed 7\n")
     (found,) = ended.rows()
     assert found["messages"] > 600
     assert found["received"] > 600
