@@ -49,7 +49,8 @@ class _Page(NamedTuple):
 def verify_feed(db: Database, name: str) -> Iterator[Difference]:
     """All that is wrong in a feed: messages, numbers and notes that are damaged, lost, or left behind.
 
-    Costs about two reads for each message that is kept; conflicts with nobody. Raises `FeedNotConfigured`.
+    In a feed with numbers, messages that have none yet are looked at up to a page. Costs about two reads for each
+    message that is kept; conflicts with nobody. Raises `FeedNotConfigured`.
     """
     config = transact(db, lambda tr: read_feed_config(tr.snapshot, name))
     keys = FeedKeys(name)
@@ -103,6 +104,9 @@ def _look_at_messages(
         with_number = [id_ for id_ in ids if id_ <= last]
         found += _wrong_numbers(tr, keys, receiver, number, with_number)
         number += len(with_number)
+        more = more and len(with_number) == len(
+            ids
+        )  # what comes later may get its numbers before the next page
         if not more and number != last_number:
             found.append(f"numbers go to {last_number:,}, and messages to {number:,}")
         beyond, end = keys.number(receiver, last_number + 1), keys.number(receiver, _MOST)
