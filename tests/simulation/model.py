@@ -201,3 +201,26 @@ class Feed:
                 raise Violation(
                     f"feed: {key!r} was exported as {self.exported[key]!r}, not {self.added[key]!r}"
                 )
+
+
+class Table:
+    """Promise 7, for a table in a SQL database: of the values that were reported it skips some, and never goes back.
+
+    Attributes:
+        reported: the values of each key, in commit order.
+    """
+
+    def __init__(self) -> None:
+        self.reported: dict[str, list[Any]] = defaultdict(lambda: [None])
+        self._at: dict[str, int] = defaultdict(int)
+
+    def look(self, rows: dict[str, Any], untold: set[str]) -> None:
+        """What it has after some commit. Raises `Violation` when a key has gone back."""
+        for key, values in self.reported.items():
+            if key in untold:
+                continue
+            if rows.get(key) not in values[self._at[key] :]:
+                raise Violation(
+                    f"the table has {rows.get(key)!r} for {key!r} after {values[self._at[key]]!r}, of {values!r}"
+                )
+            self._at[key] = values.index(rows.get(key), self._at[key])

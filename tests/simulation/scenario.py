@@ -85,7 +85,7 @@ class Scenario(ABC):
         self._databases: dict[Process, dict[str, FaultyDatabase]] = {}
         self.hub.trace = self.trace
         self.hub.on_doom = self._die
-        self.hub.on_freeze = self._freeze
+        self.hub.on_freeze = self.freeze
 
     # What a system is
 
@@ -227,7 +227,7 @@ class Scenario(ABC):
         if not self.is_calm:
             self.hub.start(Process("parent"), "restart", process.reborn, self.hub.rng.expovariate(1 / 3))
 
-    def _freeze(self, process: Process) -> None:
+    def freeze(self, process: Process) -> None:
         """A process stands still for a while, and then goes on as if nothing had happened."""
         seconds = self.hub.rng.expovariate(1 / 15)
         self.trace("stands still:", process, f"for {seconds:.1f} s")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import cq
 from cq import codec
@@ -20,7 +20,7 @@ from tests.simulation.actors import Adders, Administrator, Workers
 from tests.simulation.application import SUMS, TABLE, TEXTS, TOP, app
 from tests.simulation.emitting import Emitters, Flushed
 from tests.simulation.hub import Process
-from tests.simulation.model import Added, Feed, QueueModel, Reported, Shaped
+from tests.simulation.model import Added, Feed, QueueModel, Reported, Shaped, Table, Violation
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
 from tests.simulation.sql import Connections
@@ -44,6 +44,7 @@ class World(Scenario):
         self.report_path = folder / "report.db"
         self.models = {name: QueueModel(name, is_text=name == TEXTS) for name in (TEXTS, SUMS)}
         self.feed = Feed()
+        self.table = Table()
         self._last_shape = 0
         self.connections = Connections(self)
         self.adders, self.workers, self.administrator = Adders(self), Workers(self), Administrator(self)
@@ -122,6 +123,8 @@ class World(Scenario):
         else:
             if (note.queue, note.observer) == (TEXTS, "anchor"):
                 self.feed.added[note.key].append(note.new)
+            if (note.queue, note.observer) == (SUMS, "anchor"):
+                self.table.reported[note.key].append(note.new)
             model.report(tr.read_version, note)
 
     def _log_shape(self, model: QueueModel, version: int, note: Shaped) -> None:
@@ -130,6 +133,13 @@ class World(Scenario):
         if note.observers is not None:
             model.observers.append((version, note.observers))
             self.extra = note.observers.get("extra", 0)
+
+    def look_at_table(self, rows: dict[str, Any]) -> None:
+        """The reporting database has committed something; these are the rows of the table now."""
+        try:
+            self.table.look(rows, self.models[SUMS].touched)
+        except Violation as violation:
+            self.violations.append(str(violation))
 
     def refused(self, store: str, tr: FaultyTransaction, code: int) -> None:
         """Promise 1: an add conflicts with nothing but a change of shape."""
