@@ -53,7 +53,7 @@ class Crew:
         self._roles, self._rng, self._kill_every = dict(roles), rng, kill_every
         self._processes: dict[str, SpawnProcess] = {}
         self._last_words: dict[str, Connection] = {}
-        self._next_kill = machine.monotonic() + self._pause()
+        self._next_kill = machine.monotonic() + self._pause() / 3  # what is short has one, too
 
     def __enter__(self) -> Crew:
         try:
@@ -96,7 +96,7 @@ class Crew:
         self._kill_every = self._next_kill = math.inf
 
     def _pause(self) -> float:
-        return math.inf if math.isinf(self._kill_every) else self._rng.expovariate(1 / self._kill_every)
+        return math.inf if math.isinf(self._kill_every) else self._kill_every * self._rng.uniform(0.5, 1.5)
 
     def _start(self, name: str) -> None:
         context = multiprocessing.get_context("spawn")
