@@ -1,9 +1,7 @@
 """A queue's configuration: its shape, how it is stored, and how every process knows it without a round trip.
 
-The shape lies in one key for each queue. Every process caches it, per database, under the value of
-`\\xff/metadataVersion`, which comes with a transaction's read version and so costs nothing to read. Whoever changes a
-shape sets that key; an add reads it for real, so no add commits under an outdated shape. Other layers may set the
-key too: then the configuration is read again, no more.
+The shape lies in one key for each queue, and every process caches it, see `cq.configcache`: an add reads it without a
+round trip, and commits under no outdated one.
 
 Pauses lie in a key of their own, the flags, which only workers read: a change of them disturbs no add.
 """
@@ -12,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
-from weakref import WeakKeyDictionary
 
 from cq import codec, keys
 from cq.codec import KeyType, ValueType
+from cq.configcache import ConfigCache, tell_change
 from cq.errors import (
     CodeMismatch,
     CorruptData,
@@ -23,7 +21,7 @@ from cq.errors import (
     QueueNotConfigured,
 )
 from cq.keys import QueueKeys
-from cq.store.api import METADATA_VERSION, Transaction, TransactionRead
+from cq.store.api import Transaction, TransactionRead
 from cq.windowspec import WindowSpec
 
 FORMAT: Final = 1
@@ -295,19 +293,6 @@ def _is_flag(what: str, value: object) -> bool:
 _FLAGS: Final = {what: get_args(kind) or (kind,) for what, kind in get_type_hints(Flags).items()}
 
 
-class _Cache:
-    """The configurations that one database's transactions have read, under one metadata version."""
-
-    __slots__ = ("configs", "version")
-
-    def __init__(self, version: bytes | None) -> None:
-        self.version = version
-        self.configs: dict[str, QueueConfig] = {}
-
-
-_caches: WeakKeyDictionary[Any, _Cache] = WeakKeyDictionary()
-
-
 def read_config(tr: TransactionRead, name: str) -> QueueConfig:
     """The queue's configuration at the transaction's read version.
 
@@ -315,24 +300,23 @@ def read_config(tr: TransactionRead, name: str) -> QueueConfig:
     version, so that the transaction fails when a shape changes under it; through `tr.snapshot` it adds none. Raises
     `QueueNotConfigured`.
     """
-    version = tr.get(METADATA_VERSION).value
-    cache = _caches.get(tr.db)
-    if cache is None or cache.version != version:
-        cache = _caches[tr.db] = _Cache(version)
-    config = cache.configs.get(name)
-    if config is None:
-        stored = tr.get(QueueKeys(name).config).value
-        if stored is None:
-            raise QueueNotConfigured(name)
-        config = cache.configs[name] = QueueConfig.from_bytes(name, stored)
-    return config
+    return _known.get(tr, name)
+
+
+def _read_stored(tr: TransactionRead, name: str) -> QueueConfig:
+    stored = tr.get(QueueKeys(name).config).value
+    if stored is None:
+        raise QueueNotConfigured(name)
+    return QueueConfig.from_bytes(name, stored)
+
+
+_known: Final = ConfigCache(_read_stored)
 
 
 def write_config(tr: Transaction, config: QueueConfig) -> None:
     """Store a configuration, so that no add commits under the one before, and workers look at it."""
     tr.set(QueueKeys(config.name).config, config.to_bytes())
-    tr.set_versionstamped_value(METADATA_VERSION, keys.INCOMPLETE_VERSIONSTAMP)
-    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+    tell_change(tr)
 
 
 def queue_names(tr: TransactionRead) -> list[str]:

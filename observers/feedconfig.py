@@ -7,13 +7,13 @@ version: so an append costs no read, and conflicts with a change of the feed tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
-from weakref import WeakKeyDictionary
+from typing import Final
 
 from cq import codec, keys
+from cq.configcache import ConfigCache, tell_change
 from cq.errors import CorruptData, FeedNotConfigured, InvalidConfiguration
 from cq.feedkeys import FeedKeys, feed_entries, feed_entry, feed_of_entry
-from cq.store.api import METADATA_VERSION, Transaction, TransactionRead
+from cq.store.api import Transaction, TransactionRead
 
 _FORMAT: Final = 1
 _MOST: Final = 1 << 62
@@ -70,43 +70,30 @@ class FeedConfig:
             raise CorruptData(f"{what} is not one that cq wrote: {error}") from None
 
 
-class _Cache:
-    """The configurations that one database's transactions have read, under one metadata version."""
-
-    __slots__ = ("configs", "version")
-
-    def __init__(self, version: bytes | None) -> None:
-        self.version = version
-        self.configs: dict[str, FeedConfig] = {}
-
-
-_caches: WeakKeyDictionary[Any, _Cache] = WeakKeyDictionary()
-
-
 def read_feed_config(tr: TransactionRead, name: str) -> FeedConfig:
     """The feed's configuration at the transaction's read version; raises `FeedNotConfigured`.
 
     Costs no round trip while nothing has changed. Through a transaction it adds a read conflict on the metadata
     version, through `tr.snapshot` none.
     """
-    version = tr.get(METADATA_VERSION).value
-    cache = _caches.get(tr.db)
-    if cache is None or cache.version != version:
-        cache = _caches[tr.db] = _Cache(version)
-    config = cache.configs.get(name)
-    if config is None:
-        stored = tr.get(FeedKeys(name).config).value
-        if stored is None:
-            raise FeedNotConfigured(name)
-        config = cache.configs[name] = FeedConfig.from_bytes(name, stored)
-    return config
+    return _known.get(tr, name)
+
+
+def _read_stored(tr: TransactionRead, name: str) -> FeedConfig:
+    stored = tr.get(FeedKeys(name).config).value
+    if stored is None:
+        raise FeedNotConfigured(name)
+    return FeedConfig.from_bytes(name, stored)
+
+
+_known: Final = ConfigCache(_read_stored)
 
 
 def write_feed_config(tr: Transaction, config: FeedConfig) -> None:
     """Store a configuration, and have workers look at it."""
     tr.set(FeedKeys(config.name).config, config.to_bytes())
     tr.set(feed_entry(config.name), b"")
-    _tell(tr)
+    tell_change(tr)
 
 
 def clear_feed(tr: Transaction, name: str) -> None:
@@ -114,12 +101,7 @@ def clear_feed(tr: Transaction, name: str) -> None:
     prefix = FeedKeys(name).prefix
     tr.clear_range(prefix, keys.prefix_end(prefix))
     tr.clear(feed_entry(name))
-    _tell(tr)
-
-
-def _tell(tr: Transaction) -> None:
-    tr.set_versionstamped_value(METADATA_VERSION, keys.INCOMPLETE_VERSIONSTAMP)
-    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+    tell_change(tr)
 
 
 def feed_names(tr: TransactionRead) -> list[str]:
