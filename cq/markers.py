@@ -1,8 +1,7 @@
 """Forgetting operation ids: their markers are trimmed once nothing can depend on them.
 
 An id is forgotten when its latest marker is older than a day and than every row that is queued, or that is to leave the
-queue's window. (Were the first of two markers
-trimmed while a row of the second try is queued, that row would count.)
+queue's window. (Were the first of two markers trimmed while a row of the second try is queued, that row would count.)
 """
 
 from __future__ import annotations

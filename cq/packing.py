@@ -20,7 +20,6 @@ from cq.hashing import buckets_of
 
 ROW_BYTES: Final = 8_000
 """Where a row is split: FoundationDB likes values below 10 kB."""
-_INTS: Final = {int}
 _NINE_BYTES: Final = frozenset((float, bool))  # at most, in CBOR
 
 
