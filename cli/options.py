@@ -14,7 +14,7 @@ import typer
 import cq
 from cq.app import App
 from cq.errors import InvalidConfiguration, InvalidUrl
-from cq.store import OpenDatabase
+from cq.store import OpenDatabase, close
 
 Store = Annotated[
     str | None,
@@ -51,8 +51,7 @@ def open_store(url: str | None) -> OpenDatabase:
         db = cq.open(url)
     except InvalidUrl as error:
         raise InvalidUrl(f"{error}; `cq config` says where it comes from") from None
-    if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
-        opened.callback(db.close)
+    opened.callback(close, db)
     return db
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from cq import cellkeys as keys
+from cq import store
 from cq.celldirectory import Directory
 from cq.cellrecords import Identity
 from cq.errors import CellMismatch
@@ -50,7 +50,7 @@ class Stores:
         try:
             transact(db, claim)
         except CellMismatch:
-            _close(db)
+            store.close(db)
             raise
         with self._lock:
             self._open[name] = db
@@ -63,7 +63,7 @@ class Stores:
         """Close what was opened here."""
         with self._lock:
             for db in self._open.values():
-                _close(db)
+                store.close(db)
             self._open.clear()
 
     def directory_id(self) -> bytes:
@@ -78,7 +78,7 @@ class Stores:
         try:
             transact(db, lambda tr: check_identity(tr.snapshot, wanted))
         except CellMismatch:
-            _close(db)
+            store.close(db)
             raise
         return self._keep(name, db)
 
@@ -87,7 +87,7 @@ class Stores:
         with self._lock:
             kept = self._open.setdefault(name, db)
         if kept is not db:
-            _close(db)
+            store.close(db)
         return kept
 
 
@@ -112,8 +112,3 @@ def check_identity(tr: TransactionRead, wanted: Identity) -> None:
         f"the store that the directory has for cell {wanted.cell!r} {what}: correct the URL with "
         f"`cq cells add {wanted.cell} URL`"
     )
-
-
-def _close(db: Any) -> None:
-    if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
-        db.close()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from cq import store
 from cq.codec import DELETE
@@ -81,10 +81,8 @@ class ForwardExporter:
         """Close the receiving store."""
         with self._opening:
             receiving, self._receiving = self._receiving, None
-        if receiving is not None and hasattr(
-            receiving, "close"
-        ):  # an embedded store; a cluster's client needs none
-            receiving.close()
+        if receiving is not None:
+            store.close(receiving)
 
     def _apply(self, tr: Transaction, batch: Batch) -> None:
         self._check_queue(tr)
@@ -167,7 +165,7 @@ class ForwardExporter:
             with self._opening:
                 receiving = self._receiving = self._receiving or opened
             if receiving is not opened:
-                _close(opened)
+                store.close(opened)
         return receiving
 
     def _opened(self) -> Database:
@@ -204,11 +202,6 @@ class ForwardExporter:
             raise ExportFailed(
                 f"the receiving queue {self._into.name!r} has {', '.join(wrong)}: forward into a queue of the same kind"
             )
-
-
-def _close(db: Any) -> None:
-    if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
-        db.close()
 
 
 def check_fence(stored: bytes | None) -> bytes:

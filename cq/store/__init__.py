@@ -16,7 +16,7 @@ DEFAULT_URL = "embedded:cq.db"
 
 T = TypeVar("T")
 
-__all__ = ["DEFAULT_URL", "OpenDatabase", "located", "open"]
+__all__ = ["DEFAULT_URL", "OpenDatabase", "close", "located", "open"]
 
 
 class OpenDatabase(Database, Protocol):
@@ -47,6 +47,13 @@ def open(url: str | None = None) -> OpenDatabase:
     from cq.store.embedded import Database as Embedded
 
     return Embedded(path)
+
+
+def close(db: Database) -> None:
+    """Close a database in good order, if it has anything to close: an embedded store; a cluster's client needs none."""
+    closing: Callable[[], None] | None = getattr(db, "close", None)
+    if closing is not None:
+        closing()
 
 
 def located(url: str | None = None) -> tuple[str, str]:

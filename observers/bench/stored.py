@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 import cq
 from cq import keys
 from cq.observers.bench.system import Drainer
+from cq.store import close
 from cq.store.api import WANT_ALL, Transaction
 from cq.store.transact import transact
 
@@ -114,8 +115,7 @@ def close_opened() -> None:
     """Close the stores that this process has opened."""
     while _opened:
         _, db = _opened.popitem()
-        if hasattr(db, "close"):  # an embedded store; a cluster's client needs none
-            db.close()
+        close(db)
 
 
 def _read_page(tr: Transaction, begin: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
