@@ -15,7 +15,15 @@ from cq.ledger import count_added
 from cq.packing import pack
 from cq.pressure import refuse_if_full
 from cq.rows import first_tries, read_rows
-from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, Database, Transaction, TransactionRead, error_code
+from cq.store.api import (
+    ACCESSED_UNREADABLE,
+    WANT_ALL,
+    Database,
+    Transaction,
+    TransactionRead,
+    error_code,
+    snapshot_of,
+)
 from cq.store.transact import transact
 from cq.windowrows import pack_leaving, write_leaving
 from cq.windowspec import milliseconds
@@ -117,7 +125,7 @@ class CombineQueue:
             InvalidData: with `pending`, when the combiner fails, as it then will in a worker.
             CodeMismatch: with `pending`, when the queue has a combiner that this `CombineQueue` was not given.
         """
-        config = read_config(_snapshot(tr), self.name)
+        config = read_config(snapshot_of(tr), self.name)
         encoded = config.key.encoder()(key)
         current = tr.get(self.keys.value(encoded))
         if pending:
@@ -126,7 +134,7 @@ class CombineQueue:
 
     def get_many(self, tr: TransactionRead, wanted: Iterable[Any]) -> dict[Any, Any]:
         """The values last reported of several keys, read all at once: `{key: value}`, None where there is none."""
-        config = read_config(_snapshot(tr), self.name)
+        config = read_config(snapshot_of(tr), self.name)
         encode = config.key.encoder()
         futures = {key: tr.get(self.keys.value(encode(key))) for key in wanted}
         return {
@@ -140,7 +148,7 @@ class CombineQueue:
         Pages read in one transaction are one consistent picture; a transaction lives five seconds, so use `scan` for
         more than it can read. Use `tr.snapshot` unless the transaction is to conflict with every pass.
         """
-        config = read_config(_snapshot(tr), self.name)
+        config = read_config(snapshot_of(tr), self.name)
         begin, end = self.keys.values()
         if after is not None:
             begin = keys.after(begin + _checked_place(after))
@@ -172,7 +180,7 @@ class CombineQueue:
     ) -> Any:
         combiner = own_combiner(self, config)
         staged = tr.get(self.keys.staged(encoded))
-        updates = self._queued_updates(_snapshot(tr), config, encoded)
+        updates = self._queued_updates(snapshot_of(tr), config, encoded)
         values = [codec.decode(future.value) for future in (current, staged) if future.value is not None]
         if not values and not updates:
             return None
@@ -254,8 +262,3 @@ def _checked_place(after: object) -> bytes:
     if not isinstance(after, bytes) or len(after) > codec.MAX_KEY_BYTES + 4:
         raise InvalidData(f"expected a continuation of a page, got: {codec.shown(after)}")
     return after
-
-
-def _snapshot(tr: TransactionRead) -> TransactionRead:
-    """The transaction's snapshot reads, or `tr` itself if it is those already."""
-    return getattr(tr, "snapshot", tr)

@@ -12,7 +12,7 @@ from cq.errors import ConfigurationConflict, InvalidData
 from cq.keys import QueueKeys, place
 from cq.packing import columns
 from cq.queue import CombineQueue, Page, write_updates
-from cq.store.api import Transaction, TransactionRead
+from cq.store.api import Transaction, TransactionRead, snapshot_of
 from cq.windowkeys import MOST_MS, WindowKeys
 from cq.windowreading import read_changes, read_waiting
 from cq.windowrows import read_overdue
@@ -135,7 +135,7 @@ class Window:
         Raises `BacklogTooDeep` when more than 1 MB is due and not taken out, or waits in one bucket;
         `PendingUnreadable` after an add to the keys' buckets in the same transaction; else as `CombineQueue.get`.
         """
-        snapshot = _snapshot(tr)
+        snapshot = snapshot_of(tr)
         config, _ = self._config(snapshot)
         encode = config.key.encoder()
         encoded = {key: encode(key) for key in wanted}
@@ -166,7 +166,7 @@ class Window:
         With `pending`, or when something is due and not taken out yet, all that waits in the queue is read with each
         page. Raises as `get_many` does.
         """
-        snapshot = _snapshot(tr)
+        snapshot = snapshot_of(tr)
         config, _ = self._config(snapshot)
         page = self.queue.items(tr, limit=limit, after=after)
         if not (pending or read_overdue(snapshot, config, milliseconds(now))):
@@ -176,7 +176,7 @@ class Window:
 
     def statistics(self, tr: TransactionRead) -> WindowStatistics:
         """What was refused since the queue was made, and whether taking out gets on."""
-        snapshot = _snapshot(tr)
+        snapshot = snapshot_of(tr)
         self._config(snapshot)
         return read_statistics(snapshot, self.name)
 
@@ -218,7 +218,3 @@ def _checked_time(at: object) -> int:
     if type(at) not in (int, float) or not abs(at) < MOST_MS / 4000:  # type: ignore[arg-type]
         raise InvalidData(f"expected a time in seconds since 1970, got: {codec.shown(at)}")
     return milliseconds(at)  # type: ignore[arg-type]
-
-
-def _snapshot(tr: TransactionRead) -> TransactionRead:
-    return getattr(tr, "snapshot", tr)

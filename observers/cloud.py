@@ -25,7 +25,7 @@ from cq.observers.ranking import check_group, missing, settings_of
 from cq.observers.top import NAME
 from cq.observers.watching import wait_for
 from cq.observers.weights import weights
-from cq.store.api import Database, Transaction, TransactionRead, Void
+from cq.store.api import Database, Transaction, TransactionRead, Void, snapshot_of
 from cq.store.transact import transact
 from cq.topkeys import CloudKeys
 
@@ -141,7 +141,7 @@ class CloudReader:
 
     def _missing(self, tr: TransactionRead) -> Exception:
         current = tr.get(self._current)
-        config = read_config(getattr(tr, "snapshot", tr), self.name)
+        config = read_config(snapshot_of(tr), self.name)
         if current.value is None:
             return missing(config)
         try:

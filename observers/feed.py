@@ -39,7 +39,15 @@ from cq.observers.feedrows import (
 )
 from cq.observers.groups import by_user, events_in, is_member, put_event
 from cq.observers.watching import wait_for
-from cq.store.api import ACCESSED_UNREADABLE, Database, Transaction, TransactionRead, Void, error_code
+from cq.store.api import (
+    ACCESSED_UNREADABLE,
+    Database,
+    Transaction,
+    TransactionRead,
+    Void,
+    error_code,
+    snapshot_of,
+)
 from cq.store.transact import transact
 
 __all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "Message", "Page"]
@@ -156,7 +164,7 @@ class Feed:
             InvalidData: `after` is no id.
             PendingUnreadable: after an append for this receiver in the same transaction.
         """
-        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        read_feed_config(snapshot_of(tr), self.name)
         return self._page(tr, encode_name("receiver", receiver), check_id(after), limit)
 
     def read_numbered(self, tr: TransactionRead, receiver: Any, after: int = 0, limit: int = LIMIT) -> Page:
@@ -166,7 +174,7 @@ class Feed:
         was removed. Numbers are in the order of ids and never change. Raises `InvalidConfiguration` for a feed
         that gives none, and `InvalidData`.
         """
-        if not read_feed_config(getattr(tr, "snapshot", tr), self.name).numbers:
+        if not read_feed_config(snapshot_of(tr), self.name).numbers:
             raise InvalidConfiguration(
                 f"feed {self.name!r} gives no numbers: read by ids, or make another feed"
             )
@@ -216,7 +224,7 @@ class Feed:
 
     def latest(self, tr: TransactionRead, receiver: Any) -> bytes:
         """The id of the receiver's last message, for who is to see later ones only; empty when there is none."""
-        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        read_feed_config(snapshot_of(tr), self.name)
         begin, end = self.keys.messages(encode_name("receiver", receiver))
         for row in tr.get_range(begin, end, limit=1, reverse=True):
             return id_of(row.key)
@@ -242,7 +250,7 @@ class Feed:
 
     def position(self, tr: TransactionRead, receiver: Any, terminal: Any) -> bytes:
         """The id up to which a terminal has read; empty for one that has not yet. What `read` goes on from."""
-        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        read_feed_config(snapshot_of(tr), self.name)
         return tr.get(self._position(receiver, terminal)).value or b""
 
     # Groups
@@ -272,13 +280,13 @@ class Feed:
 
     def is_member(self, tr: TransactionRead, group: Any, user: Any) -> bool:
         """Whether a receiver is a member of a group."""
-        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        read_feed_config(snapshot_of(tr), self.name)
         bounds = self.keys.events_of(encode_name("group", group), encode_name("user", user))
         return is_member(events_in(tr.get_range(*bounds)))
 
     def members(self, tr: TransactionRead, group: Any, after: Any = None, limit: int = 1000) -> list[Any]:
         """At most so many members of a group, in a stable order, behind one of them (None for the first)."""
-        read_feed_config(getattr(tr, "snapshot", tr), self.name)
+        read_feed_config(snapshot_of(tr), self.name)
         encoded = encode_name("group", group)
         behind = b"" if after is None else encode_name("user", after)
         found = []

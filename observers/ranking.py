@@ -17,7 +17,7 @@ from cq.keys import QueueKeys, after, prefix_end
 from cq.observers.scores import Score, descending
 from cq.observers.sortkeys import from_sort_key
 from cq.observers.top import COUNT_BYTES, NAME, GroupFunction, ScoreFunction, place_of
-from cq.store.api import WANT_ALL, Database, Range, TransactionRead, Value
+from cq.store.api import WANT_ALL, Database, Range, TransactionRead, Value, snapshot_of
 from cq.store.transact import transact
 from cq.topkeys import TopKeys, group_of
 
@@ -149,7 +149,7 @@ class Ranking:
         every two digits. Raises `InvalidConfiguration` when the top keeps no ranks, `InvalidData` for a key that is not
         of the queue's type, `CodeMismatch` when the top is configured with functions that this reader lacks.
         """
-        config = read_config(_snapshot(tr), self.name)
+        config = read_config(snapshot_of(tr), self.name)
         value = tr.get(self._queue.value(config.key.encoder()(key)))
         settings, keys = self._current(tr, config)
         self._check_functions(settings)
@@ -178,14 +178,14 @@ class Ranking:
         return _number(root)
 
     def _open(self, tr: TransactionRead, group: str | None) -> tuple[QueueConfig, TopKeys]:
-        config = read_config(_snapshot(tr), self.name)
+        config = read_config(snapshot_of(tr), self.name)
         settings, keys = self._current(tr, config)
         check_group(config, settings, group)
         return config, keys
 
     def _current(self, tr: TransactionRead, config: QueueConfig) -> tuple[Mapping[str, Any], TopKeys]:
         """Settings and keys of the generation to be read; no settings when another one is being built."""
-        stored = _snapshot(tr).get(self._queue.observer_current(NAME)).value
+        stored = snapshot_of(tr).get(self._queue.observer_current(NAME)).value
         if stored is None:
             raise missing(config)
         generation = parse_generation(stored)
@@ -277,12 +277,6 @@ def _bounds(
     if bottom:
         return begin, min(end, prefix + continuation)
     return max(begin, after(prefix + continuation)), end
-
-
-def _snapshot(tr: TransactionRead) -> TransactionRead:
-    """The transaction's snapshot reads, or `tr` itself if it is those already."""
-    snapshot: TransactionRead = getattr(tr, "snapshot", tr)
-    return snapshot
 
 
 def _number(count: Value) -> int:

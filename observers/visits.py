@@ -22,7 +22,7 @@ import cq
 from cq import machine
 from cq.observers.builtin import put_built_in
 from cq.observers.distinct import count_now, distinct
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, Transaction, TransactionRead, snapshot_of
 from cq.windows import TAKEN
 from cq.windowspec import milliseconds
 
@@ -148,7 +148,7 @@ class Visits:
     ) -> int:
         found: int = counts.get(tr, page) or 0
         if pending:
-            snapshot = getattr(tr, "snapshot", tr)
+            snapshot = snapshot_of(tr)
             found += count_now(snapshot, source, counts.name, 1, milliseconds(None)).get(page, 0)
         return found
 
@@ -158,7 +158,7 @@ class Visits:
         All that waits counts, and what is due by now does not, also when no worker has run for long. For as many pages
         as one transaction can read. Raises `BacklogTooDeep` when more than 1 MB waits or is due.
         """
-        snapshot = getattr(tr, "snapshot", tr)
+        snapshot = snapshot_of(tr)
         present = milliseconds(now)
         views = dict(_all(snapshot, self.views, now=present / 1000, pending=True))
         visitors = dict(_all(snapshot, self.visitors))

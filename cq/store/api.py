@@ -122,6 +122,12 @@ class Database(Protocol):
     def create_transaction(self) -> Any: ...
 
 
+def snapshot_of(tr: TransactionRead) -> TransactionRead:
+    """The transaction's snapshot reads, or `tr` itself if it is those already."""
+    snapshot: TransactionRead = getattr(tr, "snapshot", tr)
+    return snapshot
+
+
 def error_code(error: BaseException) -> int | None:
     """The FoundationDB error code of an `FDBError` of either store; None for any other exception."""
     code = getattr(error, "code", None)
