@@ -157,8 +157,8 @@ class Committer:
         try:
             if own is not None:
                 own.leads = False
-            while group := self._take():
-                self._commit(group)
+            while self._is_any_waiting():
+                self._commit()
                 rounds += 1
                 if own is not None and own.is_ready() and self._pass_on(rounds):
                     return
@@ -183,17 +183,22 @@ class Committer:
 
     # Leadership
 
+    def _is_any_waiting(self) -> bool:
+        """Whether there is anything to commit; if there is nothing, the leader's office ends."""
+        with self._mutex:
+            if not self._queue:
+                self._leading = False
+                self._mutex.notify_all()
+            return self._leading
+
     def _take(self) -> list[Request]:
-        """The next group; without one, the leader's office ends."""
+        """The next group."""
         group: list[Request] = []
         size = 0
         with self._mutex:
             while self._queue and len(group) < GROUP_TRANSACTIONS and size < GROUP_BYTES:
                 group.append(self._queue.popleft())
                 size += group[-1].size
-            if not group:
-                self._leading = False
-                self._mutex.notify_all()
         return group
 
     def _pass_on(self, rounds: int) -> bool:
@@ -215,11 +220,14 @@ class Committer:
 
     # Committing
 
-    def _commit(self, group: list[Request]) -> None:
-        codes: list[int] = [COMMIT_UNKNOWN_RESULT] * len(group)
+    def _commit(self) -> None:
+        """Commit what waits once the lock is there: while others had it, more may have come."""
+        group: list[Request] = []
+        codes: list[int] = []
         detail, begun = "", False
         try:
             with self._lock.held():
+                group = self._take()
                 self._settle_doubt()
                 begun = True
                 codes = self._commit_group(group)
@@ -230,11 +238,13 @@ class Committer:
             if not (begun and self._in_doubt):
                 codes = [failure.code] * len(group)
             self._roll_back()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError):  # of the lock: without it nobody can go on
+                group = group or self._take()
             self._roll_back()
             raise
         finally:
-            for request, code in zip(group, codes, strict=True):
+            for request, code in zip(group, codes or [COMMIT_UNKNOWN_RESULT] * len(group), strict=True):
                 request.finish(code, detail if code else "")
         self._wal.tend()
 

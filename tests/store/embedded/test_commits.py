@@ -54,20 +54,20 @@ class Held:
     def __init__(self, db: Database) -> None:
         self.db = db
         self.entered, self.go = threading.Event(), threading.Event()
-        self._commit = db.committer._commit
+        self._commit = db.committer._commit_group
 
     def __enter__(self) -> Held:
-        self.db.committer._commit = self._wait  # type: ignore[method-assign]
+        self.db.committer._commit_group = self._wait  # type: ignore[method-assign]
         self.thread = threading.Thread(target=lambda: self.db.add(b"held", ONE))
         self.thread.start()
         assert self.entered.wait(5)
         return self
 
-    def _wait(self, group: list[Request]) -> None:
-        self.db.committer._commit = self._commit  # type: ignore[method-assign]
+    def _wait(self, group: list[Request]) -> list[int]:
+        self.db.committer._commit_group = self._commit  # type: ignore[method-assign]
         self.entered.set()
         assert self.go.wait(5)
-        self._commit(group)
+        return self._commit(group)
 
     def __exit__(self, *_: object) -> None:
         self.go.set()
