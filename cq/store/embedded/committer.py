@@ -265,32 +265,30 @@ class Committer:
         last = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
         if last != log.last:
             log.load(connection)
-        now = machine.time_ns() // 1000
-        work = _Work(log, Applier(connection), max(last + 1, now))
+        work = _Work(log, Applier(connection), self._latest.next(last))
         codes = [work.add(request) for request in group]
         if not work.accepted:
             connection.execute("ROLLBACK")
             return codes
         written = work.finish()
         connection.execute("INSERT INTO commits VALUES (?, ?)", (work.version, written))
-        self._trim(now)
-        self._lock.announce(work.version)
+        self._trim()
+        self._lock.announce(work.version, changes_metadata=METADATA_VERSION in work.keys)
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._in_doubt = not is_unwritten(error)
             raise
-        self._latest.committed(last, work.version, changes_metadata=METADATA_VERSION in work.keys)
         log.append(Group(work.version, work.keys, work.ranges, len(written)))
         self._wal.wrote(len(work.keys), len(written) + sum(request.size for request in group))
         return codes
 
-    def _trim(self, now: int) -> None:
+    def _trim(self) -> None:
         """Drop old rows of the log, seldom: it is the same work for many as for one."""
         if machine.monotonic() < self._next_trim:
             return
         self._next_trim = machine.monotonic() + _TRIM_SECONDS
-        first = self._log.trim(now)
+        first = self._log.trim(machine.time_ns() // 1000)
         if first is not None:
             self._connection.execute("DELETE FROM commits WHERE version < ?", (first,))
 

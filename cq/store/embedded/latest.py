@@ -1,14 +1,23 @@
 """The latest version of the store and its metadata version, known without asking SQLite.
 
-Whoever commits first writes the new version beside the store (`LockFile.announce`), while it keeps all others from
-committing; only then does SQLite show the commit to anybody. So as long as the version announced there is one that this
-process knows to be committed, nothing was committed after it, by any process. A process that dies in between leaves a
-version that nobody knows: all ask SQLite, until the next commit.
+Whoever commits first writes the version of the commit beside the store, while it keeps all others from committing, and
+before that, if the commit changes the metadata version, that it is the last one to do so (`LockFile.announce`). So
+whoever has once asked SQLite for the metadata version knows that it still is what it was, as long as no later change of
+it is announced; and that any version announced is not before that of any commit that has returned.
+
+The commit of a version that was announced may be under way, or never come: its process may die. Nobody else's gets
+that version then, but a later one, so a transaction may begin at it all the same: there is nothing between the last
+commit and it. If it was to change the metadata version, all ask SQLite until the next commit.
 """
 
 from __future__ import annotations
 
+from cq import machine
+
 from .lockfile import LockFile
+
+_PLAUSIBLE = 3_600_000_000
+"""How far a version that was announced may lie ahead of time and commits: an hour that clocks were set back by."""
 
 
 class Latest:
@@ -16,23 +25,28 @@ class Latest:
 
     def __init__(self, lock: LockFile) -> None:
         self._lock = lock
-        self._known: tuple[int, bytes | None] = (-1, None)  # no version, nor what nobody has announced
-
-    def announced(self) -> int:
-        """The version of the latest commit, or of one that is under way or has failed; asked for before `learn`."""
-        return self._lock.announced()
+        self._known: tuple[int, bytes | None] | None = None
 
     def recall(self) -> tuple[int, bytes | None] | None:
-        """The latest version and the metadata version, if they are known."""
-        known = self._known
-        return known if known[0] == self._lock.announced() else None
+        """A version not before that of any commit that has returned, and the metadata version then, if it is known."""
+        announced = self._lock.announced()  # before the other: a change before this version has been announced, too
+        if self._known is None:
+            return None
+        version, metadata = self._known
+        if self._lock.changed() > version or not _is_plausible(announced, version):
+            return None
+        return max(version, announced), metadata
 
-    def learn(self, announced: int, version: int, metadata: bytes | None) -> None:
-        """Take over what SQLite says, if it is what had been announced before it was asked."""
-        if version == announced:
-            self._known = version, metadata
+    def learn(self, version: int, metadata: bytes | None) -> None:
+        """Take over what SQLite says."""
+        self._known = version, metadata
 
-    def committed(self, before: int, version: int, *, changes_metadata: bool) -> None:
-        """Go on from one version to the next."""
-        if self._known[0] == before and not changes_metadata:
-            self._known = version, self._known[1]
+    def next(self, last: int) -> int:
+        """The version of the commit after the last one; the lock is held. About the time in microseconds."""
+        version, announced = max(last + 1, machine.time_ns() // 1000), self._lock.announced()
+        return max(version, announced + 1) if _is_plausible(announced, last) else version
+
+
+def _is_plausible(announced: int, known: int) -> bool:
+    """Whether a version can have been announced, and is not what somebody else has written into the file."""
+    return announced <= max(known, machine.time_ns() // 1000) + _PLAUSIBLE

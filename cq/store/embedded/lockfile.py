@@ -23,8 +23,10 @@ from cq.errors import NotAStore
 
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
-_VERSION = slice(8, 16)  # where the version is; the first byte is the one that is watched
-_LENGTH = 16
+# The first byte is the one that is watched.
+_VERSION = slice(8, 16)  # of the latest commit
+_CHANGED = slice(16, 24)  # of the latest one that changes the metadata version
+_LENGTH = 24
 
 
 class LockFile:
@@ -60,10 +62,13 @@ class LockFile:
         """Let the next one have it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def announce(self, version: int) -> None:
+    def announce(self, version: int, *, changes_metadata: bool) -> None:
         """Write the version of a commit that is about to be made; the lock is held. Raises `sqlite3.Error`."""
+        data = version.to_bytes(8, "little")
         try:
-            os.pwrite(self._descriptor, version.to_bytes(8, "little"), _VERSION.start)
+            if changes_metadata:
+                os.pwrite(self._descriptor, data, _CHANGED.start)
+            os.pwrite(self._descriptor, data, _VERSION.start)
         except OSError as error:  # others would believe that there was no commit: there must be none
             failure = sqlite3.OperationalError(f"its lock file cannot be written ({error.strerror})")
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -72,8 +77,15 @@ class LockFile:
 
     def announced(self) -> int:
         """The version written last; 0 if there is none."""
+        return self._number(_VERSION)
+
+    def changed(self) -> int:
+        """The version written last of those that change the metadata version; 0 if there is none."""
+        return self._number(_CHANGED)
+
+    def _number(self, where: slice) -> int:
         try:
-            return int.from_bytes(self._content[_VERSION], "little")
+            return int.from_bytes(self._content[where], "little")
         except ValueError:  # closed
             return 0
 

@@ -187,7 +187,6 @@ class Pool:
         known = self._latest.recall()
         if known is not None:
             return Glance(*known, started)
-        announced = self._latest.announced()
         connection = self._take()
         try:
             version, metadata = connection.execute(_GLANCE, (METADATA_VERSION,)).fetchall()[0]
@@ -197,7 +196,7 @@ class Pool:
         self._keep_idle(connection)
         if metadata is not None and not isinstance(metadata, bytes):
             raise damaged(self.path)
-        self._latest.learn(announced, version, metadata)
+        self._latest.learn(version, metadata)
         return Glance(version, metadata, started)
 
     def give_back(self, snapshot: Snapshot, connection: sqlite3.Connection) -> None:

@@ -1,9 +1,11 @@
 """Keeping SQLite's write-ahead log short.
 
-Commits append to the log; a checkpoint copies it into the file, and when no reader needs the log any more it starts
-anew. Where readers overlap without end, that moment never comes by itself. Then commits wait for the readers of the
-old log: first for a moment, and if that is in vain, longer the next time. When the log has become so long that this
-must end, every process lets go of snapshots that are more than a second old, and their transactions get 1007.
+Commits append to the log; a checkpoint copies it into the file, and when all of it is copied and no reader needs it any
+more it starts anew, in the same room on the disk. While one process makes a checkpoint, others append: what these
+have written is copied while they wait, which is little. Where readers overlap without end, the moment never comes by
+itself. Then commits wait for the readers of the old log: first for a moment, and if that is in vain, longer the next
+time. When the log has become so long that this must end, every process lets go of snapshots that are more than a second
+old, and their transactions get 1007.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class WalKeeper:
         if self._pages < CHECKPOINT_PAGES:
             return
         self._pages = 0
-        length = self._checkpoint("PASSIVE")
+        self._checkpoint("PASSIVE")
+        with self._lock.held():
+            length = self._checkpoint("PASSIVE")
         if length < LIMIT_PAGES:
             self._limit, self._wait_ms = LIMIT_PAGES, _FIRST_WAIT_MS
         elif length >= self._limit:

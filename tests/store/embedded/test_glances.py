@@ -119,7 +119,7 @@ def test_what_is_known_is_overtaken_by_commits_of_others(path: Path) -> None:
             tr.commit().wait()  # the version is not before that of the write of a
 
 
-def test_a_glance_asks_sqlite_only_when_others_have_committed(
+def test_a_glance_asks_sqlite_only_when_the_metadata_version_has_changed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
@@ -140,25 +140,62 @@ def test_a_glance_asks_sqlite_only_when_others_have_committed(
 
         other[b"a"] = b"1"
         assert [glance(), glance()] == [1, 0]
-        tr = one.create_transaction()
-        tr[b"a"] = b"2"
-        tr.commit().wait()
-        assert glance() == 0  # its own commit
-        change(one)
-        assert [glance(), glance()] == [1, 0]
-        other[b"a"] = b"3"
-        assert [glance(), glance()] == [1, 0]
+        for db in (one, other):
+            db.transact(lambda tr: tr.set(b"a", b"2"))
+            assert glance() == 0
+            change(db)
+            assert [glance(), glance()] == [1, 0]
 
 
-def test_a_version_that_was_announced_and_not_committed_is_not_believed(path: Path) -> None:
-    """As when a process has died in between."""
+def announced_by_the_dead(db: Database, *, changes_metadata: bool = False) -> int:
+    """Announce a version as a process does that dies before it commits."""
+    version = db._lock.announced() + 1_000_000
+    db._lock.announce(version, changes_metadata=changes_metadata)
+    return version
+
+
+def test_a_version_that_was_announced_and_not_committed_is_nobody_elses(path: Path) -> None:
     with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
         one[b"a"] = b"1"
         one.create_transaction().get(METADATA_VERSION).wait()
-        other._lock.announce(1 << 60)
+        version = announced_by_the_dead(other)
         tr = one.create_transaction()
         tr.get(METADATA_VERSION).wait()
-        assert tr.get_read_version().wait() < 1 << 60
+        change(other)
+        tr[b"b"] = b"1"
+        assert code_of(tr.commit().wait) == 1020, "the change is later than what was announced"
+        assert one.create_transaction().get_read_version().wait() > version
+
+        tr = one.create_transaction()
+        tr.get(METADATA_VERSION).wait()
+        version = announced_by_the_dead(other)
+        assert tr.get_read_version().wait() < version
         assert tr.get(b"a").value == b"1"
         other[b"a"] = b"2"
         assert one[b"a"] == b"2"
+
+
+def test_a_change_that_was_announced_and_not_committed_is_not_believed(path: Path) -> None:
+    with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
+        change(one)
+        before = one.create_transaction().get(METADATA_VERSION).value
+        announced_by_the_dead(other, changes_metadata=True)
+        for db in (one, other):
+            tr = db.create_transaction()
+            assert tr.get(METADATA_VERSION).value == before
+            tr[b"a"] = b"1"
+            tr.commit().wait()
+        change(other)
+        assert one.create_transaction().get(METADATA_VERSION).value != before
+
+
+def test_what_nobody_can_have_announced_is_passed_over(path: Path) -> None:
+    with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
+        one.create_transaction().get(METADATA_VERSION).wait()
+        other._lock.announce(1 << 60, changes_metadata=False)
+        tr = one.create_transaction()
+        tr.get(METADATA_VERSION).wait()
+        change(other)
+        tr[b"a"] = b"1"
+        assert code_of(tr.commit().wait) == 1020
+        assert one.create_transaction().get_read_version().wait() < 1 << 60
