@@ -14,7 +14,7 @@ from typing import Final
 from cq import keys
 from cq.batch import Batch, Limits
 from cq.config import QueueConfig
-from cq.keys import QueueKeys, place
+from cq.keys import QueueKeys, place, places
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction
 
 _KEY_COPIES: Final = 3  # of a key in a transaction: it is written, and both ends of a conflict range
@@ -78,15 +78,15 @@ def _in_turn(batch: Batch, last_staged: bytes | None) -> list[bytes]:
     """The keys with work in hash order, beginning behind the cursor, as far as all of them are known."""
     candidates = dict.fromkeys(batch.updates)
     candidates.update((encoded, None) for encoded, staged in batch.staged.items() if staged is not None)
-    places = {place(encoded): encoded for encoded in candidates}
+    at = dict(zip(places(list(candidates)), candidates, strict=True))
     cursor = batch.state.cursor
-    order = sorted(places)
+    order = sorted(at)
     behind = bisect_right(order, cursor)
     order = order[behind:] + order[:behind]
     if last_staged is not None:  # there may be more staged behind it, whose turn comes first
         last = last_staged <= cursor, last_staged
         order = [where for where in order if (where <= cursor, where) <= last] or order[:1]
-    return [places[where] for where in order]
+    return [at[where] for where in order]
 
 
 def _read_staged(

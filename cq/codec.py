@@ -147,9 +147,15 @@ class KeyType:
         if self.is_tuple:
             keys = [tuple(key) if type(key) is list else key for key in keys]
         # Of another type, or spelt otherwise, one would be a second entry of one key.
-        if not known and not (self._are_all(keys) and list(map(cbor2.dumps, keys)) == list(encoded)):
+        if not known and not (self._are_all(keys) and self._encode_joined(keys) == b"".join(encoded)):
             raise CorruptData(f"stored bytes are no keys of type {self}")
         return keys
+
+    def _encode_joined(self, keys: list[Any]) -> bytes:
+        """All keys, one behind the other; what is so encoded can be taken apart in one way only."""
+        if self.is_tuple:
+            return b"".join(map(cbor2.dumps, keys))
+        return cbor2.dumps(keys)[len(_array_of(len(keys))) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +199,23 @@ class ValueType:
             raise InvalidData(f"expected a value of type {self}, got: {shown(value)}")
 
 
+# How long an int, or a short string of bytes or text, is in CBOR by its first byte; longer strings say so in the next.
+_LENGTHS: Final = {
+    **{
+        bytes((sign | first,)): 1 + (1 << first - 24 if first >= 24 else 0)
+        for sign in (0x00, 0x20)
+        for first in range(28)
+    },
+    **{bytes((kind | length,)): 1 + length for kind in (0x40, 0x60) for length in range(24)},
+}
+_LONGER: Final = (b"\x58", b"\x78")
+
+
+def _array_of(length: int) -> bytes:
+    """How an array of so many begins in CBOR."""
+    return cbor2.dumps([None] * length)[:-length] if length else b"\x80"
+
+
 def encode(value: object) -> bytes:
     """The value in CBOR; raises `InvalidData` when CBOR cannot carry it."""
     try:
@@ -227,12 +250,25 @@ def decode(data: bytes) -> Any:
         raise CorruptData(f"stored bytes are not CBOR: {data[:40]!r} ({error})") from error
 
 
-def decode_all(many: Iterable[bytes]) -> list[Any]:
+def decode_all(many: Sequence[bytes]) -> list[Any]:
     """What `decode` makes of each of these; raises `CorruptData` if any is not CBOR."""
     try:
+        if _are_simple(many):  # then they can be decoded as one
+            return list(cbor2.loads(_array_of(len(many)) + b"".join(many)))
         return list(map(_loads, many))
     except Exception as error:
         raise CorruptData(f"stored bytes are not CBOR ({error})") from error
+
+
+def _are_simple(many: Sequence[bytes]) -> bool:
+    """Whether each is one int of up to 64 bits, or a string of up to 255 bytes, and nothing besides."""
+    lengths = list(map(_LENGTHS.get, [data[:1] for data in many]))
+    if None in lengths:
+        lengths = [
+            2 + data[1] if length is None and data[:1] in _LONGER and len(data) > 1 else length
+            for data, length in zip(many, lengths, strict=True)
+        ]
+    return lengths == list(map(len, many))
 
 
 def decode_list(data: bytes, types: Sequence[type | UnionType], what: str) -> list[Any]:
@@ -264,6 +300,13 @@ def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
     if type(value) not in _SURE:
         _check_decodes(value)
     return data
+
+
+def encode_values(values: Sequence[Any], limit: int = MAX_VALUE_BYTES) -> list[bytes]:
+    """What `encode_value` makes of each of these, and its errors."""
+    if set(map(type, values)) == {int} and is_int64(min(values)) and is_int64(max(values)):
+        return list(map(cbor2.dumps, values))
+    return [encode_value(value, limit) for value in values]
 
 
 def kept(value: Any) -> Any:

@@ -145,6 +145,37 @@ def resolve(combiner: str | Combiner) -> Combiner:
     return BUILT_IN[combiner]
 
 
+def combine_many(combiner: Combiner, keys: Sequence[Any], lists: Sequence[Sequence[Any]]) -> list[Any]:
+    """What the combiner makes of each key's values; raises what it raises, and `InvalidData` if it returns None."""
+    at_once = _AT_ONCE.get(combiner.combine)
+    found = at_once(lists) if at_once else None
+    if found is None:
+        found = [combiner.combine(key, values) for key, values in zip(keys, lists, strict=True)]
+        if any(value is None for value in found):
+            key = next(key for key, value in zip(keys, found, strict=True) if value is None)
+            raise InvalidData(f"the combiner {combiner.name!r} returned None for the key {key!r}")
+    return found
+
+
+def _sums(lists: Sequence[Sequence[Any]]) -> list[Any] | None:
+    """All sums; None when there are decimals among them, which are to be exact."""
+    try:
+        sums = list(map(sum, lists))
+    except ArithmeticError:  # of the context that happens to be there
+        return None
+    return None if Decimal in set(map(type, sums)) else sums
+
+
+_AT_ONCE: Final[dict[Callable[[Any, Any], Any], Callable[[Sequence[Sequence[Any]]], list[Any] | None]]] = {
+    _sum: _sums,
+    _minimum: lambda lists: list(map(min, lists)),
+    _maximum: lambda lists: list(map(max, lists)),
+    _last: lambda lists: [values[-1] for values in lists],
+    _first: lambda lists: [values[0] for values in lists],
+}
+"""What does the same as a combination for many lists, without a call in Python for each."""
+
+
 def changes(current: Mapping[Any, int], new: Mapping[Any, int]) -> dict[Any, int]:
     """The updates of a queue of sums that turn one dict of counts into another.
 

@@ -20,18 +20,19 @@ mean large writes once observers have had their say. `cq.batch` has steps 1 to 3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from cq import codec
 from cq.app import QueueCode
 from cq.batch import Batch, Limits, clear_rows, read_batch
 from cq.changes import Change
 from cq.choosing import choose
+from cq.columns import fold, new_values, pending
 from cq.decoding import Keys
-from cq.errors import CqError, InvalidData
-from cq.keys import QueueKeys, place, version_of
+from cq.errors import CqError
+from cq.keys import QueueKeys, place, places, version_of
 from cq.ledger import count_dropped
 from cq.purging import is_to_be_purged, purge_some
 from cq.reading import read_by_place
@@ -99,7 +100,6 @@ class Pass:
         self.refused = refused
         self.before_code = before_code
         self.keys = QueueKeys(self.config.name)
-        self.types = self.config.value.types
         self.result = PassResult()
         # What a caller looks at when the pass has failed:
         self.batch: Batch | None = None
@@ -190,77 +190,76 @@ class Pass:
         """Write the new value of each key to report, and note the changes."""
         self.changes: list[tuple[bytes, Change]] = []
         self.done: set[bytes] = set()
-        for encoded in self.report:
-            try:
-                self._write_value(batch, encoded, current[encoded])
-            except Exception as error:  # noqa: BLE001 - one bad key holds nobody up
-                self._note_failure(encoded, error)
+        self._for_all(self.report, partial(self._write_some, batch, current))
         self.result.reported = len(self.done)
 
-    def _write_value(self, batch: Batch, encoded: bytes, before: bytes | None) -> None:
-        key = self.decoded[encoded]
-        values = self._pending(batch, encoded)
-        old = None
-        if before is not None:
-            old = codec.decode(before)
-            values = [old, *values]
-        new = self._combined(key, values)
-        data = None
-        if not self.code.combiner.is_empty(new):
-            if type(new) not in self.types:
-                self.config.value.check(new)
-            data = codec.encode_value(new)
-        is_same = before == data or bool(before and data and codec.is_same(old, new))
-        # From here on nothing may raise what is the key's: it would be set aside and combined.
-        self.done.add(encoded)
-        self.result.values[encoded] = data
-        where = place(encoded)
-        if batch.staged.get(encoded) is not None:
-            self.tr.clear(self.keys.staged_at(where))
-            self.result.staged[encoded] = None
-        if is_same:
-            return
-        if data is None:
-            self.tr.clear(self.keys.value_at(where))
-        else:
-            self.tr.set(self.keys.value_at(where), data)
+    def _for_all(self, encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> None:
+        """Do something for all keys at once; if that fails, one by one, as one bad key holds nobody up."""
+        try:
+            act(encoded_keys)
+        except Exception as error:
+            if error_code(error) is not None:
+                raise  # the store's, not a key's
+            for encoded in encoded_keys:
+                self._for_one(encoded, act)
+
+    def _for_one(self, encoded: bytes, act: Callable[[list[bytes]], None]) -> None:
+        try:
+            act([encoded])
+        except Exception as error:
+            if error_code(error) is not None:
+                raise
+            self.result.aside[encoded] = describe(error)
+
+    def _write_some(self, batch: Batch, current: dict[bytes, bytes | None], report: list[bytes]) -> None:
+        keys = self.decoded.all(report)
+        waiting = pending(batch.updates, batch.staged, report)
+        before = [current[encoded] for encoded in report]
+        values = new_values(self.code.combiner, self.config.value, keys, before, waiting)
+        is_same = values.is_same()
+        # From here on nothing may raise what is a key's: it would be set aside and combined.
+        self.done.update(report)
+        self.result.values.update(zip(report, values.data, strict=True))
+        self._clear_staged(batch, report)
+        where = places(report)
+        for at, data, same in zip(where, values.data, is_same, strict=True):
+            if same:
+                continue
+            if data is None:
+                self.tr.clear(self.keys.value_at(at))
+            else:
+                self.tr.set(self.keys.value_at(at), data)
         if self.code.observers:
-            change = Change(key, old, None if data is None else new, batch.is_complete)
-            self.changes.append((where, change))
+            complete = batch.is_complete
+            columns = zip(where, keys, values.old, values.new, is_same, strict=True)
+            self.changes += [
+                (at, Change(key, old, new, complete)) for at, key, old, new, same in columns if not same
+            ]
 
-    def _pending(self, batch: Batch, encoded: bytes) -> list[Any]:
-        """What is staged for a key, and its updates taken, in commit order."""
-        updates = batch.updates.get(encoded, [])
-        staged = batch.staged.get(encoded)
-        return updates if staged is None else [codec.decode(staged), *updates]
-
-    def _combined(self, key: Any, values: list[Any]) -> Any:
-        value = self.code.combiner.combine(key, values)
-        if value is None:
-            raise InvalidData(f"the combiner {self.code.combiner.name!r} returned None for the key {key!r}")
-        return value
+    def _clear_staged(self, batch: Batch, encoded_keys: Iterable[bytes]) -> None:
+        if not batch.staged:
+            return
+        for encoded in encoded_keys:
+            if batch.staged.get(encoded) is not None:
+                self.tr.clear(self.keys.staged(encoded))
+                self.result.staged[encoded] = None
 
     def _fold(self, batch: Batch) -> None:
         """Stage the updates taken of all keys that are not reported."""
-        for encoded in batch.updates:
-            if encoded in self.done or encoded in self.result.aside or encoded in self.condemned:
-                continue
-            try:
-                value = self._combined(self.decoded[encoded], self._pending(batch, encoded))
-                data = codec.encode_value(value, codec.MAX_UPDATE_BYTES)
-            except Exception as error:  # noqa: BLE001 - one bad key holds nobody up
-                self._note_failure(encoded, error)
-                continue
-            self.tr.set(self.keys.staged(encoded), data)
-            self.result.staged[encoded] = data
-            self.result.folded += 1
+        seen = self.done | self.result.aside.keys() | self.condemned.keys()
+        self._for_all(
+            [encoded for encoded in batch.updates if encoded not in seen], partial(self._fold_some, batch)
+        )
+
+    def _fold_some(self, batch: Batch, encoded_keys: list[bytes]) -> None:
+        waiting = pending(batch.updates, batch.staged, encoded_keys)
+        folded = fold(self.code.combiner, self.decoded.all(encoded_keys), waiting)
+        for where, data in zip(places(encoded_keys), folded, strict=True):
+            self.tr.set(self.keys.staged_at(where), data)
+        self.result.staged.update(zip(encoded_keys, folded, strict=True))
+        self.result.folded += len(folded)
 
     # Setting aside
-
-    def _note_failure(self, encoded: bytes, error: Exception) -> None:
-        if error_code(error) is not None:
-            raise error  # the store's, not the key's
-        self.result.aside[encoded] = describe(error)
 
     def _refuse_many_failures(self, batch: Batch) -> None:
         failed, touched = len(self.result.aside), len(self.done) + self.result.folded
@@ -274,13 +273,11 @@ class Pass:
                 self.result.aside[encoded] = error
         for encoded, error in self.result.aside.items():
             try:
-                pending = self._pending(batch, encoded)
+                (waiting,) = pending(batch.updates, batch.staged, [encoded])
             except CqError:  # what is staged cannot be read: keep its bytes
-                pending = [batch.staged.get(encoded), *batch.updates.get(encoded, [])]
-            set_aside(self.tr, self.keys, encoded, error, pending)
-            if batch.staged.get(encoded) is not None:
-                self.tr.clear(self.keys.staged(encoded))
-                self.result.staged[encoded] = None
+                waiting = [batch.staged.get(encoded), *batch.updates.get(encoded, [])]
+            set_aside(self.tr, self.keys, encoded, error, waiting)
+        self._clear_staged(batch, self.result.aside)
         self._set_broken_aside(batch)
 
     def _set_broken_aside(self, batch: Batch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +34,9 @@ class Keys:
         with suppress(CorruptData):  # which key it is is found when that one is asked for
             self._decoded.update(zip(new, kind.decode_all(new), strict=True))
 
-    def __getitem__(self, encoded: bytes) -> Any:
-        """The key of these bytes; raises `CorruptData` when they hold none."""
-        return self._decoded[encoded] if encoded in self._decoded else self._kind.decode(encoded)
+    def all(self, encoded_keys: Sequence[bytes]) -> list[Any]:
+        """The key of each of these; raises `CorruptData` when one holds none."""
+        try:
+            return [self._decoded[encoded] for encoded in encoded_keys]
+        except KeyError:
+            return self._kind.decode_all(encoded_keys)

@@ -40,6 +40,8 @@ A bucket is a range of hashes: its values lie side by side, and do not move when
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -74,6 +76,11 @@ INCOMPLETE_VERSIONSTAMP: Final = _INCOMPLETE + _OFFSET.pack(0)
 def place(encoded_key: bytes) -> bytes:
     """Where a key stands in hash order: how current and staged values are sorted."""
     return _HASH.pack(key_hash(encoded_key)) + encoded_key
+
+
+def places(encoded_keys: Sequence[bytes]) -> list[bytes]:
+    """The `place` of each of these."""
+    return list(map(add, map(_HASH.pack, map(key_hash, encoded_keys)), encoded_keys))
 
 
 def after(key: bytes) -> bytes:

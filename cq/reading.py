@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from cq import codec
 from cq.config import QueueConfig
-from cq.keys import QueueKeys, after, place
+from cq.keys import QueueKeys, after, place, places
 from cq.store.api import WANT_ALL, Transaction, TransactionRead, Value
 
 _FIRST_WINDOW: Final = 128
 _LAST_WINDOW: Final = 1024
 _MANY: Final = 256  # keys for which reading a range is tried
-_DENSE: Final = 4  # rows for each key wanted, up to which a range is cheaper than single reads
+_DENSE: Final = 8  # rows for each key wanted, up to which a range is cheaper than single reads
 
 
 def read_by_place(
@@ -31,35 +31,37 @@ def read_by_place(
     fraction of a read of its own.
     """
     found = {key: known[key] for key in keys if key in known} if known else {}
-    missing = [key for key in keys if key not in found]
-    if len(missing) >= _MANY:
-        found.update(_read_dense(snapshot, at, {place(key): key for key in missing}, limit_bytes))
-        missing = [key for key in missing if key not in found]
-    found.update(read_bounded(lambda key: snapshot.get(at(place(key))), missing, limit_bytes))
+    missing = [key for key in keys if key not in found] if found else keys
+    stored = {at(where): key for where, key in zip(places(missing), missing, strict=True)}
+    if len(stored) >= _MANY:
+        found.update(_read_dense(snapshot, stored, limit_bytes))
+        stored = {at: key for at, key in stored.items() if key not in found}
+    values = read_bounded(snapshot.get, list(stored), limit_bytes)
+    found.update((stored[at], value) for at, value in values.items())
     return found
 
 
 def _read_dense(
-    snapshot: TransactionRead, at: Callable[[bytes], bytes], keys: Mapping[bytes, bytes], limit_bytes: int
+    snapshot: TransactionRead, keys: Mapping[bytes, bytes], limit_bytes: int
 ) -> dict[bytes, bytes | None]:
-    """What is stored for the first of these keys, given by their places, as long as they lie close together."""
+    """What is stored for the first of these keys, given by where they are, as long as they lie close together."""
     found: dict[bytes, bytes | None] = {}
-    places = sorted(keys)
+    order = sorted(keys)
     begin = size = 0
     rows = _MANY
-    last = after(at(places[-1]))
-    while begin < len(places):
-        first = at(places[begin])
+    last = after(order[-1])
+    while begin < len(order):
         stored: dict[bytes, bytes] = {}
-        for row in snapshot.get_range(first, last, limit=rows, streaming_mode=WANT_ALL):
+        for row in snapshot.get_range(order[begin], last, limit=rows, streaming_mode=WANT_ALL):
             stored[row.key] = row.value
             size += len(row.value)
             if size > limit_bytes:
                 return found
-        end = len(places)
+        end = len(order)
         if len(stored) == rows:
-            end = bisect_right(places, next(reversed(stored)), begin, key=at)
-        found.update((keys[where], stored.get(at(where))) for where in places[begin:end])
+            end = bisect_right(order, next(reversed(stored)), begin)
+        part = order[begin:end]
+        found.update(zip([keys[where] for where in part], map(stored.get, part), strict=True))
         if len(stored) > _DENSE * (end - begin):
             return found
         begin, rows = end, min(2 * rows, _LAST_WINDOW * _DENSE)

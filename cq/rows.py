@@ -6,7 +6,7 @@ A row holds the updates that one transaction has for one bucket (or a part of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -89,7 +89,10 @@ def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> list[Row] | None:
         return None
     if set(map(type, contents)) != {list} or not all(len(content) % 2 for content in contents):
         return None
-    encoded = list(chain.from_iterable([content[1::2] for content in contents]))
+    try:
+        encoded = set(chain.from_iterable([content[1::2] for content in contents]))
+    except TypeError:  # keys are hashable, whatever else there may be
+        return None
     if not (_are_encoded(encoded) and _are_operations([content[0] for content in contents])):
         return None
     return [
@@ -98,7 +101,7 @@ def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> list[Row] | None:
     ]
 
 
-def _are_encoded(keys: list[Any]) -> bool:
+def _are_encoded(keys: Collection[Any]) -> bool:
     if not keys:
         return True
     # The least of all is the empty one.

@@ -22,6 +22,7 @@ from cq.observers.totals import Totals
 from cq.results import ManyFailed, PassResult
 from cq.state import Memory
 from cq.store.api import Database, Transaction, error_code
+from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 
 log = logging.getLogger("cq.worker")
@@ -31,6 +32,14 @@ GATHER_SECONDS: Final = 0.1
 """How long updates of a bucket come together at most, in a worker that has much to do: a pass costs a commit."""
 BLOCKED_SECONDS: Final = 0.1
 """How soon a bucket is tried again of which the shape before has yet to be drained."""
+
+
+LOCAL_PASSES: Final = 1
+"""How many passes over a queue a worker has in flight in a store on its machine, if only cq's own code is called.
+
+There is no latency to hide, and passes in several threads take the interpreter and the processor's caches from each
+other: a third of the time. Code of an application may wait for something, and must not hold up the other buckets.
+"""
 
 
 class Paused(CqError):
@@ -48,6 +57,8 @@ class CombineTask(Task):
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
         self.siblings = self.notification[:-4]
         self.sign = QueueKeys(config.name).state(config.generation, bucket.bucket)
+        if isinstance(bucket.db, Embedded) and not bucket.code.is_foreign:
+            self.width = LOCAL_PASSES
         self._failures = failures
         self._totals = totals
         self._is_left = False

@@ -18,19 +18,45 @@ _NEW_SECONDS = 0.01  # what a step of a queue is taken to cost before any was se
 
 
 @dataclass(slots=True)
-class _Lane(Generic[T]):
-    """The tasks of one queue that wait, and what its steps have cost."""
+class _Kind(Generic[T]):
+    """Tasks of a queue of which the same number may run at once."""
 
-    weight: float = 1.0
     waiting: list[tuple[float, int, T]] = field(default_factory=list)
     running: int = 0
+
+
+@dataclass(slots=True)
+class _Lane(Generic[T]):
+    """The tasks of one queue, by how many of their kind may run at once, and what its steps have cost."""
+
+    weight: float = 1.0
+    kinds: dict[int | None, _Kind[T]] = field(default_factory=dict)
     spent: float = 0.0
     typical: float = _NEW_SECONDS
+
+    @property
+    def running(self) -> int:
+        return sum(kind.running for kind in self.kinds.values())
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(kind.waiting or kind.running for kind in self.kinds.values())
 
     @property
     def claim(self) -> float:
         """Time given so far, with what runs now; the least comes next."""
         return self.spent + self.running * self.typical / self.weight
+
+    def next(self, most: int) -> _Kind[T] | None:
+        """The kind whose turn it is, when no more than `most` tasks may run at once."""
+        if self.running >= most:
+            return None
+        ready = [
+            kind
+            for width, kind in self.kinds.items()
+            if kind.waiting and (width is None or kind.running < width)
+        ]
+        return min(ready, key=lambda kind: kind.waiting[0][:2], default=None)
 
 
 class Fair(Generic[T]):
@@ -41,36 +67,39 @@ class Fair(Generic[T]):
         self._numbers = count()
         self._clock = 0.0
 
-    def put(self, task: T, lane: str, weight: float, since: float) -> None:
-        """Have a task of a queue wait, as one that has waited since then; queues share time by weight."""
+    def put(self, task: T, lane: str, weight: float, since: float, width: int | None = None) -> None:
+        """Have a task of a queue wait, as one that has waited since then; queues share time by weight.
+
+        Of the queue's tasks of the same width, no more than that run at once.
+        """
         there = self._lanes.setdefault(lane, _Lane())
-        if not there.waiting and not there.running:
+        if there.is_idle:
             there.spent = max(there.spent, self._clock)
         there.weight = weight
-        heappush(there.waiting, (since, next(self._numbers), task))
+        heappush(there.kinds.setdefault(width, _Kind()).waiting, (since, next(self._numbers), task))
 
     def take(self, most: int) -> tuple[str, T] | None:
         """The next task and its lane, None when nothing waits; `done` says that it has run.
 
         No more than `most` tasks of one queue run at once: what another queue has to do must not wait for one of them.
         """
-        name = min(
-            (name for name, lane in self._lanes.items() if lane.waiting and lane.running < most),
-            key=lambda name: self._lanes[name].claim,
-            default=None,
+        ready = ((name, lane.next(most)) for name, lane in self._lanes.items())
+        name, kind = min(
+            ((name, kind) for name, kind in ready if kind is not None),
+            key=lambda found: self._lanes[found[0]].claim,
+            default=("", None),
         )
-        if name is None:
+        if kind is None:
             return None
-        lane = self._lanes[name]
-        self._clock = max(self._clock, lane.spent)
-        lane.running += 1
-        return name, heappop(lane.waiting)[2]
+        self._clock = max(self._clock, self._lanes[name].spent)
+        kind.running += 1
+        return name, heappop(kind.waiting)[2]
 
-    def done(self, lane: str, seconds: float) -> None:
-        """A task of the lane has run for so long."""
+    def done(self, lane: str, seconds: float, width: int | None = None) -> None:
+        """A task of the lane, of that width, has run for so long."""
         there = self._lanes[lane]
-        there.running -= 1
+        there.kinds[width].running -= 1
         there.spent += seconds / there.weight
         there.typical = 0.8 * there.typical + 0.2 * seconds
-        if not there.waiting and not there.running and there.spent <= self._clock:
+        if there.is_idle and there.spent <= self._clock:
             del self._lanes[lane]  # it would begin where the others are

@@ -19,6 +19,7 @@ class Task(ABC):
         delay: for a task that goes by time: after how many seconds it first runs.
         gather: for how many seconds work may come together between two steps, while the worker has much to do.
         age: for how many seconds the oldest work that the latest step has left had waited, about.
+        width: how many of the queue's tasks of this kind the worker runs at once; None for as many as it can.
         problem: the latest error while it fails, else empty.
     """
 
@@ -28,6 +29,7 @@ class Task(ABC):
     delay: float = 0.0
     gather: float = 0.0
     age: float = 0.0
+    width: int | None = None
     problem: str = ""
 
     @abstractmethod

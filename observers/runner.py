@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from cq import machine
 from cq.observers.fair import Fair
@@ -16,8 +16,16 @@ DONE: Final = -1.0
 """Returned by `work`: not again, until the task is submitted anew."""
 
 
-def _one_lane(task: object) -> tuple[str, float]:
-    return "", 1.0
+class Lane(NamedTuple):
+    """Where a task waits: its queue, the queue's weight, and how many such tasks of it may run at once, see `Fair`."""
+
+    queue: str
+    weight: float
+    width: int | None = None
+
+
+def _one_lane(task: object) -> Lane:
+    return Lane("", 1.0)
 
 
 class Runner(Generic[T]):
@@ -30,7 +38,7 @@ class Runner(Generic[T]):
         after: called with a task that is done or was discarded while it ran, when it may already be submitted again;
             must not raise.
         threads: how many tasks run at once.
-        lane: the queue of a task and its weight, see `Fair`.
+        lane: where a task waits.
         age: for how many seconds what is left of a task has waited, asked when it waits for its turn.
 
     Attributes:
@@ -44,7 +52,7 @@ class Runner(Generic[T]):
         after: Callable[[T], None],
         threads: int,
         *,
-        lane: Callable[[T], tuple[str, float]] = _one_lane,
+        lane: Callable[[T], Lane] = _one_lane,
         age: Callable[[T], float] = lambda task: 0.0,
     ) -> None:
         self._work, self._failed, self._after = work, failed, after
@@ -121,12 +129,12 @@ class Runner(Generic[T]):
 
     def _queue(self, ticket: int, task: T) -> None:
         now = machine.monotonic()
-        lane, weight = self._lane(task)
+        lane = self._lane(task)
         self._waiting[task] = now
-        self._ready.put((ticket, task), lane, weight, now - self._age(task))
+        self._ready.put((ticket, task), lane.queue, lane.weight, now - self._age(task), lane.width)
 
-    def _next(self) -> tuple[str, T] | None:
-        """The next task and its lane, once there is one; None when the runner is closed."""
+    def _next(self) -> T | None:
+        """The next task, once there is one; None when the runner is closed."""
         while not self._closed:
             now = machine.monotonic()
             while self._later and self._later[0][0] <= now:
@@ -137,26 +145,30 @@ class Runner(Generic[T]):
             if taken is None:
                 self._changed.wait(max(0.0, self._later[0][0] - now) if self._later else None)
                 continue
-            lane, (ticket, task) = taken
+            _, (ticket, task) = taken
             if self._tickets.get(task) != ticket or task in self._running:
-                self._ready.done(lane, 0.0)
+                self._give_back(task, 0.0)
                 continue
             del self._waiting[task]
             self._running[task] = now
-            return lane, task
+            return task
         return None
+
+    def _give_back(self, task: T, seconds: float) -> None:
+        lane = self._lane(task)
+        self._ready.done(lane.queue, seconds, lane.width)
 
     # In the threads
 
     def _loop(self) -> None:
         while True:
             with self._changed:
-                found = self._next()
-            if found is None:
+                task = self._next()
+            if task is None:
                 return
-            self._step(*found)
+            self._step(task)
 
-    def _step(self, lane: str, task: T) -> None:
+    def _step(self, task: T) -> None:
         try:
             seconds = self._work(task)
         except BaseException as error:  # noqa: BLE001 - nothing that a task does may end its thread unnoticed
@@ -164,7 +176,7 @@ class Runner(Generic[T]):
         with self._changed:
             self.steps += 1
             self._latest = machine.monotonic()
-            self._ready.done(lane, self._latest - self._running.pop(task))
+            self._give_back(task, self._latest - self._running.pop(task))
             is_over = task not in self._tickets or seconds < 0.0
             if is_over:
                 self._tickets.pop(task, None)

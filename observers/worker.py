@@ -26,7 +26,7 @@ from cq.observers.gathering import Gathering
 from cq.observers.handing import Given, Overdue
 from cq.observers.jobs import Job
 from cq.observers.membership import BEAT_SECONDS, MEASURE, ROLES, Membership, Report
-from cq.observers.runner import DONE, Runner
+from cq.observers.runner import DONE, Lane, Runner
 from cq.observers.telemetry import emit
 from cq.observers.telling import Telling
 from cq.observers.totals import Totals
@@ -124,7 +124,7 @@ class Worker:
             self._failed,
             self._after,
             concurrency,
-            lane=lambda job: (job.share.queue, job.weight),
+            lane=lambda job: Lane(job.share.queue, job.weight, job.task.width),
             age=lambda job: job.task.age,
         )
 

@@ -47,6 +47,49 @@ def test_a_key_of_another_type_is_refused(spec: object, key: object) -> None:
         KeyType.parse(spec).encoder()(key)
 
 
+SIMPLE = st.one_of(st.integers(), st.text(max_size=300), st.binary(max_size=300))
+
+
+@given(st.lists(SIMPLE, max_size=30), st.lists(st.binary(max_size=3), max_size=2), st.randoms())
+def test_many_are_decoded_as_each_is(values: list[Any], odd: list[bytes], rng: Any) -> None:
+    many = [*map(codec.encode, values), *odd]
+    rng.shuffle(many)
+    try:
+        expected = [codec.decode(data) for data in many]
+    except CorruptData:
+        with pytest.raises(CorruptData):
+            codec.decode_all(many)
+    else:
+        assert repr(codec.decode_all(many)) == repr(expected)
+
+
+@pytest.mark.parametrize("kind", ["str", "int", "bytes", "(str, int)"])
+@given(data=st.data())
+def test_many_keys_are_decoded_as_each_is(kind: str, data: st.DataObject) -> None:
+    """Also when bytes are none of the type, spelt otherwise, or more than one key: as one, they may look well."""
+    key_type = KeyType.parse(kind)
+    keys = st.one_of(
+        SIMPLE.map(codec.encode), st.tuples(st.text(max_size=3), st.integers()).map(codec.encode)
+    )
+    odd = st.one_of(
+        st.sampled_from([b"\x18\x01", b"\x61a\x61b", b"\x01\x02", b"\x78\x01a", b""]), st.binary(max_size=4)
+    )
+    own = PARTS[kind].map(codec.encode) if kind in PARTS else keys
+    many = data.draw(st.lists(st.one_of(own, own, keys, odd), min_size=1, max_size=6))
+    try:
+        expected = [key_type.decode(each) for each in many]
+    except CorruptData:
+        with pytest.raises(CorruptData):
+            key_type.decode_all(many)
+    else:
+        assert key_type.decode_all(many) == expected
+
+
+@given(st.lists(st.one_of(st.integers(), st.integers(-(1 << 63), (1 << 63) - 1), st.text())))
+def test_many_values_are_encoded_as_each_is(values: list[Any]) -> None:
+    assert codec.encode_values(values) == [codec.encode_value(value) for value in values]
+
+
 @pytest.mark.parametrize("spec", ["float", "", "()", "(str, float)", "str,", list, None, 3, "[str]"])
 def test_an_unknown_key_type_is_refused(spec: object) -> None:
     with pytest.raises(InvalidConfiguration, match="expected a key type"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, localcontext
 from fractions import Fraction
 from typing import Any
 
@@ -45,6 +45,34 @@ def test_built_in_combiners_associate(name: str, data: st.DataObject) -> None:
     last_first = combine("k", [*values[:cut], combine("k", values[cut:])])
     assert final(name, at_once) == final(name, in_two) == final(name, last_first)
     assert at_once is not None
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@given(data=st.data())
+def test_many_keys_are_combined_as_each_is(name: str, data: st.DataObject) -> None:
+    numbers = st.one_of(st.integers(), DECIMALS, st.floats(allow_nan=False))
+    values: st.SearchStrategy[Any] = numbers if name == "sum" else VALUES[name]
+    lists = data.draw(st.lists(st.lists(values, min_size=1, max_size=4), max_size=6))
+    combiner, keys = BUILT_IN[name], list(range(len(lists)))
+    try:
+        expected = [combiner.combine(key, each) for key, each in zip(keys, lists, strict=True)]
+    except (InvalidData, TypeError) as error:
+        with pytest.raises(type(error)):
+            combiners.combine_many(combiner, keys, lists)
+    else:
+        assert repr(combiners.combine_many(combiner, keys, lists)) == repr(expected)
+
+
+def test_sums_of_many_keys_do_not_depend_on_a_context() -> None:
+    with localcontext(Context(prec=3, traps=[Inexact])):
+        lists = [[Decimal("1.234"), Decimal("5.678")], [1, 2]]
+        assert combiners.combine_many(sum_, ["a", "b"], lists) == [Decimal("6.912"), 3]
+
+
+def test_a_combiner_that_returns_none_is_told_with_its_key() -> None:
+    nothing = combiners.Combiner("nothing", 1, lambda key, values: None if key == "b" else values[0])
+    with pytest.raises(InvalidData, match="'nothing' returned None for the key 'b'"):
+        combiners.combine_many(nothing, ["a", "b"], [[1], [2]])
 
 
 @pytest.mark.parametrize("name", ["union", "counter"])

@@ -108,7 +108,7 @@ def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: A
     # All that is staged in one range, and the current values; each value set and what was staged cleared, no rows.
     third = calls_of(db, code, memory)
     reads = ["get", "get_range", *["get_range"] * 2, *["get"] * 3]
-    assert third == (reads, [*BEGIN, *["clear", "set"] * 3, "compare_and_clear", "set"])
+    assert third == (reads, [*BEGIN, *["clear"] * 3, *["set"] * 3, "compare_and_clear", "set"])
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 3, "b": 1, "c": 1}
 
 

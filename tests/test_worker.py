@@ -336,7 +336,7 @@ class TestSharing:
         monkeypatch.setattr(worker_module, "SAFETY_SECONDS", 0.1)
         told, app = told_app(name)
         app.configure(db, name, buckets=8)
-        idler, over = Membership(db, every=0.05), threading.Event()
+        idler, over = Membership(db, every=1.0), threading.Event()
 
         def beat() -> None:
             while not over.wait(0.02):

@@ -90,3 +90,24 @@ def test_no_queue_starves(lanes: dict[str, tuple[float, float]]) -> None:
     given_time = {lane: taken[lane] * spent[lane] for lane in lanes}
     slack = 2 * max(spent.values()) + 0.02
     assert max(given_time.values()) - min(given_time.values()) <= slack
+
+
+def test_of_one_kind_of_a_queues_tasks_no_more_run_at_once_than_it_says() -> None:
+    fair: Fair[str] = Fair()
+    for number in range(3):
+        fair.put(f"pass-{number}", "q", 1, number, 1)
+        fair.put(f"export-{number}", "q", 1, number + 0.5)
+    assert [fair.take(8) for _ in range(5)] == [
+        ("q", "pass-0"),
+        ("q", "export-0"),
+        ("q", "export-1"),
+        ("q", "export-2"),
+        None,
+    ]
+    fair.done("q", 0.1)
+    assert fair.take(8) is None
+    fair.done("q", 0.1, 1)
+    assert fair.take(3) == ("q", "pass-1")
+    fair.done("q", 0.1, 1)
+    assert fair.take(2) is None, "two exports still run"
+    assert fair.take(3) == ("q", "pass-2")

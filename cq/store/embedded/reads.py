@@ -57,6 +57,9 @@ class View:
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
     ) -> tuple[list[Row], bool]:
         """Rows of [begin, end) from one side, up to a number or about a size; and whether there may be more."""
+        if self._writes is None and begin < end:
+            found, is_all = self._snapshot().rows(begin, end, limit, max_bytes, reverse)
+            return found, not is_all
         rows: list[Row] = []
         size = 0
         for stored, start, stop in self._pieces(begin, end, limit, max_bytes, reverse):

@@ -17,6 +17,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ _FORWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _BACKWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
 _FORWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT 1 OFFSET ?"
 _BACKWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT 1 OFFSET ?"
-_FETCH_ROWS = 32
+_FIRST_FETCH = 32  # rows
+_MOST_FETCHED = 256
 
 
 class Glance(NamedTuple):
@@ -89,16 +91,18 @@ class Snapshot:
     ) -> tuple[list[Row], bool]:
         """Rows of [begin, end) from one side, up to a number or about a size; and whether these are all."""
         rows: list[Row] = []
-        size = 0
+        size, fetch = 0, _FIRST_FETCH
         with self._lock:
             connection = self._use()
             try:
                 cursor = connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
-                while more := cursor.fetchmany(_FETCH_ROWS):
+                while more := cursor.fetchmany(fetch):
                     rows += more
-                    size += sum(len(key) + len(value) for key, value in more)
+                    size += sum(map(len, chain.from_iterable(more)))
                     if size >= max_bytes:
                         break
+                    # As many as there seems to be room for; they may be larger than those before.
+                    fetch = min(2 * fetch, _MOST_FETCHED, 1 + (max_bytes - size) * len(rows) // max(size, 1))
                 cursor.close()
             except sqlite3.Error as error:
                 raise storage_error(error, self._pool.path) from error

@@ -94,7 +94,9 @@ class Transaction(TransactionRead, AtomicOperations):
 
     def set(self, key: Any, value: Any) -> None:
         """Set a key."""
-        self._core.defer(self._core.set, key_bytes(key), value_bytes(value))
+        core = self._core
+        if type(key) is not bytes or type(value) is not bytes or not core.set_plainly(key, value):
+            core.defer(core.set, key_bytes(key), value_bytes(value))
 
     def clear(self, key: Any) -> None:
         """Clear a key."""

@@ -65,12 +65,10 @@ class Writes:
 
     # Writing
 
-    def set(self, key: bytes, value: bytes) -> None:
-        """Set a key, as a write that conflicts."""
-        if self.pending or self.segments or self._quiet or self.stamped:
-            self.mutate(key, SET, value, True)
-        else:
-            self.values[key] = value
+    @property
+    def are_plain(self) -> bool:
+        """Whether to set a key, as a write that conflicts, is to put it into `values`, and nothing else."""
+        return not (self.pending or self.segments or self._quiet or self.stamped)
 
     def mutate(self, key: bytes, operation: int, operand: bytes, conflict: bool) -> None:
         """Set a key or apply an atomic operation to it."""

@@ -19,6 +19,7 @@ from .state import State
 MUTATION_BYTES = 44
 """What a mutation costs beside its key and value, in FoundationDB's sizes."""
 
+_PLAIN_BYTES = MUTATION_BYTES + RANGE_BYTES + 1
 _METADATA_PARAM = bytes(14)
 
 
@@ -27,33 +28,33 @@ class Writing(State):
 
     __slots__ = ()
 
-    def set(self, key: bytes, value: bytes) -> None:
-        """Set a key."""
+    def set_plainly(self, key: bytes, value: bytes) -> bool:
+        """Set a key if that is all there is to it, as it nearly always is; whether it was."""
         if (
             key >= USER_END
             or len(key) > MAX_KEY_BYTES
             or len(value) > MAX_VALUE_BYTES
             or self._committing
+            or self._watches
+            or self._deferred is not None
             or self.settings.next_write_no_conflict
+            or not self._writes.are_plain
         ):
-            self._set(key, value)
-        else:
-            self._size += len(key) + len(value) + MUTATION_BYTES + 2 * len(key) + 1 + RANGE_BYTES
-            self._writes.set(key, value)
-        if self._watches:
-            self._trigger(key, after(key), value)
+            return False
+        self._size += 3 * len(key) + len(value) + _PLAIN_BYTES
+        self._writes.values[key] = value
+        return True
 
-    def _set(self, key: bytes, value: bytes) -> None:
-        """Set a key that is not as nearly all are."""
+    def set(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
         if key == METADATA_VERSION:
             raise FDBError(CLIENT_INVALID_OPERATION)
         conflict = self._begin_write(key)
         self._count_mutation(len(key) + len(value), 2 * len(key) + 1, conflict)
         _check_lengths(key, value)
-        if conflict:
-            self._writes.set(key, value)
-        else:
-            self._writes.mutate(key, atomic.SET, value, False)
+        self._writes.mutate(key, atomic.SET, value, conflict)
+        if self._watches:
+            self._trigger(key, after(key), value)
 
     def clear(self, key: bytes) -> None:
         """Clear a key; one that is too long cannot be there."""
