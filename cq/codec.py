@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, get_args
 import cbor2
 
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
+from cq.simplecbor import are_simple, array_head
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
 """What a queue's key can be: str, int or bytes, or a tuple of them."""
@@ -155,7 +156,7 @@ class KeyType:
         """All keys, one behind the other; what is so encoded can be taken apart in one way only."""
         if self.is_tuple:
             return b"".join(map(cbor2.dumps, keys))
-        return cbor2.dumps(keys)[len(_array_of(len(keys))) :]
+        return cbor2.dumps(keys)[len(array_head(len(keys))) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,23 +200,6 @@ class ValueType:
             raise InvalidData(f"expected a value of type {self}, got: {shown(value)}")
 
 
-# How long an int, or a short string of bytes or text, is in CBOR by its first byte; longer strings say so in the next.
-_LENGTHS: Final = {
-    **{
-        bytes((sign | first,)): 1 + (1 << first - 24 if first >= 24 else 0)
-        for sign in (0x00, 0x20)
-        for first in range(28)
-    },
-    **{bytes((kind | length,)): 1 + length for kind in (0x40, 0x60) for length in range(24)},
-}
-_LONGER: Final = (b"\x58", b"\x78")
-
-
-def _array_of(length: int) -> bytes:
-    """How an array of so many begins in CBOR."""
-    return cbor2.dumps([None] * length)[:-length] if length else b"\x80"
-
-
 def encode(value: object) -> bytes:
     """The value in CBOR; raises `InvalidData` when CBOR cannot carry it."""
     try:
@@ -253,22 +237,11 @@ def decode(data: bytes) -> Any:
 def decode_all(many: Sequence[bytes]) -> list[Any]:
     """What `decode` makes of each of these; raises `CorruptData` if any is not CBOR."""
     try:
-        if _are_simple(many):  # then they can be decoded as one
-            return list(cbor2.loads(_array_of(len(many)) + b"".join(many)))
+        if are_simple(many):  # then they can be decoded as one
+            return list(cbor2.loads(array_head(len(many)) + b"".join(many)))
         return list(map(_loads, many))
     except Exception as error:
         raise CorruptData(f"stored bytes are not CBOR ({error})") from error
-
-
-def _are_simple(many: Sequence[bytes]) -> bool:
-    """Whether each is one int of up to 64 bits, or a string of up to 255 bytes, and nothing besides."""
-    lengths = list(map(_LENGTHS.get, [data[:1] for data in many]))
-    if None in lengths:
-        lengths = [
-            2 + data[1] if length is None and data[:1] in _LONGER and len(data) > 1 else length
-            for data, length in zip(many, lengths, strict=True)
-        ]
-    return lengths == list(map(len, many))
 
 
 def decode_list(data: bytes, types: Sequence[type | UnionType], what: str) -> list[Any]:

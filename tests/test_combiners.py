@@ -52,7 +52,7 @@ def test_built_in_combiners_associate(name: str, data: st.DataObject) -> None:
 def test_many_keys_are_combined_as_each_is(name: str, data: st.DataObject) -> None:
     numbers = st.one_of(st.integers(), DECIMALS, st.floats(allow_nan=False))
     values: st.SearchStrategy[Any] = numbers if name == "sum" else VALUES[name]
-    lists = data.draw(st.lists(st.lists(values, min_size=1, max_size=4), max_size=6))
+    lists: list[list[Any]] = data.draw(st.lists(st.lists(values, min_size=1, max_size=4), max_size=6))
     combiner, keys = BUILT_IN[name], list(range(len(lists)))
     try:
         expected = [combiner.combine(key, each) for key, each in zip(keys, lists, strict=True)]
@@ -65,7 +65,7 @@ def test_many_keys_are_combined_as_each_is(name: str, data: st.DataObject) -> No
 
 def test_sums_of_many_keys_do_not_depend_on_a_context() -> None:
     with localcontext(Context(prec=3, traps=[Inexact])):
-        lists = [[Decimal("1.234"), Decimal("5.678")], [1, 2]]
+        lists: list[list[Any]] = [[Decimal("1.234"), Decimal("5.678")], [1, 2]]
         assert combiners.combine_many(sum_, ["a", "b"], lists) == [Decimal("6.912"), 3]
 
 
