@@ -17,6 +17,7 @@ import typer
 from cq.cli.options import AppPath, Json, Store, load_app, open_store, opened
 from cq.cli.output import note, print_json
 from cq.config import read_config
+from cq.observers.collector import collect_seldom
 from cq.observers.feedconfig import is_feed
 from cq.observers.logs import log_to_stderr
 from cq.observers.membership import ROLES
@@ -122,6 +123,7 @@ def worker(
         raise typer.Exit(_run_processes(processes, grace, address, may_end=drain))
     if address is not None:
         opened.callback(serve(address))
+    collect_seldom()
     notifier = Notifier()
     stop_on_signals(runner.stop)
     if with_input:

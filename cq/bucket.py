@@ -118,8 +118,7 @@ class Bucket:
             retries += 1
 
     def rest(self) -> None:
-        """Another worker may take the bucket over: forget what holds only while nobody else passes."""
-        self.memory.forget()
+        """Another worker may take the bucket over; what is remembered is of use only if none has."""
         self._passes = 0
 
     def _begin_attempt(self) -> None:

@@ -16,11 +16,11 @@ from cq.errors import CorruptData, CqError
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
 from cq.observers.jobs import Task
+from cq.observers.memories import Memories
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
 from cq.results import ManyFailed, PassResult
-from cq.state import Memory
 from cq.store.api import Database, Transaction, error_code
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
@@ -108,7 +108,7 @@ class CombineTask(Task):
         self._is_left = True
 
     def end(self) -> None:
-        """Forget what is remembered; notes of attempts are taken back by `end_attempts`, for all buckets at once."""
+        """Notes of attempts are taken back by `end_attempts`, for all buckets at once."""
         self.bucket.rest()
 
     def _tell(self, result: PassResult, seconds: float) -> None:
@@ -154,20 +154,20 @@ def combine_tasks(
     code: QueueCode,
     failures: FailureShare,
     totals: Totals,
+    memories: Memories,
     *,
     limits: Limits | None = None,
-    memory_bytes: int = 64_000_000,
 ) -> list[CombineTask]:
     """A task for each bucket of a queue, those of a shape that is being drained included.
 
-    Together they remember at most so many bytes of current values.
+    `memories` are what has been remembered of the buckets so far.
     """
-    each = memory_bytes // code.config.buckets
-    return [
-        CombineTask(Bucket(db, shape, number, limits=limits, memory=Memory(each)), failures, totals)
-        for shape in code.shapes
-        for number in range(shape.config.buckets)
+    places = [(shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
+    buckets = [
+        Bucket(db, shape, number, limits=limits, memory=memories[shape.config.generation, number])
+        for shape, number in places
     ]
+    return [CombineTask(bucket, failures, totals) for bucket in buckets]
 
 
 def end_attempts(db: Database, tasks: Sequence[CombineTask], seconds: float) -> None:

@@ -22,6 +22,7 @@ from cq.observers.feeds import ROLE, FeedJobs
 from cq.observers.jobs import Job, Task
 from cq.observers.measuring import Idle, MeasureTask
 from cq.observers.membership import EXPORTER, LIMIT, MEASURE, Share
+from cq.observers.memories import AllMemories
 from cq.observers.pressure import PressureTask
 from cq.observers.queues import Found, find_queues, notified_buckets
 from cq.observers.settling import SettleTask
@@ -82,6 +83,7 @@ class Work:
         self._feeds = FeedJobs(db, names) if ROLE in roles else None
         self._is_loaded = False
         self._idle = Idle()
+        self._memories = AllMemories(_MEMORY_BYTES)
 
     @property
     def jobs(self) -> list[Job]:
@@ -161,6 +163,7 @@ class Work:
         self.found, self._is_loaded = found, True
         closed = [queue for name, queue in self._open.items() if opened.get(name) is not queue]
         self._open = opened
+        self._memories.keep(found)
         for name, queue in self._open.items():
             for job in queue.jobs:
                 job.weight = found[name].flags.priority if name in found else 1.0
@@ -229,10 +232,8 @@ class Work:
         if code is None:
             return queue
         if self.combines:
-            memory = _MEMORY_BYTES // queues
-            tasks = combine_tasks(
-                self._db, code, queue.failures, self._totals, limits=self._limits, memory_bytes=memory
-            )
+            memories = self._memories.of(code, queues)
+            tasks = combine_tasks(self._db, code, queue.failures, self._totals, memories, limits=self._limits)
             for task in tasks:
                 generation, number = task.place
                 share = Share("combine", name, generation * MAX_BUCKETS + number)

@@ -17,6 +17,7 @@ from cq.exportkeys import ExportKeys
 from cq.observers.bench.errors import WrongSum
 from cq.observers.bench.stored import opened
 from cq.observers.bench.system import Adder
+from cq.observers.collector import collect_seldom
 from cq.observers.exports import export_spec, find_export
 from cq.observers.top import top
 from cq.observers.worker import Worker
@@ -139,9 +140,10 @@ class QueueAdder:
 
 
 class RunningWorker:
-    """A worker that runs, in a thread of its own, until it is closed."""
+    """A worker that runs, in a thread of its own and otherwise as `cq worker` does, until it is closed."""
 
     def __init__(self, system: Queue) -> None:
+        collect_seldom()
         self._worker = Worker(system.open(), queues=[system.queue])
         self._ended = threading.Event()
         machine.start_thread(self._run, "worker")
