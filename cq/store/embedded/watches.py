@@ -25,6 +25,8 @@ MAX_WATCHES = 10_000
 _CHECK_SECONDS = 1.0
 _LINGER_CHECKS = 5
 _PAUSE_SECONDS = 0.001
+_LONGEST_PAUSE_SECONDS = 0.008
+"""Between two looks, while commits follow each other that have nothing to do with any watch."""
 
 
 class Watch(FutureVoid):
@@ -75,6 +77,7 @@ class Watches:
         self._closed = False
         self._seen = 0
         self._next_sweep = 0.0
+        self._pause = _PAUSE_SECONDS
 
     def full(self) -> bool:
         """Whether no more watches are allowed."""
@@ -125,7 +128,7 @@ class Watches:
         try:
             with contextlib.closing(self._connect()) as connection:
                 while self._look(connection, listener):
-                    time.sleep(_PAUSE_SECONDS)
+                    time.sleep(self._pause)
             code = OPERATION_CANCELLED
         except sqlite3.Error:
             with self._lock:
@@ -163,6 +166,7 @@ class Watches:
                 keys |= self._written(connection) if oldest <= self._seen else self._by_key.keys()
             for key in keys:
                 self._compare(connection, key)
+            self._pause = _PAUSE_SECONDS if keys else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
             self._seen = last
         finally:
             connection.execute("COMMIT")
