@@ -15,7 +15,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from itertools import accumulate, pairwise
 
 from .error import NOT_COMMITTED, TRANSACTION_TOO_OLD
@@ -30,6 +30,7 @@ KEPT_BYTES = 32_000_000
 """The log in memory and in the file stays below these, at the cost of older transactions."""
 
 _COUNTS = struct.Struct("<II")
+_FEW = 16
 
 
 def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
@@ -43,16 +44,39 @@ def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
 
 def decode(row: bytes) -> tuple[list[bytes], list[Range]]:
     """The keys and ranges of a row of the log; raises `sqlite3.DatabaseError` when it is not one."""
-    if row == b"":
-        return [], []
-    try:
-        points, bounds = _COUNTS.unpack_from(row)
-        start = _COUNTS.size + 4 * (points + bounds)
-        ends = accumulate(array("I", row[_COUNTS.size : start]), initial=start)
-        parts = [row[begin:end] for begin, end in pairwise(ends)]
-        return parts[:points], list(zip(parts[points::2], parts[points + 1 :: 2], strict=True))
-    except (struct.error, TypeError, ValueError) as error:
-        raise sqlite3.DatabaseError("its log of commits is malformed") from error
+    parts = _Parts(row)
+    return parts.keys(), parts.ranges()
+
+
+class _Parts:
+    """The parts of a row of the log, taken out of it as far as they are needed."""
+
+    __slots__ = ("_begin", "_lengths", "_row", "points")
+
+    def __init__(self, row: bytes) -> None:
+        try:
+            self.points, bounds = _COUNTS.unpack_from(row) if row else (0, 0)
+            self._begin = _COUNTS.size + 4 * (self.points + bounds)
+            self._lengths = array("I", row[_COUNTS.size : self._begin])
+        except (struct.error, TypeError, ValueError) as error:
+            raise sqlite3.DatabaseError("its log of commits is malformed") from error
+        self._row = row
+        if row and (self._begin + sum(self._lengths) != len(row) or bounds % 2):
+            raise sqlite3.DatabaseError("its log of commits is malformed")
+
+    def keys(self) -> list[bytes]:
+        return self._cut(0, self.points, self._begin)
+
+    def ranges(self) -> list[Range]:
+        if self.points == len(self._lengths):
+            return []
+        begin = self._begin + sum(self._lengths[: self.points])
+        bounds = self._cut(self.points, len(self._lengths), begin)
+        return list(zip(bounds[::2], bounds[1::2], strict=True))
+
+    def _cut(self, first: int, last: int, begin: int) -> list[bytes]:
+        ends = accumulate(self._lengths[first:last], initial=begin)
+        return [self._row[start:end] for start, end in pairwise(ends)]
 
 
 def overlaps(reads: ReadSet, keys: list[bytes], ranges: list[Range]) -> bool:
@@ -69,19 +93,59 @@ def _any_in(keys: list[bytes], begin: bytes, end: bytes) -> bool:
 
 
 class Group:
-    """What one version wrote. Its keys are sorted when the first range is compared with them."""
+    """What one version wrote: of this process's own, or the row of another one's.
 
-    __slots__ = ("_sorted", "bytes", "keys", "ranges", "version")
+    Such a row is taken apart only if what it holds may matter, which for nearly all transactions it does not.
+    """
 
-    def __init__(self, version: int, keys: set[bytes], ranges: list[Range], size: int) -> None:
+    __slots__ = ("_keys", "_parts", "_row", "_sorted", "bytes", "ranges", "size", "version")
+
+    def __init__(self, version: int, keys: set[bytes], ranges: list[Range], length: int) -> None:
         self.version = version
-        self.keys = keys
+        self._keys: set[bytes] | None = keys
         self.ranges = ranges
-        self.bytes = size
+        self.size = len(keys)  # in keys
+        self.bytes = length
+        self._row = b""
+        self._parts: _Parts | None = None
         self._sorted: list[bytes] = []
 
-    def sorted_keys(self) -> list[bytes]:
-        """The keys in order."""
+    @classmethod
+    def of(cls, version: int, row: bytes) -> Group:
+        """That of a row of the log; raises `sqlite3.DatabaseError` when it is not one."""
+        parts = _Parts(row)
+        group = cls(version, set(), parts.ranges(), len(row))
+        group._keys, group._row, group._parts, group.size = None, row, parts, parts.points
+        return group
+
+    @property
+    def keys(self) -> set[bytes]:
+        """The single keys."""
+        if self._keys is None:
+            self._keys = set(self._parts.keys()) if self._parts else set()
+            self._parts = None
+        return self._keys
+
+    def meets(self, reads: ReadSet) -> bool:
+        """Whether it wrote what was read."""
+        if self._may_hold(reads.keys) and not reads.keys.isdisjoint(self.keys):
+            return True
+        if not reads.ranges:
+            return bool(self.ranges) and overlaps(reads, [], self.ranges)
+        return overlaps(reads, self._sorted_keys(), self.ranges)
+
+    def among(self, keys: Set[bytes]) -> set[bytes]:
+        """Those of these keys that it wrote."""
+        found = {*keys & self.keys} if self._may_hold(keys) else set()
+        for begin, end in self.ranges:
+            found.update(key for key in keys if begin <= key < end)
+        return found
+
+    def _may_hold(self, keys: Set[bytes]) -> bool:
+        """Whether any of the keys may be among its own: where they are few, their bytes are looked for first."""
+        return self._keys is not None or len(keys) > _FEW or any(key in self._row for key in keys)
+
+    def _sorted_keys(self) -> list[bytes]:
         if len(self._sorted) != len(self.keys):
             self._sorted = sorted(self.keys)
         return self._sorted
@@ -113,14 +177,13 @@ class ConflictLog:
             "SELECT version, writes FROM commits WHERE version > ? ORDER BY version", (self.last,)
         )
         for version, row in rows.fetchall():
-            keys, ranges = decode(row)
-            self.append(Group(version, set(keys), ranges, len(row)))
+            self.append(Group.of(version, row))
 
     def append(self, group: Group) -> None:
         """Add the latest version."""
         self.last = group.version
         self._groups.append(group)
-        self._keys += len(group.keys)
+        self._keys += group.size
         self._bytes += group.bytes
 
     def check(self, read_version: int, reads: ReadSet) -> int:
@@ -132,9 +195,7 @@ class ConflictLog:
         for group in reversed(self._groups):
             if group.version <= read_version:
                 break
-            if not reads.keys.isdisjoint(group.keys):
-                return NOT_COMMITTED
-            if (reads.ranges or group.ranges) and overlaps(reads, group.sorted_keys(), group.ranges):
+            if group.meets(reads):
                 return NOT_COMMITTED
         return 0
 
@@ -146,7 +207,7 @@ class ConflictLog:
         before = self._groups[0].version
         while len(self._groups) > 1 and self._surplus(self._groups[1].version <= now - KEPT_VERSIONS):
             gone = self._groups.popleft()
-            self._keys -= len(gone.keys)
+            self._keys -= gone.size
             self._bytes -= gone.bytes
         first = self._groups[0].version
         return first if first != before else None

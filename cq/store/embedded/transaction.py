@@ -95,14 +95,15 @@ class Transaction(TransactionRead, AtomicOperations):
     def set(self, key: Any, value: Any) -> None:
         """Set a key."""
         core = self._core
-        if type(key) is not bytes or type(value) is not bytes or not core.set_plainly(key, value):
+        if type(key) is not bytes or type(value) is not bytes or not core.put_plainly(key, value):
             core.defer(core.set, key_bytes(key), value_bytes(value))
 
     def clear(self, key: Any) -> None:
         """Clear a key."""
         if isinstance(key, KeySelector):
             key = self.get_key(key)
-        self._core.defer(self._core.clear, key_bytes(key))
+        if type(key) is not bytes or not self._core.put_plainly(key, None):
+            self._core.defer(self._core.clear, key_bytes(key))
 
     def clear_range(self, begin: Any, end: Any) -> None:
         """Clear the keys from `begin` to before `end`; None for an end of the key space."""

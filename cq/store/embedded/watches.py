@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .conflicts import decode
+from .conflicts import Group
 from .error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
 from .future import FutureVoid
 from .lockfile import Listener
@@ -184,14 +184,9 @@ class Watches:
 
     def _written(self, connection: sqlite3.Connection) -> set[bytes]:
         """The watched keys that have been written since the last look."""
-        written: set[bytes] = set()
         watched = self._by_key.keys()
-        for (row,) in connection.execute("SELECT writes FROM commits WHERE version > ?", (self._seen,)):
-            keys, ranges = decode(row)
-            written.update(watched & keys)
-            for begin, end in ranges:
-                written.update(key for key in watched if begin <= key < end)
-        return written
+        rows = connection.execute("SELECT version, writes FROM commits WHERE version > ?", (self._seen,))
+        return set().union(*(Group.of(*row).among(watched) for row in rows))
 
     def _compare(self, connection: sqlite3.Connection, key: bytes) -> None:
         row = connection.execute("SELECT v FROM kv WHERE k = ?", (key,)).fetchone()

@@ -65,10 +65,14 @@ class Writes:
 
     # Writing
 
-    @property
-    def are_plain(self) -> bool:
-        """Whether to set a key, as a write that conflicts, is to put it into `values`, and nothing else."""
-        return not (self.pending or self.segments or self._quiet or self.stamped)
+    def put_plainly(self, key: bytes, value: bytes | None) -> bool:
+        """Set or clear a key, as a write that conflicts, if that is all there is to it; whether it was."""
+        if self.stamped or key in self.pending or key in self._quiet or key in self._ghosts:
+            return False
+        if self.segments and self.segments.at(key) & UNREADABLE:
+            return False
+        self.values[key] = value
+        return True
 
     def mutate(self, key: bytes, operation: int, operand: bytes, conflict: bool) -> None:
         """Set a key or apply an atomic operation to it."""

@@ -19,7 +19,8 @@ from .state import State
 MUTATION_BYTES = 44
 """What a mutation costs beside its key and value, in FoundationDB's sizes."""
 
-_PLAIN_BYTES = MUTATION_BYTES + RANGE_BYTES + 1
+_SET_BYTES = MUTATION_BYTES + RANGE_BYTES + 1
+_CLEAR_BYTES = _SET_BYTES + 1
 _METADATA_PARAM = bytes(14)
 
 
@@ -28,21 +29,21 @@ class Writing(State):
 
     __slots__ = ()
 
-    def set_plainly(self, key: bytes, value: bytes) -> bool:
-        """Set a key if that is all there is to it, as it nearly always is; whether it was."""
+    def put_plainly(self, key: bytes, value: bytes | None) -> bool:
+        """Set a key, or clear it, if that is all there is to it, as it nearly always is; whether it was."""
+        length = len(key) if value is None else len(value)
         if (
             key >= USER_END
             or len(key) > MAX_KEY_BYTES
-            or len(value) > MAX_VALUE_BYTES
+            or length > MAX_VALUE_BYTES
             or self._committing
             or self._watches
             or self._deferred is not None
             or self.settings.next_write_no_conflict
-            or not self._writes.are_plain
+            or not self._writes.put_plainly(key, value)
         ):
             return False
-        self._size += 3 * len(key) + len(value) + _PLAIN_BYTES
-        self._writes.values[key] = value
+        self._size += 3 * len(key) + length + (_SET_BYTES if value is not None else _CLEAR_BYTES)
         return True
 
     def set(self, key: bytes, value: bytes) -> None:
