@@ -16,11 +16,12 @@ from .changes import CLEAR_RANGE, Changes, Mutation
 from .stamped import StampedKey
 
 _FEW = 64
-_ROWS = 32
+_SIZES = (1024, 32)
+"""How many rows a statement writes; a rest has one of its own."""
 
 _GET = "SELECT v FROM kv WHERE k = ?"
 _PUT = "INSERT OR REPLACE INTO kv VALUES (?, ?)"
-_PUTS = [_PUT + ", (?, ?)" * more for more in range(_ROWS)]
+_PUTS = {size: _PUT + ", (?, ?)" * (size - 1) for size in (*_SIZES, *range(1, _SIZES[-1]))}
 _DELETE = "DELETE FROM kv WHERE k = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE k >= ? AND k < ?"
 
@@ -49,18 +50,21 @@ class Applier:
 
     def flush(self) -> None:
         """Write what has been gathered."""
-        values = self._values
-        gone = [(key,) for key, value in values.items() if value is None]
-        if gone:
+        values, self._values = self._values, {}
+        if None in values.values():
+            gone = [(key,) for key, value in values.items() if value is None]
             self._connection.executemany(_DELETE, sorted(gone))
-        if len(gone) < len(values):
-            self._put(sorted(item for item in values.items() if item[1] is not None))
-        self._values = {}
+            values = {key: value for key, value in values.items() if value is not None}
+        self._put(sorted(values.items()))
 
     def _put(self, rows: list[tuple[bytes, bytes | None]]) -> None:
-        for start in range(0, len(rows), _ROWS):
-            some = rows[start : start + _ROWS]
-            self._connection.execute(_PUTS[len(some) - 1], list(chain.from_iterable(some)))
+        start = 0
+        while start < len(rows):
+            left = len(rows) - start
+            size = next((size for size in _SIZES if size <= left), left)
+            some = rows[start : start + size]
+            self._connection.execute(_PUTS[size], list(chain.from_iterable(some)))
+            start += size
 
     def _mutate(self, mutations: Iterable[Mutation], versionstamp: bytes) -> list[bytes]:
         values = self._values
