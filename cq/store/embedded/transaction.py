@@ -119,6 +119,20 @@ class Transaction(TransactionRead, AtomicOperations):
     def _bound(self, key: Any) -> bytes:
         return key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
 
+    def set_versionstamped_key(self, key: Any, param: Any) -> None:
+        """Set a key that contains the versionstamp of the commit, at the offset in its last four bytes."""
+        if type(key) is not bytes or type(param) is not bytes or not self._core.stamp_key_plainly(key, param):
+            super().set_versionstamped_key(key, param)
+
+    def set_versionstamped_value(self, key: Any, param: Any) -> None:
+        """Set a value that contains the versionstamp of the commit, at the offset in its last four bytes."""
+        if (
+            type(key) is not bytes
+            or type(param) is not bytes
+            or not self._core.stamp_value_plainly(key, param)
+        ):
+            super().set_versionstamped_value(key, param)
+
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
         self._core.defer(self._core.mutate, opcode, key_bytes(key), value_bytes(param))
 

@@ -11,7 +11,16 @@ from .error import (
     VALUE_TOO_LARGE,
     FDBError,
 )
-from .keys import MAX_KEY_BYTES, MAX_VALUE_BYTES, METADATA_VERSION, USER_END, after, clip, max_key_bytes
+from .keys import (
+    MAX_KEY_BYTES,
+    MAX_VALUE_BYTES,
+    METADATA_VERSION,
+    STAMP_BYTES,
+    USER_END,
+    after,
+    clip,
+    max_key_bytes,
+)
 from .readset import RANGE_BYTES
 from .stamped import StampedKey, StampedValue
 from .state import State
@@ -21,6 +30,7 @@ MUTATION_BYTES = 44
 
 _SET_BYTES = MUTATION_BYTES + RANGE_BYTES + 1
 _CLEAR_BYTES = _SET_BYTES + 1
+_STAMPED_BYTES = STAMP_BYTES + 4
 _METADATA_PARAM = bytes(14)
 
 
@@ -32,7 +42,31 @@ class Writing(State):
     def put_plainly(self, key: bytes, value: bytes | None) -> bool:
         """Set a key, or clear it, if that is all there is to it, as it nearly always is; whether it was."""
         length = len(key) if value is None else len(value)
-        if (
+        if not (self._takes_plainly(key, length) and self._writes.put_plainly(key, value)):
+            return False
+        self._size += 3 * len(key) + length + (_SET_BYTES if value is not None else _CLEAR_BYTES)
+        return True
+
+    def stamp_key_plainly(self, key: bytes, value: bytes) -> bool:
+        """Set a versionstamped key if there is nothing special about it; whether there was not."""
+        start = int.from_bytes(key[-4:], "little")
+        if start > len(key) - _STAMPED_BYTES or not self._takes_plainly(key, len(value)):
+            return False
+        self._stamp_key(key, start, value)
+        return True
+
+    def stamp_value_plainly(self, key: bytes, param: bytes) -> bool:
+        """Set a versionstamped value if there is nothing special about it; whether there was not."""
+        start = int.from_bytes(param[-4:], "little")
+        if start > len(param) - _STAMPED_BYTES or not self._takes_plainly(key, len(param)):
+            return False
+        self._size += 3 * len(key) + len(param) + _SET_BYTES
+        self._writes.stamped.append(StampedValue(key, param, start, True))
+        return True
+
+    def _takes_plainly(self, key: bytes, length: int) -> bool:
+        """Whether a write of a key and a value of this length is one of nearly all, of which nothing needs care."""
+        return not (
             key >= USER_END
             or len(key) > MAX_KEY_BYTES
             or length > MAX_VALUE_BYTES
@@ -40,11 +74,7 @@ class Writing(State):
             or self._watches
             or self._deferred is not None
             or self.settings.next_write_no_conflict
-            or not self._writes.put_plainly(key, value)
-        ):
-            return False
-        self._size += 3 * len(key) + length + (_SET_BYTES if value is not None else _CLEAR_BYTES)
-        return True
+        )
 
     def set(self, key: bytes, value: bytes) -> None:
         """Set a key."""
@@ -93,7 +123,10 @@ class Writing(State):
             conflict = self._begin_write(key)
         _check_lengths(key, operand)
         if operation == atomic.SET_VERSIONSTAMPED_KEY:
-            self._set_versionstamped_key(key, operand)
+            start = atomic.stamp_offset(key)
+            if start < 0:
+                raise FDBError(CLIENT_INVALID_OPERATION)
+            self._stamp_key(key, start, operand)
             return
         start = atomic.stamp_offset(operand) if operation == atomic.SET_VERSIONSTAMPED_VALUE else 0
         if start < 0:
@@ -106,11 +139,8 @@ class Writing(State):
         if self._watches:
             self._trigger_unknown(key)
 
-    def _set_versionstamped_key(self, key: bytes, value: bytes) -> None:
-        start = atomic.stamp_offset(key)
-        if start < 0:
-            raise FDBError(CLIENT_INVALID_OPERATION)
-        self._count_mutation(len(key) + len(value), 0, False)
+    def _stamp_key(self, key: bytes, start: int, value: bytes) -> None:
+        self._size += len(key) + len(value) + MUTATION_BYTES
         # The stamp will be later than the read version, if that is known already.
         known = self._version or (self._glance.version if self._glance else 0)
         self._writes.stamped.append(StampedKey(key, start, value, known, self._read_end))
