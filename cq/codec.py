@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn, get_args
 import cbor2
 
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
-from cq.simplecbor import are_simple, array_head
+from cq.simplecbor import are_simple, array_head, encode_ints, encode_strings, encode_texts
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
 """What a queue's key can be: str, int or bytes, or a tuple of them."""
@@ -59,6 +59,17 @@ _VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "set": (set, frozenset),
     "datetime": (datetime,),
     "any": (),
+}
+
+
+def _encode_each(keys: Sequence[Any]) -> list[bytes]:
+    return list(map(cbor2.dumps, keys))
+
+
+_ENCODERS: Final[dict[type | None, Callable[[Sequence[Any]], list[bytes]]]] = {
+    str: encode_texts,
+    bytes: encode_strings,
+    int: encode_ints,
 }
 
 
@@ -112,7 +123,7 @@ class KeyType:
         """What `encoder` makes of each of these keys, and its errors; for many keys at once."""
         if self._are_all(keys):
             try:
-                encoded = list(map(cbor2.dumps, keys))
+                encoded = _ENCODERS.get(self.plain, _encode_each)(keys)
                 if max(map(len, encoded)) <= MAX_KEY_BYTES:
                     return encoded
             except Exception:  # noqa: BLE001, S110 - which key it is is found below
@@ -278,7 +289,7 @@ def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
 def encode_values(values: Sequence[Any], limit: int = MAX_VALUE_BYTES) -> list[bytes]:
     """What `encode_value` makes of each of these, and its errors."""
     if set(map(type, values)) == {int} and is_int64(min(values)) and is_int64(max(values)):
-        return list(map(cbor2.dumps, values))
+        return encode_ints(values)
     return [encode_value(value, limit) for value in values]
 
 

@@ -1,12 +1,14 @@
-"""Many simple items of CBOR as one array: one call of the decoder in place of one for each.
+"""CBOR of many simple items, ints and short strings, at a fraction of what the encoder and the decoder cost for each.
 
-That is possible because an item says how long it is (RFC 8949), so that items one behind the other can be taken apart
-in one way only; and it is safe where each of them has been seen to be just one, and nothing besides.
+Encoded, such an item is a head and the bytes of the string (RFC 8949, 3). And as an item says how long it is, items one
+behind the other can be taken apart in one way only: they are decoded as one array, which is safe where each has been
+seen to be just one, and nothing besides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Final
 
 import cbor2
@@ -37,3 +39,40 @@ def are_simple(many: Sequence[bytes]) -> bool:
             for data, length in zip(many, lengths, strict=True)
         ]
     return lengths == list(map(len, many))
+
+
+_LONGEST: Final = 255
+_TEXT: Final = [cbor2.dumps("x" * length)[: -length or None] for length in range(_LONGEST + 1)]
+_BYTES: Final = [cbor2.dumps(bytes(length))[: -length or None] for length in range(_LONGEST + 1)]
+_SMALL: Final = [cbor2.dumps(number) for number in range(256)]
+_two = Struct(">BH").pack
+_four = Struct(">BI").pack
+
+
+def encode_texts(texts: Sequence[str]) -> list[bytes]:
+    """Each in CBOR; raises `UnicodeEncodeError` for what is no text."""
+    parts = list(map(str.encode, texts))
+    if max(map(len, parts), default=0) > _LONGEST:
+        return list(map(cbor2.dumps, texts))
+    return [_TEXT[len(part)] + part for part in parts]
+
+
+def encode_strings(strings: Sequence[bytes]) -> list[bytes]:
+    """Each in CBOR."""
+    if max(map(len, strings), default=0) > _LONGEST:
+        return list(map(cbor2.dumps, strings))
+    return [_BYTES[len(string)] + string for string in strings]
+
+
+def encode_ints(numbers: Sequence[int]) -> list[bytes]:
+    """Each in CBOR."""
+    return [
+        _SMALL[number]
+        if 0 <= number < 256
+        else _two(0x19, number)
+        if 0 < number < 1 << 16
+        else _four(0x1A, number)
+        if 0 < number < 1 << 32
+        else cbor2.dumps(number)
+        for number in numbers
+    ]

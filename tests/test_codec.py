@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cq import codec
 from cq.codec import KeyType, ValueType
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
+from cq.simplecbor import encode_ints, encode_strings, encode_texts
 
 PARTS = {"str": st.text(), "int": st.integers(), "bytes": st.binary()}
 
@@ -45,6 +46,22 @@ def test_single_keys_come_back_as_they_were(kind: type, data: st.DataObject) -> 
 def test_a_key_of_another_type_is_refused(spec: object, key: object) -> None:
     with pytest.raises(InvalidData):
         KeyType.parse(spec).encoder()(key)
+
+
+@given(st.lists(st.text(max_size=300)), st.lists(st.binary(max_size=300)), st.lists(st.integers()))
+def test_simple_items_are_encoded_as_the_encoder_does(
+    texts: list[str], strings: list[bytes], numbers: list[int]
+) -> None:
+    numbers += [sign * (1 << bits) + by for bits in (8, 16, 32, 64) for sign in (1, -1) for by in (-1, 0, 1)]
+    assert encode_texts(texts) == list(map(codec.encode, texts))
+    assert encode_strings(strings) == list(map(codec.encode, strings))
+    assert encode_ints(numbers) == list(map(codec.encode, numbers))
+
+
+@pytest.mark.parametrize("length", [0, 1, 23, 24, 255, 256, 8_000])
+def test_strings_of_any_length_are_encoded_as_the_encoder_does(length: int) -> None:
+    assert encode_texts(["x" * length, "y"]) == [codec.encode("x" * length), codec.encode("y")]
+    assert encode_strings([b"x" * length, b"y"]) == [codec.encode(b"x" * length), codec.encode(b"y")]
 
 
 SIMPLE = st.one_of(st.integers(), st.text(max_size=300), st.binary(max_size=300))
