@@ -16,7 +16,7 @@ from .changes import CLEAR_RANGE, Changes, Mutation
 from .stamped import StampedKey
 
 _FEW = 64
-_SIZES = (1024, 32)
+_SIZES = (1024, 64)
 """How many rows a statement writes; a rest has one of its own."""
 
 _GET = "SELECT v FROM kv WHERE k = ?"

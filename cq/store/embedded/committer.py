@@ -262,10 +262,8 @@ class Committer:
     def _commit_group(self, group: list[Request]) -> list[int]:
         connection, log = self._connection, self._log
         connection.execute("BEGIN IMMEDIATE")
-        last = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
-        if last != log.last:
-            log.load(connection)
-        work = _Work(log, Applier(connection), self._latest.next(last))
+        log.load(connection)
+        work = _Work(log, Applier(connection), self._latest.next(log.last))
         codes = [work.add(request) for request in group]
         if not work.accepted:
             connection.execute("ROLLBACK")

@@ -29,6 +29,9 @@ KEPT_KEYS = 200_000
 KEPT_BYTES = 32_000_000
 """The log in memory and in the file stays below these, at the cost of older transactions."""
 
+_LATER = """
+SELECT (SELECT min(version) FROM commits), version, writes FROM commits WHERE version > ? ORDER BY version
+"""
 _COUNTS = struct.Struct("<II")
 _FEW = 16
 
@@ -169,14 +172,11 @@ class ConflictLog:
 
     def load(self, connection: sqlite3.Connection) -> None:
         """Read what others have committed since."""
-        oldest = connection.execute("SELECT min(version) FROM commits").fetchone()[0]
-        if oldest > self.last:
+        rows = connection.execute(_LATER, (self.last,)).fetchall()
+        if rows and rows[0][0] > self.last:
             # Others have trimmed rows that this process never saw: what it knows has a gap.
             self._reset()
-        rows = connection.execute(
-            "SELECT version, writes FROM commits WHERE version > ? ORDER BY version", (self.last,)
-        )
-        for version, row in rows.fetchall():
+        for _, version, row in rows:
             self.append(Group.of(version, row))
 
     def append(self, group: Group) -> None:
