@@ -14,7 +14,6 @@ import typer
 
 from cq.cli.options import Json
 from cq.cli.output import note, print_json, print_table, progress
-from cq.config import DEFAULT_BUCKETS
 from cq.observers.bench.names import AGAINST, GROWING, REPORTING
 from cq.observers.bench.workload import KINDS, Workload
 
@@ -92,7 +91,9 @@ def bench(
         typer.Option(min=1, metavar="N", help="Threads in each of them, a transaction under way in each."),
     ] = 8,
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that combine.")] = 1,
-    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="Of the queue.")] = DEFAULT_BUCKETS,
+    buckets: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of the queue; what a new one gets if left out.")
+    ] = None,
     seconds: Annotated[
         float, typer.Option(min=0.1, help="How long adding goes on in each repetition.")
     ] = 1.0,

@@ -59,7 +59,9 @@ def configure(
     ] = None,
     buckets: Annotated[
         int | None,
-        typer.Option(metavar="N", help="1 to 4,096 (8 for a new queue); as many passes can run at once."),
+        typer.Option(
+            metavar="N", help="1 to 4,096 (for a new queue 4 in an embedded store, 8 on a cluster)."
+        ),
     ] = None,
     top: Annotated[
         int | None,

@@ -30,6 +30,7 @@ class Limits:
         read_bytes: rows read (about; the last one may exceed it).
         load_bytes: staged updates read, and current values read (each; the last one may exceed it).
         write_bytes: what is written for the keys of the rows taken (about).
+        max_report: how many keys are reported.
         overload_seconds: how long a bucket may not be read to its end before a pass reports all the same.
         stale_seconds: how old a note of an attempt must be to count as that of a worker that died.
     """
@@ -37,8 +38,15 @@ class Limits:
     read_bytes: int = 2_000_000
     load_bytes: int = 400_000
     write_bytes: int = 1_600_000
+    max_report: int = 16_000
     overload_seconds: float = 5.0
     stale_seconds: float = 10.0
+
+
+LOCAL_LIMITS: Final = Limits(
+    read_bytes=8_000_000, load_bytes=1_600_000, write_bytes=3_200_000, max_report=32_000
+)
+"""Of passes over a store on the same machine, where a worker runs one of them at a time."""
 
 
 @dataclass(slots=True)

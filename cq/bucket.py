@@ -32,7 +32,6 @@ from cq.store.api import (
 
 OBSERVER_BYTES: Final = 500_000
 """What the observers of one pass may write, as predicted from what their reports have cost so far."""
-MAX_REPORT: Final = 16_000
 _LEAST_READ: Final = 100_000  # bytes of rows, where few of those read could be taken
 _FIRST_COST: Final = 5_000  # bytes that observers write for a change, before any has been seen
 _MAX_SUSPECTS: Final = 1_000
@@ -67,13 +66,13 @@ class Bucket:
         self.memory = memory or Memory()
         self.pace = Pace()
         self.attempts = Attempts(db, code.config, bucket)
-        self._max_report = MAX_REPORT
+        self._max_report = self.limits.max_report
         self._max_take: int | None = None
         self._read_bytes = self.limits.read_bytes
         self._cost: float = _FIRST_COST if code.observers else 1
         self._suspects: dict[bytes, None] = {}
         self._condemned: dict[bytes, str] = {}
-        self._max_refill = MAX_REPORT
+        self._max_refill = self.limits.max_report
         self._refused: dict[bytes, str] = {}
         self._refilling = False
         self._passes = 0
@@ -129,7 +128,7 @@ class Bucket:
     def _pass(self, tr: Transaction) -> Pass:
         self._passes += 1
         limits = self.pace.limits(self.limits)
-        afford = self.pace.most(min(MAX_REPORT, int(OBSERVER_BYTES / self._cost)))
+        afford = self.pace.most(min(self.limits.max_report, int(OBSERVER_BYTES / self._cost)))
         refill = self._refilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
         return Pass(
             tr,
@@ -232,15 +231,15 @@ class Bucket:
             cost = max(1.0, result.observer_bytes / result.told)
             self._cost = cost if cost > self._cost else 0.7 * self._cost + 0.3 * cost
         if result.reported or result.purged:
-            self._max_report = min(2 * self._max_report, MAX_REPORT)
+            self._max_report = min(2 * self._max_report, self.limits.max_report)
         if result.cut_at is None:
             self._read_bytes = min(2 * self._read_bytes, self.limits.read_bytes)
         else:  # what is read in vain is read again
             self._read_bytes = min(max(_LEAST_READ, 5 * result.cut_at // 4), self.limits.read_bytes)
         if result.refilled:
-            self._max_refill = min(2 * self._max_refill, MAX_REPORT)
+            self._max_refill = min(2 * self._max_refill, self.limits.max_report)
         if self._max_take is not None:
-            self._max_take = 2 * self._max_take if self._max_take < MAX_REPORT else None
+            self._max_take = 2 * self._max_take if self._max_take < self.limits.max_report else None
         if not result.more:
             self._relax()
 

@@ -18,6 +18,7 @@ from cq.codec import KeyType, ValueType
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config import (
     DEFAULT_BUCKETS,
+    LOCAL_BUCKETS,
     MAX_BUCKETS,
     MAX_PRIORITY,
     Flags,
@@ -35,6 +36,7 @@ from cq.keys import QueueKeys
 from cq.ledger import refuse_unless_summed, with_audit, without_audit
 from cq.pressure import check_limits, is_positive
 from cq.purging import read_purging
+from cq.store import is_local
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 from cq.windowspec import WindowSpec
@@ -68,8 +70,8 @@ def configure(
         value: the type of updates and values: `int` (for a new queue), `float`, `Decimal`, `str`, `bytes`, `bool`,
             `list`, `dict`, `set`, `datetime` or `"any"`.
         combiner: the name of a built-in combiner (`sum` for a new queue), or one of your own.
-        buckets: 1 to 4,096 (8 for a new queue); as many passes can run at once. Small transactions want few: an add
-            writes one row and one notification for each bucket that its keys touch.
+        buckets: 1 to 4,096 (for a new queue 4 in an embedded store, 8 on a cluster); as many passes can run at once.
+            Small transactions want few: an add costs a row and a notification for each bucket that its keys touch.
         observers: told of every change, in this order, in the transaction that makes it. They replace those of the
             application; built-in ones that were put there by their settings stay.
         audit: whether to keep sums of what is added and dropped, by which `cq.audit.check_audit` finds what is lost or
@@ -97,7 +99,8 @@ def configure(
         None if window is None else WindowSpec.parse(window),
     )
     keys.check_name(name)
-    configured = transact(db, lambda tr: _configure(tr, name, asked))
+    new = replace(_NEW, buckets=LOCAL_BUCKETS) if is_local(db) else _NEW
+    configured = transact(db, lambda tr: _configure(tr, name, asked, new))
     if audit:
         include_all(db, configured)
     return configured
@@ -231,11 +234,11 @@ def _of_the_application(config: Any, settings: Any, generation: int) -> Any:
     raise NotImplementedError("a stored observer's code is looked up in the application")
 
 
-def _configure(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
+def _configure(tr: Transaction, name: str, asked: _Asked, new: QueueConfig) -> QueueConfig:
     """Store a new queue, or the observers of one that there is."""
     stored = tr.get(QueueKeys(name).config).value
     if stored is None:
-        return _create(tr, name, asked)
+        return _create(tr, name, asked, new)
     current = QueueConfig.from_bytes(name, stored)
     before, after = current.settings(), asked.shape(name, current).settings()
     differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
@@ -280,7 +283,7 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
     observers = [_spec(each) for each in wanted.observers]
     has_audit = wanted.audit is not None
     asked = _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers, has_audit, wanted.window)
-    created = _create(tr, wanted.name, asked)
+    created = _create(tr, wanted.name, asked, _NEW)
     if flags != Flags():
         check_priority(flags.priority)
         check_limits(flags.max_seconds, flags.max_bytes, flags.when_full)
@@ -288,8 +291,8 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
         tr.set(QueueKeys(wanted.name).flags, flags.to_bytes())
 
 
-def _create(tr: Transaction, name: str, asked: _Asked) -> QueueConfig:
-    created = _with_observers(asked.shape(name, replace(_NEW, window=asked.window)), asked.observers or [])
+def _create(tr: Transaction, name: str, asked: _Asked, new: QueueConfig) -> QueueConfig:
+    created = _with_observers(asked.shape(name, replace(new, window=asked.window)), asked.observers or [])
     if asked.audit:
         created = with_audit(created, whole=True)
     # What workers of a deleted queue may have left; not all below its prefix, as an export queue may have its name.

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 from cq import machine
 from cq.app import QueueCode
 from cq.backfill import switch_observers
-from cq.batch import Limits
+from cq.batch import LOCAL_LIMITS, Limits
 from cq.bucket import Bucket
 from cq.configuring import pause
 from cq.errors import CorruptData, CqError
@@ -21,8 +21,8 @@ from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
 from cq.results import ManyFailed, PassResult
+from cq.store import is_local
 from cq.store.api import Database, Transaction, error_code
-from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 
 log = logging.getLogger("cq.worker")
@@ -57,7 +57,7 @@ class CombineTask(Task):
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
         self.siblings = self.notification[:-4]
         self.sign = QueueKeys(config.name).state(config.generation, bucket.bucket)
-        if isinstance(bucket.db, Embedded) and not bucket.code.is_foreign:
+        if is_local(bucket.db) and not bucket.code.is_foreign:
             self.width = LOCAL_PASSES
         self._failures = failures
         self._totals = totals
@@ -162,12 +162,19 @@ def combine_tasks(
 
     `memories` are what has been remembered of the buckets so far.
     """
+    if limits is None:
+        limits = LOCAL_LIMITS if is_local(db) and not code.is_foreign else Limits()
     places = [(shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
     buckets = [
         Bucket(db, shape, number, limits=limits, memory=memories[shape.config.generation, number])
         for shape, number in places
     ]
     return [CombineTask(bucket, failures, totals) for bucket in buckets]
+
+
+def passes_at_once(db: Database, concurrency: int) -> int:
+    """How many passes a worker has in flight at most that has so many tasks in flight."""
+    return min(LOCAL_PASSES, concurrency) if is_local(db) else concurrency
 
 
 def end_attempts(db: Database, tasks: Sequence[CombineTask], seconds: float) -> None:

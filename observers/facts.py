@@ -19,7 +19,7 @@ class Facts:
 
     Args:
         totals: what it has done so far.
-        concurrency: how many tasks it has in flight at most.
+        concurrency: how many passes it has in flight at most.
         clock: of this process, in seconds.
     """
 
@@ -38,7 +38,7 @@ class Facts:
             version    of cq
             started    in seconds since 1970
             buckets    owned
-            concurrency  tasks in flight at most
+            concurrency  passes in flight at most
             totals     {what: how many}
             queues     {name: [passes, updates, conflicts, passes a second, updates a second]}
             error      the latest one

@@ -19,7 +19,7 @@ class Telling:
     Args:
         me: the worker.
         totals: what it has done so far.
-        concurrency: how many tasks it has in flight at most.
+        concurrency: how many passes it has in flight at most.
     """
 
     def __init__(self, me: Member, totals: Totals, concurrency: int) -> None:

@@ -20,7 +20,7 @@ from cq.app import App
 from cq.batch import Limits
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.observers.arming import look
-from cq.observers.combining import CombineTask, Paused, end_attempts
+from cq.observers.combining import CombineTask, Paused, end_attempts, passes_at_once
 from cq.observers.finishing import finish
 from cq.observers.gathering import Gathering
 from cq.observers.handing import Given, Overdue
@@ -118,7 +118,7 @@ class Worker:
         self._used = False
         self._draining = False
         self._error: BaseException | None = None
-        self._telling = Telling(self._membership.me, self.totals, concurrency)
+        self._telling = Telling(self._membership.me, self.totals, passes_at_once(db, concurrency))
         self._runner: Runner[Job] = Runner(
             self._run,
             self._failed,

@@ -148,7 +148,7 @@ def test_text_is_stable_and_of_one_moment_s_queues_by_name(cq_db: Any) -> None:
     assert list(json.loads(text)["queues"]) == ["a", "b"]
     assert json.loads(text)["queues"]["a"] == {
         "audit": False,
-        "buckets": 8,
+        "buckets": 4,
         "combiner": {"name": "sum", "version": 1},
         "flags": {**asdict(Flags()), "paused": True, "reason": "für diesen Test"},
         "key": "str",
@@ -192,7 +192,7 @@ def test_settings_that_json_lacks_are_refused(cq_db: Any, carried: Any) -> None:
 def test_a_queue_that_is_there_with_other_settings_stops_it_all(
     db: Any, name: str, change: Any, shown: str
 ) -> None:
-    cq.configure(db, name, observers=[top(5)])
+    cq.configure(db, name, buckets=8, observers=[top(5)])
     document = export_config(db, [name])
     document["queues"][f"{name}-0"] = copy.deepcopy(document["queues"][name])
     document["queues"][name]["flags"]["reason"] = "for no reason" if change[0] == "flags" else ""

@@ -8,7 +8,7 @@ import pytest
 
 import cq
 from cq import codec, config
-from cq.config import Flags, QueueConfig, queue_names, read_config, read_flags
+from cq.config import DEFAULT_BUCKETS, LOCAL_BUCKETS, Flags, QueueConfig, queue_names, read_config, read_flags
 from cq.errors import (
     CodeMismatch,
     ConfigurationConflict,
@@ -17,6 +17,7 @@ from cq.errors import (
     QueueNotConfigured,
 )
 from cq.keys import QueueKeys
+from cq.store import is_local
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 
@@ -31,6 +32,10 @@ def test_the_same_settings_again_change_nothing(db: Any, name: str) -> None:
 
     assert cq.configure(db, name, key="(str, int)", value="int", buckets=8) == first
     assert transact(db, lambda tr: tr.get(METADATA_VERSION).value) == version
+
+
+def test_a_new_queue_has_fewer_buckets_where_passes_come_one_after_the_other(db: Any, name: str) -> None:
+    assert cq.configure(db, name).buckets == (LOCAL_BUCKETS if is_local(db) else DEFAULT_BUCKETS)
 
 
 def test_other_settings_are_refused_and_named(db: Any, name: str) -> None:

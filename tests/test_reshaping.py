@@ -221,7 +221,7 @@ class TestRebucket:
         assert told == [cq.Change("a", None, 1, complete=False), cq.Change("a", 1, 2)]
 
     def test_what_must_wait_is_said(self, db: Any, name: str) -> None:
-        cq.configure(db, name)
+        cq.configure(db, name, buckets=8)
         add(db, name, {"a": 1})
         cq.rebucket(db, name, 3)
         with pytest.raises(cq.NotNow, match="is still being rebucketed from 8 to 3 buckets"):

@@ -204,7 +204,7 @@ def test_a_pause_that_is_over_is_none(db: Any, name: str) -> None:
 
 
 def test_observers_of_all_values_are_switched_to(db: Any, name: str) -> None:
-    cq.configure(db, name)
+    cq.configure(db, name, buckets=8)
     add(db, name, {"a": 1})
     drain(db, name)
     cq.put_observer(db, name, top(2))

@@ -14,8 +14,10 @@ import pytest
 
 import cq
 from cq.backfill import is_settled
+from cq.batch import LOCAL_LIMITS, Limits
 from cq.config import Flags, read_flags
 from cq.observers import worker as worker_module
+from cq.observers.combining import CombineTask
 from cq.observers.export import ExportQueue
 from cq.observers.exportbatch import Batch
 from cq.observers.exportspec import export_spec
@@ -23,7 +25,10 @@ from cq.observers.membership import Membership, Report
 from cq.observers.pressure import PressureTask
 from cq.observers.runner import DONE, Runner
 from cq.observers.settling import SettleTask
+from cq.observers.totals import Totals
+from cq.observers.work import Work
 from cq.observers.worker import Worker
+from cq.store import is_local
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from tests.helpers import add, aside, nothing_queued
@@ -53,6 +58,21 @@ def told_app(name: str) -> tuple[Told, cq.App]:
     told, app = Told(), cq.App()
     app.queue(name, observers=[cq.Observer("told", 1, told)])
     return told, app
+
+
+def test_one_pass_of_cqs_own_code_runs_at_a_time_where_the_store_is_local(db: Any, name: str) -> None:
+    """And larger ones than where many are in flight; code of an application must not hold up the others."""
+    cq.configure(db, name)
+    _, app = told_app(foreign := f"{name}-foreign")
+    app.configure(db, foreign)
+    work = Work(db, app, [name, foreign], {"combine"}, Totals(), None)
+    _, watch = work.load()
+    watch.cancel()
+    for job in work.jobs:
+        if isinstance(job.task, CombineTask):
+            is_alone = is_local(db) and job.share.queue == name
+            assert job.task.width == (1 if is_alone else None)
+            assert job.task.bucket.limits == (LOCAL_LIMITS if is_alone else Limits())
 
 
 @contextmanager

@@ -56,6 +56,13 @@ def close(db: Database) -> None:
         closing()
 
 
+def is_local(db: object) -> bool:
+    """Whether a database is a file on this machine: nothing is gained there by having much in flight."""
+    from cq.store.embedded import Database as Embedded
+
+    return isinstance(db, Embedded)
+
+
 def located(url: str | None = None) -> tuple[str, str]:
     """`embedded` or `fdb`, and the path, of the URL that `open` would take; raises `InvalidUrl`."""
     source, url = _chosen(url)

@@ -47,7 +47,7 @@ class Queue:
     store: str
     queue: str
     kind: str
-    buckets: int
+    buckets: int | None
     cloud: bool = False
     reporting: str | None = None
     defers: ClassVar[bool] = True

@@ -35,7 +35,7 @@ class Asked:
     Args:
         workload: the updates.
         plan: how it is measured.
-        buckets: of the queues.
+        buckets: of the queues; None for what a new one gets.
         sizes: of transactions, in updates, to measure adding and draining in turn with; none for not at all.
         against: what cq is compared with in that; None for all that is there.
         live: sizes of transactions to measure adding and combining at the same time with.
@@ -51,7 +51,7 @@ class Asked:
 
     workload: Workload
     plan: Plan
-    buckets: int
+    buckets: int | None
     sizes: Sequence[int] = ()
     against: Sequence[str] | None = None
     live: Sequence[int] = ()

@@ -116,7 +116,7 @@ def places(where: Where) -> Iterator[Places]:
 
 
 def make_queue(
-    places: Places, kind: str, buckets: int, *, cloud: bool = False, export: str | None = None
+    places: Places, kind: str, buckets: int | None, *, cloud: bool = False, export: str | None = None
 ) -> Queue:
     """A queue of a name of its own, with a cloud, and with an export into a kind of database, if asked for."""
     url, store = places.store()
