@@ -87,7 +87,7 @@ class Memory:
         self, token: bytes, values: Mapping[bytes, bytes | None], staged: Mapping[bytes, bytes | None]
     ) -> None:
         """Take over what a committed pass has written."""
-        self.token = token
+        self.token = b""  # it holds nothing for certain until this is done
         for known, new in ((self.values, values), (self.staged, staged)):
             known.update(new)
             for encoded_key, value in new.items():
@@ -98,6 +98,7 @@ class Memory:
             self._bytes = _size(self.values) + _size(self.staged)
         if self._bytes > self.max_bytes:
             self._clear()
+        self.token = token
 
     def _clear(self) -> None:
         self.values.clear()

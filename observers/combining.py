@@ -21,6 +21,7 @@ from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
 from cq.results import ManyFailed, PassResult
+from cq.state import Memory
 from cq.store import is_local
 from cq.store.api import Database, Transaction, error_code
 from cq.store.transact import transact
@@ -51,7 +52,7 @@ class CombineTask(Task):
 
     gather = GATHER_SECONDS
 
-    def __init__(self, bucket: Bucket, failures: FailureShare, totals: Totals) -> None:
+    def __init__(self, bucket: Bucket, failures: FailureShare, totals: Totals, memories: Memories) -> None:
         config = bucket.code.config
         self.bucket = bucket
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
@@ -61,6 +62,7 @@ class CombineTask(Task):
             self.width = LOCAL_PASSES
         self._failures = failures
         self._totals = totals
+        self._memories = memories
         self._is_left = False
 
     @property
@@ -103,6 +105,7 @@ class CombineTask(Task):
 
     def enter(self) -> None:
         self._is_left = False
+        self._memories.pop(self.place, None)  # it is this task's own
 
     def leave(self) -> None:
         self._is_left = True
@@ -110,6 +113,7 @@ class CombineTask(Task):
     def end(self) -> None:
         """Notes of attempts are taken back by `end_attempts`, for all buckets at once."""
         self.bucket.rest()
+        self._memories[self.place] = self.bucket.memory
 
     def _tell(self, result: PassResult, seconds: float) -> None:
         queue, bucket = self.bucket.code.config.name, self.bucket.bucket
@@ -157,19 +161,23 @@ def combine_tasks(
     memories: Memories,
     *,
     limits: Limits | None = None,
+    memory_bytes: int = 64_000_000,
 ) -> list[CombineTask]:
     """A task for each bucket of a queue, those of a shape that is being drained included.
 
-    `memories` are what has been remembered of the buckets so far.
+    `memories` have what has been remembered of the buckets so far; it is taken from there. All buckets together
+    remember at most so many bytes of current values.
     """
     if limits is None:
         limits = LOCAL_LIMITS if is_local(db) and not code.is_foreign else Limits()
     places = [(shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
-    buckets = [
-        Bucket(db, shape, number, limits=limits, memory=memories[shape.config.generation, number])
-        for shape, number in places
-    ]
-    return [CombineTask(bucket, failures, totals) for bucket in buckets]
+    tasks = []
+    for shape, number in places:
+        memory = memories.pop((shape.config.generation, number), None) or Memory()
+        memory.max_bytes = memory_bytes // code.config.buckets
+        bucket = Bucket(db, shape, number, limits=limits, memory=memory)
+        tasks.append(CombineTask(bucket, failures, totals, memories))
+    return tasks
 
 
 def passes_at_once(db: Database, concurrency: int) -> int:

@@ -83,7 +83,7 @@ class Work:
         self._feeds = FeedJobs(db, names) if ROLE in roles else None
         self._is_loaded = False
         self._idle = Idle()
-        self._memories = AllMemories(_MEMORY_BYTES)
+        self._memories = AllMemories()
 
     @property
     def jobs(self) -> list[Job]:
@@ -232,8 +232,15 @@ class Work:
         if code is None:
             return queue
         if self.combines:
-            memories = self._memories.of(code, queues)
-            tasks = combine_tasks(self._db, code, queue.failures, self._totals, memories, limits=self._limits)
+            tasks = combine_tasks(
+                self._db,
+                code,
+                queue.failures,
+                self._totals,
+                self._memories.of(name, [shape.config.generation for shape in code.shapes]),
+                limits=self._limits,
+                memory_bytes=_MEMORY_BYTES // queues,
+            )
             for task in tasks:
                 generation, number = task.place
                 share = Share("combine", name, generation * MAX_BUCKETS + number)

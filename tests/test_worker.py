@@ -16,6 +16,7 @@ import cq
 from cq.backfill import is_settled
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.config import Flags, read_flags
+from cq.keys import QueueKeys
 from cq.observers import worker as worker_module
 from cq.observers.combining import CombineTask
 from cq.observers.export import ExportQueue
@@ -28,6 +29,7 @@ from cq.observers.settling import SettleTask
 from cq.observers.totals import Totals
 from cq.observers.work import Work
 from cq.observers.worker import Worker
+from cq.state import BucketState
 from cq.store import is_local
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
@@ -73,6 +75,48 @@ def test_one_pass_of_cqs_own_code_runs_at_a_time_where_the_store_is_local(db: An
             is_alone = is_local(db) and job.share.queue == name
             assert job.task.width == (1 if is_alone else None)
             assert job.task.bucket.limits == (LOCAL_LIMITS if is_alone else Limits())
+
+
+def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {"a": 1})
+    work = Work(db, cq.App(), [name], {"combine"}, Totals(), None)
+
+    def load() -> CombineTask:
+        work.load()[1].cancel()
+        (task,) = (job.task for job in work.jobs if isinstance(job.task, CombineTask))
+        task.enter()
+        return task
+
+    first = load()
+    first.run()
+    remembered = first.bucket.memory
+    assert remembered.values
+
+    cq.pause(db, name)
+    work.load()[1].cancel()
+    cq.resume(db, name)
+    assert load().bucket.memory is not remembered, "the first task may still be running"
+    first.end()
+
+    cq.pause(db, name)
+    work.load()[1].cancel()
+    cq.resume(db, name)
+    second = load()
+    assert second.bucket.memory is remembered
+    add(db, name, {"a": 1})
+    second.run()
+    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2}
+    second.end()
+    second.enter()
+    add(db, name, {"a": 1})
+    second.run()
+    assert second.bucket.memory.knows(transact(db, lambda tr: read_token(tr, name)))
+    assert not work._memories.of(name, [1])
+
+
+def read_token(tr: Any, name: str) -> bytes:
+    return BucketState.from_bytes(tr.get(QueueKeys(name).state(1, 0)).value).token
 
 
 @contextmanager

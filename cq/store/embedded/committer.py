@@ -28,7 +28,7 @@ from .changes import Changes
 from .conflicts import ConflictLog, Group, encode, overlaps
 from .error import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, is_unwritten, storage_error
 from .future import FutureVoid
-from .keys import METADATA_VERSION, Range
+from .keys import Range
 from .latest import Latest
 from .lockfile import LockFile
 from .readset import ReadSet
@@ -49,6 +49,7 @@ class Request(FutureVoid):
 
     __slots__ = (
         "changes",
+        "changes_metadata",
         "committer",
         "done",
         "leads",
@@ -69,6 +70,7 @@ class Request(FutureVoid):
         self.done = done  # called with the error, or None, before the future is ready
         self.reads = reads
         self.read_version: int | None = None  # None: it has read nothing
+        self.changes_metadata = False
         self.version = -1
         self.order = 0
         self.committer: Committer | None = None
@@ -271,7 +273,7 @@ class Committer:
         written = work.finish()
         connection.execute("INSERT INTO commits VALUES (?, ?)", (work.version, written))
         self._trim()
-        self._lock.announce(work.version, changes_metadata=METADATA_VERSION in work.keys)
+        self._lock.announce(work.version, changes_metadata=work.changes_metadata)
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -305,6 +307,7 @@ class _Work:
     def __init__(self, log: ConflictLog, applier: Applier, version: int) -> None:
         self.version = version
         self.accepted = 0
+        self.changes_metadata = False
         self.keys: set[bytes] = set()
         self._sorted: list[bytes] = []
         self.ranges: list[Range] = []
@@ -318,6 +321,7 @@ class _Work:
             return code
         request.version, request.order = self.version, self.accepted
         self.accepted += 1
+        self.changes_metadata |= request.changes_metadata
         changes = request.changes
         stamped = self._applier.apply(changes, request.versionstamp)
         self.keys.update(changes.write_keys, stamped)

@@ -126,7 +126,7 @@ class Group:
         """The single keys."""
         if self._keys is None:
             self._keys = set(self._parts.keys()) if self._parts else set()
-            self._parts = None
+            self._parts, self._row = None, b""
         return self._keys
 
     def meets(self, reads: ReadSet) -> bool:

@@ -103,6 +103,7 @@ class Core(Reading, Writing):
         # A version that was set may be later than the snapshot taken for it: what was read counts.
         seen = self._snapshot or self._glance
         request.read_version = self._version if seen is None else seen.version
+        request.changes_metadata = self._changes_metadata
         return request
 
     def _finish(self, request: Request | None, error: FDBError | None) -> None:

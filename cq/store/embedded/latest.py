@@ -29,9 +29,7 @@ class Latest:
 
     def recall(self) -> tuple[int, bytes | None] | None:
         """A version not before that of any commit that has returned, and the metadata version then, if it is known."""
-        announced = (
-            self._lock.announced()
-        )  # before the other: a change before this version has been announced, too
+        announced = self._lock.announced()  # asked for first: a change before it has been announced, too
         if self._known is None:
             return None
         version, metadata = self._known

@@ -92,6 +92,7 @@ class Writing(State):
         conflict = self._begin_write(key)
         if len(key) > max_key_bytes(key):
             return
+        self._changes_metadata |= key == METADATA_VERSION
         self._count_mutation(2 * len(key) + 1, 2 * len(key) + 1, conflict)
         self._writes.clear(key, conflict)
         if self._watches:
@@ -108,6 +109,7 @@ class Writing(State):
         begin, end = clip(begin), clip(end)
         if begin == end:
             return
+        self._changes_metadata |= begin <= METADATA_VERSION < end
         self._writes.clear_range(begin, end, conflict)
         if self._watches:
             self._trigger(begin, end, None)

@@ -147,6 +147,28 @@ def test_a_glance_asks_sqlite_only_when_the_metadata_version_has_changed(
             assert [glance(), glance()] == [1, 0]
 
 
+def test_a_change_without_conflicts_of_its_own_and_a_clear_are_noticed_too(path: Path) -> None:
+    def quietly(tr: Any) -> None:
+        tr.options.set_next_write_no_write_conflict_range()
+        tr.set_versionstamped_value(METADATA_VERSION, bytes(14))
+
+    def clear(tr: Any) -> None:
+        tr.options.set_access_system_keys()
+        tr.clear_range(b"\xff", b"\xff\xff")
+
+    with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
+        for change_it in (change, lambda db: db.transact(quietly), lambda db: db.transact(clear)):
+            one.create_transaction().get(METADATA_VERSION).wait()
+            change_it(other)
+            seen = one.create_transaction().get(METADATA_VERSION).value
+            assert (
+                seen
+                == other.transact(lambda tr: (tr.get_read_version().wait(), tr.get(METADATA_VERSION).value))[
+                    1
+                ]
+            )
+
+
 def announced_by_the_dead(db: Database, *, changes_metadata: bool = False) -> int:
     """Announce a version as a process does that dies before it commits."""
     version = db._lock.announced() + 1_000_000
