@@ -19,6 +19,7 @@ from cq.rows import Backlog, Row, encode_row, first_tries, read_rows
 from cq.state import BucketState, Memory
 from cq.store.api import Transaction
 
+_STAGED_BYTES: Final = 1_600_000
 _KEY_OVERHEAD: Final = 40  # what a write costs beside key and value, about
 
 
@@ -42,9 +43,13 @@ class Limits:
     overload_seconds: float = 5.0
     stale_seconds: float = 10.0
 
+    def to_write(self, *, is_staged: bool) -> int:
+        """`write_bytes`, or less where keys are also to be cleared of what is staged for them."""
+        return min(self.write_bytes, _STAGED_BYTES) if is_staged else self.write_bytes
+
 
 LOCAL_LIMITS: Final = Limits(
-    read_bytes=8_000_000, load_bytes=1_600_000, write_bytes=3_200_000, max_report=32_000
+    read_bytes=8_000_000, load_bytes=1_600_000, write_bytes=4_500_000, max_report=50_000
 )
 """Of passes over a store on the same machine, where a worker runs one of them at a time."""
 
@@ -173,8 +178,9 @@ def _take(
     updates = _by_key(batch.rows)
     wanted: Collection[bytes] = updates
     cost = _Cost(keys, config)
-    if not cost.allows_all(batch.rows, updates, limits.write_bytes, max_take):
-        wanted = cost.affordable(batch.rows, limits.write_bytes, max_take)
+    write_bytes = limits.to_write(is_staged=batch.state.staged)
+    if not cost.allows_all(batch.rows, updates, write_bytes, max_take):
+        wanted = cost.affordable(batch.rows, write_bytes, max_take)
     if batch.state.staged:
         order = [*first, *(encoded for encoded in wanted if encoded not in first)]
         known = memory.staged if memory.knows(batch.state.token) else {}

@@ -18,7 +18,7 @@ from cq.keys import QueueKeys, place, places
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction
 
 _KEY_COPIES: Final = 3  # of a key in a transaction: it is written, and both ends of a conflict range
-_KEY_COST: Final = 100  # of a write besides, about
+_KEY_COST: Final = 75  # of a write besides, about
 
 
 @dataclass(slots=True)
@@ -58,14 +58,15 @@ def choose(
         others = [encoded for encoded in waiting if encoded not in suspects]
         suspected = [encoded for encoded in waiting if encoded in suspects]
     is_next = bool(suspected) and (is_suspect_next or not others)
-    chosen.report = suspected[:1] if is_next else _affordable(others[:max_report], limits)
+    most = 2 * limits.to_write(is_staged=batch.state.staged)
+    prefix = len(QueueKeys(config.name).value(b""))
+    chosen.report = suspected[:1] if is_next else _affordable(others[:max_report], prefix, most)
     return chosen
 
 
-def _affordable(report: list[bytes], limits: Limits) -> list[bytes]:
+def _affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
     """As many of these keys as may be written, about: each counts with its value and what it conflicts with."""
-    cost = _KEY_COPIES * sum(map(len, report)) + _KEY_COST * len(report)
-    most = 2 * limits.write_bytes
+    cost = _KEY_COPIES * (sum(map(len, report)) + prefix * len(report)) + _KEY_COST * len(report)
     return report if cost <= most else report[: max(1, len(report) * most // cost)]
 
 
