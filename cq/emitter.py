@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -113,10 +112,18 @@ class Emitter:
             EmitterClosed: nothing was taken.
             FlushFailed: only in `durable` mode; whether the update may count all the same, it says itself.
         """
+        flush = self._taken(key, update)
+        if flush is None:
+            self.emit_many(((key, update),))
+        elif self._is_durable:
+            flush.done.wait()
+            self._check(flush)
+
+    def _taken(self, key: Any, update: Any) -> Flush | None:
+        """The open flush, if there is one, with an increment of the commonest kind taken in; else None."""
         intake, buffer = self._intake, self._buffer
         if type(key) is not intake.plain_key or type(update) is not int or not is_int64(update):
-            self.emit_many(((key, update),))
-            return
+            return None
         with buffer.lock:
             flush = buffer.open
             if flush is not None:
@@ -128,11 +135,7 @@ class Emitter:
                 flush.count += 1
                 if flush.count >= flush.enough:
                     buffer.has_enough(flush)
-        if flush is None:
-            self.emit_many(((key, update),))
-        elif self._is_durable:
-            flush.done.wait()
-            self._check(flush)
+        return flush
 
     def emit_many(
         self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]], also: Also | None = None
@@ -162,7 +165,12 @@ class Emitter:
         A task that is cancelled while it awaits has its update taken or not; it is never taken twice, and once taken
         it counts as if the task had gone on.
         """
-        await self.emit_many_async(((key, update),))
+        flush = self._taken(key, update)
+        if flush is None:
+            await self.emit_many_async(((key, update),))
+        elif self._is_durable:
+            await self._settled(flush)
+            self._check(flush)
 
     async def emit_many_async(
         self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]], also: Also | None = None
@@ -236,20 +244,14 @@ class Emitter:
         """Await that a flush is done, for so long at most."""
         import asyncio  # which takes long, and whoever awaits has it
 
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-
-        def settle() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody awaits any more
-                loop.call_soon_threadsafe(settle)
-
         with self._buffer.lock:
-            flush.on_done(tell)
-        await asyncio.wait([done], timeout=seconds)
+            if flush.done.is_set():
+                return
+            done = flush.awaited(asyncio.get_running_loop())
+        if seconds is None:
+            await done
+        else:
+            await asyncio.wait([done], timeout=seconds)
 
     def _check(self, flush: Flush) -> None:
         """Raises what has become of a flush that was given up."""

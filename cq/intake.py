@@ -7,8 +7,9 @@ that the queue takes), the increments go to the store one by one, and workers de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cq import codec, machine
 from cq.codec import is_int64
@@ -17,6 +18,9 @@ from cq.config import QueueConfig
 from cq.errors import TooLarge
 from cq.packing import check_update, columns
 from cq.store.api import Transaction
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
 
 FLUSH_BYTES: Final = 500_000
 """What a transaction adds at most; FoundationDB's should stay below 1 MB."""
@@ -93,7 +97,7 @@ class Intake:
 class Flush:
     """Increments that are committed together, and what has become of them.
 
-    Its emitter's lock is held by whoever calls `add`, `on_done` or `settle`, or changes anything else of it.
+    Its emitter's lock is held by whoever calls `add`, `awaited` or `settle`, or changes anything else of it.
 
     Args:
         intake: how it is merged.
@@ -125,7 +129,7 @@ class Flush:
         self.also: list[Also] = []
         self._intake = intake
         self._others: dict[Any, list[Increment]] = {}
-        self._callbacks: list[Callable[[], object]] = []
+        self._awaited: dict[AbstractEventLoop, list[Future[None]]] = {}
 
     def has_room(self, size: int) -> bool:
         """Whether increments of so many bytes fit in."""
@@ -159,17 +163,24 @@ class Flush:
             found += self._intake.merged(increments)
         return found
 
-    def on_done(self, call: Callable[[], object]) -> None:
-        """Call something when it is done, or now if it is; it must neither wait nor raise."""
-        if self.done.is_set():
-            call()
-        else:
-            self._callbacks.append(call)
+    def awaited(self, loop: AbstractEventLoop) -> Future[None]:
+        """A future of an event loop that is ready when the flush, which is not done yet, is."""
+        future: Future[None] = loop.create_future()
+        self._awaited.setdefault(loop, []).append(future)
+        return future
 
     def settle(self, error: Exception | None) -> None:
         """It is committed, or given up for this reason."""
         self.error = error
         self.done.set()
-        callbacks, self._callbacks = self._callbacks, []
-        for call in callbacks:
-            call()
+        for loop, futures in self._awaited.items():
+            with suppress(RuntimeError):  # the loop is closed: nobody awaits any more
+                loop.call_soon_threadsafe(_set_all, futures)
+        self._awaited.clear()
+
+
+def _set_all(futures: Iterable[Future[None]]) -> None:
+    """Wake all who await, in one step of their loop."""
+    for future in futures:
+        if not future.done():  # whoever awaited it has been cancelled
+            future.set_result(None)

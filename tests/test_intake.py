@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -180,14 +181,28 @@ def test_a_flush_has_no_room_beyond_what_a_transaction_should_write() -> None:
     assert (flush.most, flush.enough) == (0, 0)
 
 
-def test_whoever_waits_is_told_once() -> None:
-    told: list[str] = []
-    append: Callable[[str], object] = told.append
+def test_all_who_await_it_are_woken_but_those_who_are_cancelled() -> None:
     flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 5)
-    flush.on_done(lambda: append("before"))
+
+    async def main() -> None:
+        first, cancelled, last = [flush.awaited(asyncio.get_running_loop()) for _ in range(3)]
+        cancelled.cancel()
+        flush.settle(None)
+        await asyncio.gather(first, last)
+        assert cancelled.cancelled()
+
+    asyncio.run(main())
+    assert flush.done.is_set()
+
+
+def test_a_loop_that_is_closed_holds_nobody_up() -> None:
+    flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 5)
+    closed, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+    flush.awaited(closed)
+    woken = flush.awaited(other)
+    closed.close()
 
     flush.settle(None)
-    flush.on_done(lambda: append("after"))
 
-    assert told == ["before", "after"]
-    assert flush.done.is_set()
+    other.run_until_complete(asyncio.wait_for(woken, 5))
+    other.close()

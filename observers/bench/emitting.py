@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import cq
 from cq import machine
@@ -16,7 +17,7 @@ from cq.observers.bench.system import Adder
 from cq.observers.bench.workload import Workload
 
 CALLERS: Final = 32
-"""Threads that call at once where a call waits for its commit."""
+"""Threads, or tasks of asyncio, that call at once where a call waits for its commit."""
 _LOOP: Final = 1_000
 """Calls between two looks at the clock, where a call takes less than a microsecond or two."""
 
@@ -28,7 +29,7 @@ class Emitted:
     """How many increments a second one process has committed.
 
     Attributes:
-        callers: threads that called at once.
+        callers: threads, or tasks, that called at once.
         row: the figure is that of adding.
     """
 
@@ -41,6 +42,8 @@ def measure_emitters(
 ) -> list[Emitted]:
     """Measure single adds and an emitter in `durable` mode with many callers, and one in `fast` mode with one.
 
+    The callers of `durable` mode are threads, and then tasks of asyncio.
+
     Args:
         make: makes a queue of a name of its own.
 
@@ -50,11 +53,18 @@ def measure_emitters(
     many, one = replace(plan, adders=1, threads=CALLERS), replace(plan, adders=1, threads=1)
     told("single adds")
     found = [Emitted(CALLERS, measure(make(), single, many))]
-    for mode, words, calls in (("durable", single, many), ("fast", loop, one)):
+    for mode, words, calls, role in (
+        ("durable", single, many, Emitting),
+        ("durable", single, many, Awaiting),
+        ("fast", loop, one, Emitting),
+    ):
         told(f"emitter, {mode}")
         queue = make()
-        system = EmitterQueue(queue.url, queue.store, queue.queue, queue.kind, queue.buckets, mode=mode)
-        found.append(Emitted(calls.threads, measure(system, words, calls, role=Emitting)))
+        caller = role.caller
+        system = EmitterQueue(
+            queue.url, queue.store, queue.queue, queue.kind, queue.buckets, mode=mode, caller=caller
+        )
+        found.append(Emitted(calls.threads, measure(system, words, calls, role=role)))
     return found
 
 
@@ -64,13 +74,15 @@ class EmitterQueue(Queue):
 
     Args:
         mode: of the emitter.
+        caller: what calls it.
     """
 
     mode: str = "durable"
+    caller: str = "thread"
 
     @property
     def name(self) -> str:
-        return f"emitter {self.mode}"
+        return f"emitter {self.mode}" + (f", {self.caller}s" if self.mode == "durable" else "")
 
     def adder(self) -> Adder:
         if self.queue not in _emitters:
@@ -99,8 +111,33 @@ class EmitterAdder:
 class Emitting(Adding):
     """Adds through an emitter; what it has taken counts once it is committed."""
 
+    caller: ClassVar[str] = "thread"
+
     def run(self, begin: float, end: float) -> Added:
         added = super().run(begin, end)
         for emitter in _emitters.values():
             emitter.flush()
         return added._replace(ended=machine.monotonic())
+
+
+class Awaiting(Emitting):
+    """Adds through an emitter in tasks of asyncio, as many as there would be threads, in one event loop."""
+
+    caller: ClassVar[str] = "task"
+
+    def run(self, begin: float, end: float) -> Added:
+        transactions = asyncio.run(self._all(end))
+        return Added(transactions, transactions, machine.monotonic())
+
+    async def _all(self, end: float) -> int:
+        (emitter,) = _emitters.values()
+        return sum(await asyncio.gather(*(self._emit(emitter, end) for _ in range(self._threads))))
+
+    async def _emit(self, emitter: Emitter, end: float) -> int:
+        """One task; returns how many increments have committed."""
+        number = 0
+        while machine.monotonic() < end:
+            for key, update in self._next().items():
+                await emitter.emit_async(key, update)
+                number += 1
+        return number
