@@ -9,9 +9,8 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-_YOUNG: Final = (
-    50_000  # objects more than were freed, before the youngest are looked at; Python's own figure is 700
-)
+_YOUNG: Final = 50_000
+"""So many objects more than were freed, before the youngest are looked at; Python's own figure is 700."""
 
 
 def collect_seldom() -> None:

@@ -39,7 +39,7 @@ LOCAL_PASSES: Final = 1
 """How many passes over a queue a worker has in flight in a store on its machine, if only cq's own code is called.
 
 There is no latency to hide, and passes in several threads take the interpreter and the processor's caches from each
-other: a third of the time. Code of an application may wait for something, and must not hold up the other buckets.
+other: a sixth of the time. Code of an application may wait for something, and must not hold up the other buckets.
 """
 
 

@@ -52,7 +52,7 @@ def decode(row: bytes) -> tuple[list[bytes], list[Range]]:
 
 
 class _Parts:
-    """The parts of a row of the log, taken out of it as far as they are needed."""
+    """The parts of a row of the log, taken out of it as far as they are needed; `points` is how many keys they are."""
 
     __slots__ = ("_begin", "_lengths", "_row", "points")
 
