@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, localcontext
+from types import NoneType
 from typing import Any, Final
 
 from cq.codec import DELETE, shown
@@ -151,9 +152,9 @@ def combine_many(combiner: Combiner, keys: Sequence[Any], lists: Sequence[Sequen
     found = at_once(lists) if at_once else None
     if found is None:
         found = [combiner.combine(key, values) for key, values in zip(keys, lists, strict=True)]
-        if any(value is None for value in found):
-            key = next(key for key, value in zip(keys, found, strict=True) if value is None)
-            raise InvalidData(f"the combiner {combiner.name!r} returned None for the key {key!r}")
+    if NoneType in set(map(type, found)):
+        key = next(key for key, value in zip(keys, found, strict=True) if value is None)
+        raise InvalidData(f"the combiner {combiner.name!r} returned None for the key {key!r}")
     return found
 
 

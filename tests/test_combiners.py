@@ -70,6 +70,8 @@ def test_sums_of_many_keys_do_not_depend_on_a_context() -> None:
 
 
 def test_a_combiner_that_returns_none_is_told_with_its_key() -> None:
+    with pytest.raises(InvalidData, match="'last' returned None for the key 'b'"):  # of a row that is damaged
+        combiners.combine_many(BUILT_IN["last"], ["a", "b"], [[1], [2, None]])
     nothing = combiners.Combiner("nothing", 1, lambda key, values: None if key == "b" else values[0])
     with pytest.raises(InvalidData, match="'nothing' returned None for the key 'b'"):
         combiners.combine_many(nothing, ["a", "b"], [[1], [2]])
