@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn, get_args
 import cbor2
 
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
-from cq.simplecbor import are_simple, array_head, encode_ints, encode_strings, encode_texts
+from cq.simplecbor import are_simple, decode_simple, encode_ints, encode_strings, encode_texts
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
 """What a queue's key can be: str, int or bytes, or a tuple of them."""
@@ -123,7 +123,7 @@ class KeyType:
         """What `encoder` makes of each of these keys, and its errors; for many keys at once."""
         if self._are_all(keys):
             try:
-                encoded = _ENCODERS.get(self.plain, _encode_each)(keys)
+                encoded = self._encoded(keys)
                 if max(map(len, encoded)) <= MAX_KEY_BYTES:
                     return encoded
             except Exception:  # noqa: BLE001, S110 - which key it is is found below
@@ -159,15 +159,13 @@ class KeyType:
         if self.is_tuple:
             keys = [tuple(key) if type(key) is list else key for key in keys]
         # Of another type, or spelt otherwise, one would be a second entry of one key.
-        if not known and not (self._are_all(keys) and self._encode_joined(keys) == b"".join(encoded)):
+        if not known and not (self._are_all(keys) and self._encoded(keys) == list(encoded)):
             raise CorruptData(f"stored bytes are no keys of type {self}")
         return keys
 
-    def _encode_joined(self, keys: list[Any]) -> bytes:
-        """All keys, one behind the other; what is so encoded can be taken apart in one way only."""
-        if self.is_tuple:
-            return b"".join(map(cbor2.dumps, keys))
-        return cbor2.dumps(keys)[len(array_head(len(keys))) :]
+    def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
+        """Keys that are all of this type in CBOR, however long."""
+        return _ENCODERS.get(self.plain, _encode_each)(keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +246,8 @@ def decode(data: bytes) -> Any:
 def decode_all(many: Sequence[bytes]) -> list[Any]:
     """What `decode` makes of each of these; raises `CorruptData` if any is not CBOR."""
     try:
-        if are_simple(many):  # then they can be decoded as one
-            return list(cbor2.loads(array_head(len(many)) + b"".join(many)))
+        if are_simple(many):
+            return decode_simple(many)
         return list(map(_loads, many))
     except Exception as error:
         raise CorruptData(f"stored bytes are not CBOR ({error})") from error

@@ -6,8 +6,9 @@ touches a store or tells which key is at fault: if one is, all fail, and the cal
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cq import codec
@@ -51,19 +52,9 @@ def new_values(
     be read, and what the combiner raises.
     """
     old = _decoded(before)
-    lists = [
-        values if stored is None else [value, *values]
-        for stored, value, values in zip(before, old, pending, strict=True)
-    ]
-    new = combine_many(combiner, keys, lists)
-    is_gone = list(map(combiner.is_empty, new))
-    if not any(is_gone):
-        return NewValues(old, new, before, _encoded(kind, new))
-    left = iter(_encoded(kind, [value for value, gone in zip(new, is_gone, strict=True) if not gone]))
-    data = [None if gone else next(left) for gone in is_gone]
-    return NewValues(
-        old, [None if gone else value for value, gone in zip(new, is_gone, strict=True)], before, data
-    )
+    found = combine_many(combiner, keys, _behind(before, old, pending))
+    new = [None if combiner.is_empty(value) else value for value in found]
+    return NewValues(old, new, before, _of_those_there(partial(_encoded, kind), new))
 
 
 def fold(combiner: Combiner, keys: Sequence[Any], pending: Sequence[list[Any]]) -> list[bytes]:
@@ -79,19 +70,31 @@ def pending(
     if not staged:
         return waiting
     before = [staged.get(encoded) for encoded in encoded_keys]
+    return _behind(before, _decoded(before), waiting)
+
+
+def _behind(
+    stored: Sequence[bytes | None], decoded: Sequence[Any], lists: Sequence[list[Any]]
+) -> list[list[Any]]:
+    """Each list behind what is stored, where there is something."""
     return [
-        values if stored is None else [value, *values]
-        for stored, value, values in zip(before, _decoded(before), waiting, strict=True)
+        values if data is None else [value, *values]
+        for data, value, values in zip(stored, decoded, lists, strict=True)
     ]
 
 
 def _decoded(stored: Sequence[bytes | None]) -> list[Any]:
-    found = [data for data in stored if data is not None]
-    values = codec.decode_all(found)
-    if len(found) == len(stored):
-        return values
-    left = iter(values)
-    return [None if data is None else next(left) for data in stored]
+    return _of_those_there(codec.decode_all, stored)
+
+
+def _of_those_there(make: Callable[[list[Any]], list[Any]], column: Sequence[Any]) -> list[Any]:
+    """What is made of all items of a column that are not None, at once, each in its place."""
+    there = [item for item in column if item is not None]
+    made = make(there)
+    if len(there) == len(column):
+        return made
+    left = iter(made)
+    return [None if item is None else next(left) for item in column]
 
 
 def _encoded(kind: ValueType, values: list[Any]) -> list[bytes]:

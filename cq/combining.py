@@ -147,8 +147,8 @@ class Pass:
         )
         self.report, self.all_staged_known = chosen.report, chosen.all_staged_known
         current = self._load_current()
-        self.before_code(list(dict.fromkeys([*batch.updates, *self.report])))
-        touched = [*batch.updates, *self.report]
+        touched = list(dict.fromkeys([*batch.updates, *self.report]))
+        self.before_code(touched)
         self.decoded = Keys(self.config.key, touched, self.memory, are_seen=self.code.is_foreign)
         self._write_values(batch, current)
         self._fold(batch)

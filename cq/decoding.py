@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,21 +16,20 @@ class Keys:
 
     Args:
         kind: the declared type.
-        touched: the encoded keys.
+        touched: the encoded keys, each once.
         memory: those in it have been decoded before: nobody needs to look at their bytes again.
         are_seen: whether code that is not cq's own will see the keys; else None may stand for each.
     """
 
-    def __init__(self, kind: KeyType, touched: Iterable[bytes], memory: Memory, *, are_seen: bool) -> None:
+    def __init__(self, kind: KeyType, touched: Sequence[bytes], memory: Memory, *, are_seen: bool) -> None:
         self._kind = kind
         self._decoded: dict[bytes, Any] = {}
-        distinct = dict.fromkeys(touched)
-        known = [key for key in distinct if key in memory.values or key in memory.staged]
+        known = [key for key in touched if key in memory.values or key in memory.staged]
         if are_seen:
             self._decoded.update(zip(known, kind.decode_all(known, known=True), strict=True))
         else:
             self._decoded.update(dict.fromkeys(known))
-        new = [key for key in distinct if key not in self._decoded]
+        new = [key for key in touched if key not in self._decoded]
         with suppress(CorruptData):  # which key it is is found when that one is asked for
             self._decoded.update(zip(new, kind.decode_all(new), strict=True))
 

@@ -25,11 +25,6 @@ _LENGTHS: Final = {
 _LONGER: Final = (b"\x58", b"\x78")
 
 
-def array_head(length: int) -> bytes:
-    """How an array of so many begins in CBOR."""
-    return cbor2.dumps([None] * length)[:-length] if length else b"\x80"
-
-
 def are_simple(many: Sequence[bytes]) -> bool:
     """Whether each is one int of up to 64 bits, or a string of up to 255 bytes, and nothing besides."""
     lengths = list(map(_LENGTHS.get, [data[:1] for data in many]))
@@ -39,6 +34,11 @@ def are_simple(many: Sequence[bytes]) -> bool:
             for data, length in zip(many, lengths, strict=True)
         ]
     return lengths == list(map(len, many))
+
+
+def decode_simple(many: Sequence[bytes]) -> list[int | bytes | str]:
+    """The items, all of which are simple; raises what the decoder does for text that is none."""
+    return list(cbor2.loads(_four(0x9A, len(many)) + b"".join(many)))
 
 
 _LONGEST: Final = 255
