@@ -45,14 +45,11 @@ def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
     return _COUNTS.pack(len(points), len(bounds)) + lengths.tobytes() + b"".join(parts)
 
 
-def decode(row: bytes) -> tuple[list[bytes], list[Range]]:
-    """The keys and ranges of a row of the log; raises `sqlite3.DatabaseError` when it is not one."""
-    parts = _Parts(row)
-    return parts.keys(), parts.ranges()
+class Parts:
+    """The parts of a row of the log, taken out of it as far as they are needed; `points` is how many keys they are.
 
-
-class _Parts:
-    """The parts of a row of the log, taken out of it as far as they are needed; `points` is how many keys they are."""
+    Raises `sqlite3.DatabaseError` when it is none.
+    """
 
     __slots__ = ("_begin", "_lengths", "_row", "points")
 
@@ -66,6 +63,10 @@ class _Parts:
         self._row = row
         if row and (self._begin + sum(self._lengths) != len(row) or bounds % 2):
             raise sqlite3.DatabaseError("its log of commits is malformed")
+
+    def may_hold(self, keys: Set[bytes]) -> bool:
+        """Whether any of these may be among the keys: where they are few, their bytes are looked for."""
+        return len(keys) > _FEW or any(key in self._row for key in keys)
 
     def keys(self) -> list[bytes]:
         return self._cut(0, self.points, self._begin)
@@ -101,41 +102,37 @@ class Group:
     Such a row is taken apart only if what it holds may matter, which for nearly all transactions it does not.
     """
 
-    __slots__ = ("_keys", "_parts", "_row", "_sorted", "bytes", "ranges", "size", "version")
+    __slots__ = ("_keys", "_parts", "_sorted", "bytes", "ranges", "size", "version")
 
     def __init__(self, version: int, keys: set[bytes], ranges: list[Range], length: int) -> None:
         self.version = version
-        self._keys: set[bytes] | None = keys
+        self._keys = keys
         self.ranges = ranges
         self.size = len(keys)  # in keys
         self.bytes = length
-        self._row = b""
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None  # which has the keys, until they are taken out of it
         self._sorted: list[bytes] = []
 
     @classmethod
     def of(cls, version: int, row: bytes) -> Group:
         """That of a row of the log; raises `sqlite3.DatabaseError` when it is not one."""
-        parts = _Parts(row)
+        parts = Parts(row)
         group = cls(version, set(), parts.ranges(), len(row))
-        group._keys, group._row, group._parts, group.size = None, row, parts, parts.points
+        group._parts, group.size = parts, parts.points
         return group
 
     @property
     def keys(self) -> set[bytes]:
         """The single keys."""
-        if self._keys is None:
-            self._keys = set(self._parts.keys()) if self._parts else set()
-            self._parts, self._row = None, b""
+        if self._parts is not None:
+            self._keys, self._parts = set(self._parts.keys()), None
         return self._keys
 
     def meets(self, reads: ReadSet) -> bool:
         """Whether it wrote what was read."""
         if self._may_hold(reads.keys) and not reads.keys.isdisjoint(self.keys):
             return True
-        if not reads.ranges:
-            return bool(self.ranges) and overlaps(reads, [], self.ranges)
-        return overlaps(reads, self._sorted_keys(), self.ranges)
+        return overlaps(reads, self._sorted_keys() if reads.ranges else [], self.ranges)
 
     def among(self, keys: Set[bytes]) -> set[bytes]:
         """Those of these keys that it wrote."""
@@ -145,8 +142,7 @@ class Group:
         return found
 
     def _may_hold(self, keys: Set[bytes]) -> bool:
-        """Whether any of the keys may be among its own: where they are few, their bytes are looked for first."""
-        return self._keys is not None or len(keys) > _FEW or any(key in self._row for key in keys)
+        return self._parts is None or self._parts.may_hold(keys)
 
     def _sorted_keys(self) -> list[bytes]:
         if len(self._sorted) != len(self.keys):

@@ -57,13 +57,16 @@ class View:
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
     ) -> tuple[list[Row], bool]:
         """Rows of [begin, end) from one side, up to a number or about a size; and whether there may be more."""
-        if self._writes is None and begin < end:
+        if begin >= end:
+            return [], False
+        writes = self._writes
+        if writes is None:
             found, is_all = self._snapshot().rows(begin, end, limit, max_bytes, reverse)
             return found, not is_all
         rows: list[Row] = []
         size = 0
-        for stored, start, stop in self._pieces(begin, end, limit, max_bytes, reverse):
-            piece = self._overlay(stored, start, stop, reverse)
+        for stored, start, stop in self._pieces(writes, begin, end, limit, max_bytes, reverse):
+            piece = _overlay(writes, stored, start, stop, reverse)
             rows += piece
             if len(rows) >= limit:
                 return rows[:limit], True
@@ -78,7 +81,7 @@ class View:
         writes = self._writes
         if writes is None:
             return self._snapshot().nth_key(begin, end, index, reverse)
-        for rows, start, stop in self._pieces(begin, end, index + 1, _PIECE_BYTES, reverse):
+        for rows, start, stop in self._pieces(writes, begin, end, index + 1, _PIECE_BYTES, reverse):
             entries = writes.entries(rows, start, stop)
             if index >= len(entries):
                 index -= len(entries)
@@ -91,20 +94,16 @@ class View:
         return None
 
     def _pieces(
-        self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
+        self, writes: Writes, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
     ) -> Iterator[tuple[list[Row], bytes, bytes]]:
         """The stored rows of [begin, end) piece by piece, with the range of each; fails at something unreadable."""
-        if begin >= end:
-            return
-        barrier = None
-        if self._writes is not None:
-            if reverse:
-                barrier = self._writes.last_unreadable(begin, end)
-                begin = begin if barrier is None else barrier
-            else:
-                barrier = self._writes.first_unreadable(begin, end)
-                end = end if barrier is None else barrier
-        parts = self._writes.live(begin, end) if self._writes else [(begin, end, True)]
+        if reverse:
+            barrier = writes.last_unreadable(begin, end)
+            begin = begin if barrier is None else barrier
+        else:
+            barrier = writes.first_unreadable(begin, end)
+            end = end if barrier is None else barrier
+        parts = writes.live(begin, end)
         for start, stop, live in reversed(parts) if reverse else parts:
             yield from self._part(start, stop, live, min(limit, _PIECE_ROWS), max_bytes, reverse)
         if barrier is not None:
@@ -125,8 +124,9 @@ class View:
             if done:
                 return
 
-    def _overlay(self, rows: list[Row], begin: bytes, end: bytes, reverse: bool) -> list[Row]:
-        if self._writes is None or not self._writes.keys(begin, end):
-            return rows
-        merged = self._writes.overlay(rows, begin, end)
-        return merged[::-1] if reverse else merged
+
+def _overlay(writes: Writes, rows: list[Row], begin: bytes, end: bytes, reverse: bool) -> list[Row]:
+    if not writes.keys(begin, end):
+        return rows
+    merged = writes.overlay(rows, begin, end)
+    return merged[::-1] if reverse else merged

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cq.store.embedded import Database, FDBError, conflicts, snapshots, wal
-from cq.store.embedded.conflicts import ConflictLog, Group, decode, encode
+from cq.store.embedded.conflicts import ConflictLog, Group, Parts, encode
 from cq.store.embedded.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.readset import ReadSet
 
@@ -133,6 +133,11 @@ def reads(*keys: bytes, ranges: tuple[tuple[bytes, bytes], ...] = ()) -> ReadSet
     for begin, end in ranges:
         made.add_range(begin, end, None)
     return made
+
+
+def decode(row: bytes) -> tuple[list[bytes], list[tuple[bytes, bytes]]]:
+    parts = Parts(row)
+    return parts.keys(), parts.ranges()
 
 
 def test_a_row_of_the_log_says_what_was_written() -> None:
