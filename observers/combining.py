@@ -58,7 +58,7 @@ class CombineTask(Task):
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
         self.siblings = self.notification[:-4]
         self.sign = QueueKeys(config.name).state(config.generation, bucket.bucket)
-        if is_local(bucket.db) and not bucket.code.is_foreign:
+        if _is_one_by_one(bucket.db, bucket.code):
             self.width = LOCAL_PASSES
         self._failures = failures
         self._totals = totals
@@ -168,8 +168,8 @@ def combine_tasks(
     `memories` have what has been remembered of the buckets so far; it is taken from there. All buckets together
     remember at most so many bytes of current values.
     """
-    if limits is None:
-        limits = LOCAL_LIMITS if is_local(db) and not code.is_foreign else Limits()
+    if limits is None and _is_one_by_one(db, code):
+        limits = LOCAL_LIMITS
     places = [(shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
     tasks = []
     for shape, number in places:
@@ -178,6 +178,11 @@ def combine_tasks(
         bucket = Bucket(db, shape, number, limits=limits, memory=memory)
         tasks.append(CombineTask(bucket, failures, totals, memories))
     return tasks
+
+
+def _is_one_by_one(db: Database, code: QueueCode) -> bool:
+    """Whether `LOCAL_PASSES` holds for a queue."""
+    return is_local(db) and not code.is_foreign
 
 
 def passes_at_once(db: Database, concurrency: int) -> int:

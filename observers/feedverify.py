@@ -104,9 +104,8 @@ def _look_at_messages(
         with_number = [id_ for id_ in ids if id_ <= last]
         found += _wrong_numbers(tr, keys, receiver, number, with_number)
         number += len(with_number)
-        more = more and len(with_number) == len(
-            ids
-        )  # what comes later may get its numbers before the next page
+        # What comes behind those without may get its numbers before the next page is read.
+        more = more and len(with_number) == len(ids)
         if not more and number != last_number:
             found.append(f"numbers go to {last_number:,}, and messages to {number:,}")
         beyond, end = keys.number(receiver, last_number + 1), keys.number(receiver, _MOST)

@@ -60,9 +60,8 @@ def measure_emitters(
     ):
         told(f"emitter, {mode}")
         queue = make()
-        caller = role.caller
         system = EmitterQueue(
-            queue.url, queue.store, queue.queue, queue.kind, queue.buckets, mode=mode, caller=caller
+            queue.url, queue.store, queue.queue, queue.kind, queue.buckets, mode=mode, caller=role.caller
         )
         found.append(Emitted(calls.threads, measure(system, words, calls, role=role)))
     return found
