@@ -165,10 +165,12 @@ def test_a_worker_of_all_queues_sees_one_that_is_configured_later(db: Any, name:
 def test_a_paused_queue_is_left_alone_until_it_is_resumed(db: Any, name: str) -> None:
     told, app = told_app(name)
     app.configure(db, name)
-    with running(Worker(db, app, [name])):
+    with running(Worker(db, app, [name])) as worker:
         add(db, name, {"a": 1})
         told.wait_for(a=1)
         cq.pause(db, name)
+        while not worker._work.problem(name):
+            time.sleep(0.001)  # until the worker has heard of it: a pass may come before
         add(db, name, {"a": 1})
         with pytest.raises(cq.ConfigurationError, match="paused"):
             Worker(db, app, [name]).drain()
