@@ -6,16 +6,16 @@ these keys again will cost. The row at which the limits end is taken in part; it
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from cq.config import QueueConfig, read_config
 from cq.errors import CodeMismatch
 from cq.keys import QueueKeys, after
 from cq.reading import read_by_place
-from cq.rows import Backlog, Row, encode_row, first_tries, read_rows
+from cq.repacking import UPDATE_BYTES, makes_less
+from cq.rows import Backlog, Row, Updates, by_key, encode_row, first_tries, read_rows
 from cq.state import BucketState, Memory
 from cq.store.api import Transaction
 
@@ -31,6 +31,7 @@ class Limits:
         read_bytes: rows read (about; the last one may exceed it).
         load_bytes: staged updates read, and current values read (each; the last one may exceed it).
         write_bytes: what is written for the keys of the rows taken (about).
+        repack_bytes: updates that may be left as rows again (about); 0 for never.
         max_report: how many keys are reported.
         overload_seconds: how long a bucket may not be read to its end before a pass reports all the same.
         stale_seconds: how old a note of an attempt must be to count as that of a worker that died.
@@ -39,6 +40,7 @@ class Limits:
     read_bytes: int = 2_000_000
     load_bytes: int = 400_000
     write_bytes: int = 1_600_000
+    repack_bytes: int = 1_000_000
     max_report: int = 16_000
     overload_seconds: float = 5.0
     stale_seconds: float = 10.0
@@ -49,7 +51,11 @@ class Limits:
 
 
 LOCAL_LIMITS: Final = Limits(
-    read_bytes=8_000_000, load_bytes=1_600_000, write_bytes=4_500_000, max_report=50_000
+    read_bytes=8_000_000,
+    load_bytes=1_600_000,
+    write_bytes=4_500_000,
+    repack_bytes=4_000_000,
+    max_report=50_000,
 )
 """Of passes over a store on the same machine, where a worker runs one of them at a time."""
 
@@ -68,6 +74,8 @@ class Batch:
         staged: {encoded key: what is staged, encoded, or None} as far as known.
         is_former: whether the bucket is one of the shape before: later updates may wait under the shape now.
         rest: the row of which only the updates before this position are taken; all rows before it are taken.
+        repack_bytes: how many bytes the updates would take as rows, about; 0 if what is folded is to be staged, and not
+            to become rows again.
     """
 
     read_version: int
@@ -76,9 +84,11 @@ class Batch:
     backlog: Backlog
     rows: list[Row]
     is_former: bool = False
-    updates: dict[bytes, list[Any]] = field(default_factory=dict)
+    updates: Updates = field(default_factory=dict)
     staged: dict[bytes, bytes | None] = field(default_factory=dict)
     rest: tuple[Row, int] | None = None
+    repack_bytes: int = 0
+    is_shrinking: bool = False
 
     @property
     def at_end(self) -> bool:
@@ -105,6 +115,11 @@ class Batch:
         return self.rest is None or key < self.rest[0].key
 
     @property
+    def rows_taken(self) -> list[Row]:
+        """The rows that count and are taken whole."""
+        return [row for row in self.rows if self.is_taken(row.key)]
+
+    @property
     def taken_bytes(self) -> int:
         """The bytes of the rows that are taken whole."""
         return sum(row.size for row in self.backlog.rows if self.is_taken(row.key))
@@ -124,14 +139,15 @@ def read_batch(
     limits: Limits,
     *,
     max_take: int | None = None,
+    is_observed: bool = True,
     first: Collection[bytes] = (),
     memory: Memory | None = None,
 ) -> Batch:
     """Read a bucket, and decide what is taken of it.
 
     The state is read for real, all else by snapshot reads. `max_take` limits the number of different keys; what is
-    staged for the keys in `first` is read before that of all others, unless it is in `memory`. Raises `CodeMismatch`
-    when the configuration is not the one given.
+    staged for the keys in `first` is read before that of all others, unless it is in `memory`; `is_observed`: whether
+    anybody is told of changes. Raises `CodeMismatch` when the configuration is not the one given.
     """
     keys = QueueKeys(config.name)
     generation = config.generation
@@ -146,7 +162,7 @@ def read_batch(
     rows = first_tries(tr.snapshot, keys, backlog.rows)
     found = BucketState.from_bytes(state.value)
     batch = Batch(version, found, notification.value, backlog, rows, is_former=config != stored)
-    _take(tr, config, batch, limits, max_take, first, memory or Memory())
+    _take(tr, config, batch, limits, max_take, is_observed, first, memory or Memory())
     return batch
 
 
@@ -170,17 +186,27 @@ def _take(
     batch: Batch,
     limits: Limits,
     max_take: int | None,
+    is_observed: bool,
     first: Collection[bytes],
     memory: Memory,
 ) -> None:
     """Take what the limits allow; that this is all of it is the rule, and found out first."""
     keys = QueueKeys(config.name)
-    updates = _by_key(batch.rows)
+    backlog = batch.backlog
+    updates = backlog.updates if len(batch.rows) == len(backlog.rows) else by_key(batch.rows)
     wanted: Collection[bytes] = updates
-    cost = _Cost(keys, config)
-    write_bytes = limits.to_write(is_staged=batch.state.staged)
-    if not cost.allows_all(batch.rows, updates, write_bytes, max_take):
-        wanted = cost.affordable(batch.rows, write_bytes, max_take)
+    cost = _Cost(len(keys.staged(b"")) + _KEY_OVERHEAD, config.value.grows)
+    most = limits.to_write(is_staged=batch.state.staged)
+    if limits.repack_bytes and max_take is None and not batch.state.staged:
+        as_rows = _Cost(UPDATE_BYTES, config.value.grows)
+        size = as_rows.of(updates, backlog.size)
+        has_room = size <= limits.repack_bytes and not config.value.grows
+        batch.is_shrinking = has_room and makes_less(updates, at_end=backlog.at_end)
+        if batch.is_shrinking or not is_observed:
+            cost, most = as_rows, limits.repack_bytes
+            batch.repack_bytes = min(size, most)
+    if cost.of(updates, backlog.size) > most or (max_take is not None and len(updates) > max_take):
+        wanted = cost.affordable(batch.rows, most, max_take)
     if batch.state.staged:
         order = [*first, *(encoded for encoded in wanted if encoded not in first)]
         known = memory.staged if memory.knows(batch.state.token) else {}
@@ -191,17 +217,6 @@ def _take(
         batch.updates = updates
     else:
         _take_until(batch, wanted)
-
-
-def _by_key(rows: Iterable[Row]) -> dict[bytes, list[Any]]:
-    """{encoded key: updates in commit order}."""
-    updates: defaultdict[bytes, list[Any]] = defaultdict(list)
-    for row in rows:
-        content = iter(row.content)
-        next(content)
-        for encoded, update in zip(content, content, strict=True):
-            updates[encoded].append(update)
-    return dict(updates)
 
 
 def _take_until(batch: Batch, wanted: Collection[bytes]) -> None:
@@ -220,18 +235,14 @@ class _Cost:
     A key, and its value: of types of which values grow, as much as the updates that are combined in it.
     """
 
-    def __init__(self, keys: QueueKeys, config: QueueConfig) -> None:
-        self._each = len(keys.staged(b"")) + _KEY_OVERHEAD
-        self._grows = config.value.grows
+    def __init__(self, each: int, grows: bool) -> None:
+        self._each = each
+        self._grows = grows
 
-    def allows_all(
-        self, rows: list[Row], different: Collection[bytes], write_bytes: int, max_take: int | None
-    ) -> bool:
-        """Whether all of the rows' keys may be written."""
-        if max_take is not None and len(different) > max_take:
-            return False
-        size = sum(row.size for row in rows) if self._grows else 0
-        return size + sum(map(len, different)) + self._each * len(different) <= write_bytes
+    def of(self, different: Collection[bytes], row_bytes: int) -> int:
+        """That of these keys, of rows of so many bytes."""
+        size = row_bytes if self._grows else 0
+        return size + sum(map(len, different)) + self._each * len(different)
 
     def affordable(self, rows: list[Row], write_bytes: int, max_take: int | None) -> dict[bytes, None]:
         """The first different keys of the rows, as many as may be written."""
@@ -239,7 +250,7 @@ class _Cost:
         size = 0
         for row in rows:
             size += row.size if self._grows else 0
-            for encoded in row.content[1::2]:
+            for encoded, _ in row.updates:
                 if encoded in wanted:
                     continue
                 size += len(encoded) + self._each

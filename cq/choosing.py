@@ -1,7 +1,8 @@
 """Which keys a pass reports: those whose turn it is, as far as it can be sure of that.
 
 Their turn is in hash order, beginning behind the last key that was reported while others waited, so that none starves.
-When the rows were not read to their end nothing is reported, unless that has been so for too long (overload).
+When the rows were not read to their end, nothing is reported, unless that has been so for too long (overload), or
+nobody is told of it and folding would not make much less of them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def choose(
     max_report: int,
     suspects: Collection[bytes],
     *,
+    is_observed: bool,
     is_suspect_next: bool,
 ) -> Chosen:
     """Choose at most `max_report` keys; what is staged for them is read into the batch.
@@ -45,7 +47,8 @@ def choose(
     Suspects are reported only when no others wait, or when it is their turn, and then one alone.
     """
     chosen = Chosen(not batch.state.staged)
-    if not max_report or not (batch.at_end or _is_overloaded(batch, limits)):
+    may_report = batch.at_end or not (is_observed or batch.is_shrinking) or _is_overloaded(batch, limits)
+    if not max_report or not may_report:
         return chosen
     last_staged = None
     if batch.state.staged:
@@ -58,7 +61,7 @@ def choose(
         others = [encoded for encoded in waiting if encoded not in suspects]
         suspected = [encoded for encoded in waiting if encoded in suspects]
     is_next = bool(suspected) and (is_suspect_next or not others)
-    most = 2 * limits.to_write(is_staged=batch.state.staged)
+    most = 2 * limits.to_write(is_staged=batch.state.staged) - batch.repack_bytes
     prefix = len(QueueKeys(config.name).value(b""))
     chosen.report = suspected[:1] if is_next else _affordable(others[:max_report], prefix, most)
     return chosen

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import NoneType
 from typing import Any
 
 from cq import codec
-from cq.codec import ValueType
+from cq.codec import DELETE, ValueType
 from cq.combiners import Combiner, combine_many
 
 
@@ -57,9 +58,19 @@ def new_values(
     return NewValues(old, new, before, _of_those_there(partial(_encoded, kind), new))
 
 
-def fold(combiner: Combiner, keys: Sequence[Any], pending: Sequence[list[Any]]) -> list[bytes]:
-    """What is staged of each key: all that waits for it, combined and encoded; raises as `new_values` does."""
-    return codec.encode_values(combine_many(combiner, keys, pending), codec.MAX_UPDATE_BYTES)
+def fold(
+    combiner: Combiner, kind: ValueType, keys: Sequence[Any], pending: Sequence[list[Any]]
+) -> tuple[list[bytes], bool]:
+    """All that waits for each key, combined and encoded, and whether all of it could have been added so.
+
+    Raises as `new_values` does.
+    """
+    folded = combine_many(combiner, keys, pending)
+    types = set(map(type, folded))
+    if combiner.takes_delete:
+        types.discard(type(DELETE))
+    are_updates = types <= set(kind.types) if kind.types else types.isdisjoint((NoneType, type(DELETE)))
+    return codec.encode_values(folded, codec.MAX_UPDATE_BYTES), are_updates
 
 
 def pending(

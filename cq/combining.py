@@ -5,8 +5,9 @@
     2. Leave out rows whose operation id was added by an earlier transaction.
     3. Take as many rows as can be combined within limits: read what is staged for their keys.
     4. Choose the keys to report: in hash order from the cursor, as many as are asked for. All others are folded:
-       their updates are combined with what is staged, and staged. When the rows were not read to their end,
-       nothing is reported, unless that has been so for too long (overload).
+       their updates are combined with what is staged, and staged; or, where that is cheaper, written as rows again.
+       When the rows were not read to their end, nothing is reported, unless that has been so for too long (overload),
+       or there are no observers.
     5. Combine what is reported with the current values, and write these.
     6. Clear the rows in one range, the notification if it is still the one read and nothing is left, and write
        the state with a fresh token.
@@ -15,7 +16,7 @@
 A pass touches the store only through its transaction and has no other effect, so a retry after
 `commit_unknown_result` finds its own work done. Reading and reporting have limits of their own: a small row can
 mean large writes once observers have had their say. `cq.batch` has steps 1 to 3,
-`cq.choosing` the first half of step 4, `cq.reporting` step 7.
+`cq.choosing` the first half of step 4, `cq.repacking` the end of it, `cq.reporting` step 7.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ from cq.keys import QueueKeys, place, places, version_of
 from cq.ledger import count_dropped
 from cq.purging import is_to_be_purged, purge_some
 from cq.reading import read_by_place
+from cq.repacking import repack
 from cq.reporting import Refill, describe, read_refill, tell, told_so_far
 from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
-from cq.setaside import set_aside
+from cq.setaside import set_aside, set_broken_aside
 from cq.state import Memory, fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, Transaction, error_code
 
@@ -143,13 +145,15 @@ class Pass:
             self.limits,
             self.max_report,
             self.suspects,
+            is_observed=bool(self.code.observers),
             is_suspect_next=self.try_suspect,
         )
         self.report, self.all_staged_known = chosen.report, chosen.all_staged_known
         current = self._load_current()
         touched = list(dict.fromkeys([*batch.updates, *self.report]))
         self.before_code(touched)
-        self.decoded = Keys(self.config.key, touched, self.memory, are_seen=self.code.is_foreign)
+        seen = touched if self.code.is_foreign else self.report
+        self.decoded = Keys(self.config.key, seen, self.memory, are_seen=self.code.is_foreign)
         self._write_values(batch, current)
         self._fold(batch)
         self._refuse_many_failures(batch)
@@ -167,6 +171,7 @@ class Pass:
             self.bucket,
             self.limits,
             max_take=self.max_take,
+            is_observed=bool(self.code.observers),
             first=self.condemned,
             memory=self.memory,
         )
@@ -245,19 +250,28 @@ class Pass:
                 self.result.staged[encoded] = None
 
     def _fold(self, batch: Batch) -> None:
-        """Stage the updates taken of all keys that are not reported."""
+        """Combine the updates taken of all keys that are not reported; they become rows again, or are staged."""
         seen = self.done | self.result.aside.keys() | self.condemned.keys()
-        self._for_all(
-            [encoded for encoded in batch.updates if encoded not in seen], partial(self._fold_some, batch)
-        )
+        left = [encoded for encoded in batch.updates if encoded not in seen]
+        folded: dict[bytes, bytes] = {}
+        self._can_repack = batch.repack_bytes > 0
+        self._for_all(left, partial(self._fold_some, batch, folded))
+        self.result.folded = len(folded)
+        self.repacked = repack(folded, batch.rows_taken) if self._can_repack else {}
+        if not self.repacked:
+            self._stage(folded)
 
-    def _fold_some(self, batch: Batch, encoded_keys: list[bytes]) -> None:
+    def _fold_some(self, batch: Batch, folded: dict[bytes, bytes], encoded_keys: list[bytes]) -> None:
         waiting = pending(batch.updates, batch.staged, encoded_keys)
-        folded = fold(self.code.combiner, self.decoded.all(encoded_keys), waiting)
-        for where, data in zip(places(encoded_keys), folded, strict=True):
+        keys = self.decoded.all(encoded_keys) if self.code.is_foreign else [None] * len(encoded_keys)
+        data, are_updates = fold(self.code.combiner, self.config.value, keys, waiting)
+        folded.update(zip(encoded_keys, data, strict=True))
+        self._can_repack &= are_updates
+
+    def _stage(self, folded: dict[bytes, bytes]) -> None:
+        for where, data in zip(places(list(folded)), folded.values(), strict=True):
             self.tr.set(self.keys.staged_at(where), data)
-        self.result.staged.update(zip(encoded_keys, folded, strict=True))
-        self.result.folded += len(folded)
+        self.result.staged.update(folded)
 
     # Setting aside
 
@@ -278,16 +292,9 @@ class Pass:
                 waiting = [batch.staged.get(encoded), *batch.updates.get(encoded, [])]
             set_aside(self.tr, self.keys, encoded, error, waiting)
         self._clear_staged(batch, self.result.aside)
-        self._set_broken_aside(batch)
-
-    def _set_broken_aside(self, batch: Batch) -> None:
-        """Move rows that cq has not written out of the way."""
-        piece = 0
-        for broken in batch.backlog.broken:
-            if batch.is_taken(broken.key):
-                raw = [broken.value[start : start + 50_000] for start in range(0, len(broken.value), 50_000)]
-                piece = set_aside(self.tr, self.keys, b"", broken.error, raw, piece)
-                self.result.aside[b""] = broken.error
+        broken = [each for each in batch.backlog.broken if batch.is_taken(each.key)]
+        if broken:
+            self.result.aside[b""] = set_broken_aside(self.tr, self.keys, broken)
 
     # Observers that are new to the queue
 
@@ -334,6 +341,8 @@ class Pass:
     def _finish(self, batch: Batch) -> None:
         begin = self.keys.rows(self.config.generation, self.bucket)[0]
         self.result.rows = clear_rows(self.tr, self.keys, begin, batch)
+        for key, data in self.repacked.items():
+            self.tr.set(key, data)
         self.result.cut_at = batch.taken_bytes if batch.rest else None
         repeated = batch.repeated()
         self.result.repeated = len(repeated)
@@ -346,7 +355,7 @@ class Pass:
         self.result.completed = None in observers.values() and observers != batch.state.observers
         refilling = any(cursor is not None for cursor in observers.values())
         self.result.refilling = refilling
-        self.result.more = not batch.at_end or staged or refilling
+        self.result.more = not batch.at_end or staged or bool(self.repacked) or refilling
         if not batch.at_end and batch.rows:
             last = version_of(batch.rows[-1].versionstamp)
             self.result.age = (batch.read_version - last) / VERSIONS_PER_SECOND
@@ -365,7 +374,7 @@ class Pass:
 
     def _is_staged(self, batch: Batch) -> bool:
         """Whether anything may be staged once this pass is committed."""
-        if self.result.folded or not self.all_staged_known:
+        if not self.all_staged_known or any(data is not None for data in self.result.staged.values()):
             return True
         left = batch.staged.keys() - self.done - self.result.aside.keys()
         return any(batch.staged[encoded] is not None for encoded in left)

@@ -14,7 +14,7 @@ class PassResult:
 
     Attributes:
         reported: keys whose value was written or found unchanged.
-        folded: keys whose updates were staged.
+        folded: keys whose updates were combined ahead of their report.
         refilled: values that an observer was told of for the first time.
         refilling: whether there are more such values.
         rows: rows taken away.

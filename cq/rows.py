@@ -6,10 +6,11 @@ A row holds the updates that one transaction has for one bucket (or a part of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cq import codec
 from cq.codec import MAX_KEY_BYTES, MAX_OPERATION_BYTES
@@ -18,25 +19,29 @@ from cq.foundkeys import bucket_behind, is_row, later_than, versionstamp_behind
 from cq.keys import QueueKeys, version_of
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 
+_PIECE_BYTES: Final = 100_000
+
+Updates = dict[bytes, list[Any]]
+"""{encoded key: updates in commit order}."""
+
 
 class Row(NamedTuple):
     """One queued row.
 
     Attributes:
         key: its key in the store.
-        content: [operation id or None, encoded key, update, encoded key, update, ...] in the order given.
-        size: bytes of key and value.
+        value: its bytes, which are known to hold a row; taken apart again by whoever wants to have the updates.
+        operation: the operation id that it was added with, or None.
     """
 
     key: bytes
-    content: list[Any]
-    size: int
+    value: bytes
+    operation: bytes | None
 
     @property
-    def operation(self) -> bytes | None:
-        """The operation id that it was added with."""
-        operation: bytes | None = self.content[0]
-        return operation
+    def size(self) -> int:
+        """Bytes of key and value."""
+        return len(self.key) + len(self.value)
 
     @property
     def versionstamp(self) -> bytes:
@@ -46,7 +51,8 @@ class Row(NamedTuple):
     @property
     def updates(self) -> list[tuple[bytes, Any]]:
         """(encoded key, update) in the order given."""
-        return list(zip(self.content[1::2], self.content[2::2], strict=True))
+        content = codec.decode(self.value)
+        return list(zip(content[1::2], content[2::2], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +66,15 @@ class Broken:
 
 @dataclass(slots=True)
 class Backlog:
-    """What was read of a bucket: its first rows, and whether they are all."""
+    """What was read of a bucket: its first rows, their updates by key and size in bytes, and whether they are all."""
 
     rows: list[Row]
     broken: list[Broken]
     at_end: bool
     last_key: bytes | None
     foreign: bool = False
+    updates: Updates = field(default_factory=dict)
+    size: int = 0
 
 
 def decode_row(key: bytes, value: bytes) -> Row:
@@ -78,27 +86,55 @@ def decode_row(key: bytes, value: bytes) -> Row:
         raise CorruptData(f"the queued row {key!r} holds keys that are not encoded")
     if not _are_operations(content[:1]):
         raise CorruptData(f"the queued row {key!r} holds an operation id that is none")
-    return Row(key, content, len(key) + len(value))
+    return Row(key, value, content[0])
 
 
-def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> list[Row] | None:
-    """What `decode_row` makes of each of these, many at once; None when any is broken."""
-    try:
-        contents = codec.decode_all([value for _, value in found])
-    except CorruptData:
+def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> tuple[list[Row], Updates] | None:
+    """What `decode_row` makes of each of these, and their updates by key; None when any is broken.
+
+    They are decoded a few at a time, and their updates sorted by key while they are still in the processor's caches;
+    and what is true of a key is looked at once for all its updates.
+    """
+    rows: list[Row] = []
+    updates: defaultdict[bytes, list[Any]] = defaultdict(list)
+    for some in _pieces(found):
+        try:
+            contents = codec.decode_all([value for _, value in some])
+            if set(map(type, contents)) != {list} or not all(len(content) % 2 for content in contents):
+                return None
+            _group(contents, updates)
+        except (CorruptData, TypeError):  # keys are hashable, whatever else there may be
+            return None
+        rows += [Row(key, value, content[0]) for (key, value), content in zip(some, contents, strict=True)]
+    if not (_are_encoded(updates) and _are_operations([row.operation for row in rows])):
         return None
-    if set(map(type, contents)) != {list} or not all(len(content) % 2 for content in contents):
-        return None
-    try:
-        encoded = set(chain.from_iterable([content[1::2] for content in contents]))
-    except TypeError:  # keys are hashable, whatever else there may be
-        return None
-    if not (_are_encoded(encoded) and _are_operations([content[0] for content in contents])):
-        return None
-    return [
-        Row(key, content, len(key) + len(value))
-        for (key, value), content in zip(found, contents, strict=True)
-    ]
+    return rows, dict(updates)
+
+
+def _pieces(found: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+    """The rows in pieces of about `_PIECE_BYTES`."""
+    start = size = 0
+    for number, (_, value) in enumerate(found):
+        size += len(value)
+        if size >= _PIECE_BYTES:
+            yield found[start : number + 1]
+            start, size = number + 1, 0
+    yield found[start:]
+
+
+def _group(contents: Iterable[list[Any]], updates: defaultdict[bytes, list[Any]]) -> None:
+    for content in contents:
+        parts = iter(content)
+        next(parts)
+        for encoded, update in zip(parts, parts, strict=True):
+            updates[encoded].append(update)
+
+
+def by_key(rows: Iterable[Row]) -> Updates:
+    """The updates of some rows."""
+    updates: defaultdict[bytes, list[Any]] = defaultdict(list)
+    _group((codec.decode(row.value) for row in rows), updates)
+    return dict(updates)
 
 
 def _are_encoded(keys: Collection[Any]) -> bool:
@@ -141,16 +177,16 @@ def read_rows(
         size += len(key) + len(value)
         rows.append((key, value))
     if rows:
-        backlog.last_key = rows[-1][0]
+        backlog.last_key, backlog.size = rows[-1][0], size
         _sort_broken(backlog, prefix, rows)
     return backlog
 
 
 def _sort_broken(backlog: Backlog, prefix: bytes, found: Sequence[tuple[bytes, bytes]]) -> None:
     """Tell the rows that cq has written from those that it has not; that all are its own is the rule."""
-    rows = _decode_rows(found) if all(is_row(prefix, key) for key, _ in found) else None
-    if rows is not None:
-        backlog.rows = rows
+    decoded = _decode_rows(found) if all(is_row(prefix, key) for key, _ in found) else None
+    if decoded is not None:
+        backlog.rows, backlog.updates = decoded
         return
     for key, value in found:
         try:
@@ -159,6 +195,7 @@ def _sort_broken(backlog: Backlog, prefix: bytes, found: Sequence[tuple[bytes, b
             backlog.rows.append(decode_row(key, value))
         except CorruptData as error:
             backlog.broken.append(Broken(key, value, str(error)))
+    backlog.updates = by_key(backlog.rows)
 
 
 def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row]) -> list[Row]:
@@ -167,7 +204,7 @@ def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row])
     An operation's first marker decides for all rows of all its tries, whatever their bucket. An operation without
     any marker has been forgotten, and counts.
     """
-    operations = {row.content[0] for row in rows}
+    operations = {row.operation for row in rows}
     operations.discard(None)
     if not operations:
         return list(rows)

@@ -7,7 +7,7 @@ the commit order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after
 from cq.ledger import count_added, count_dropped
 from cq.queue import write_updates
+from cq.rows import Broken
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
@@ -46,6 +47,15 @@ def set_aside(
         tr.set_versionstamped_key(keys.new_aside(encoded_key, piece), codec.encode([message, *part]))
         piece += 1
     return piece
+
+
+def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[Broken]) -> str:
+    """Write rows that cq has not written to the queue's set-aside range, as they are; returns the last one's error."""
+    piece, error = 0, ""
+    for row in rows:
+        raw: list[Any] = [row.value[start : start + 50_000] for start in range(0, len(row.value), 50_000)]
+        piece, error = set_aside(tr, keys, b"", row.error, raw, piece), row.error
+    return error
 
 
 def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0) -> list[Aside]:

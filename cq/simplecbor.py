@@ -45,8 +45,22 @@ _LONGEST: Final = 255
 _TEXT: Final = [cbor2.dumps("x" * length)[: -length or None] for length in range(_LONGEST + 1)]
 _BYTES: Final = [cbor2.dumps(bytes(length))[: -length or None] for length in range(_LONGEST + 1)]
 _SMALL: Final = [cbor2.dumps(number) for number in range(256)]
+_one = Struct(">BB").pack
 _two = Struct(">BH").pack
 _four = Struct(">BI").pack
+
+
+def array_head(length: int) -> bytes:
+    """What an array of so many items begins with; they follow one behind the other."""
+    if length < 24:
+        return bytes((0x80 | length,))
+    return (
+        _one(0x98, length)
+        if length < 1 << 8
+        else _two(0x99, length)
+        if length < 1 << 16
+        else _four(0x9A, length)
+    )
 
 
 def encode_texts(texts: Sequence[str]) -> list[bytes]:

@@ -84,10 +84,11 @@ def read_leaving(
 
 def _checked(config: QueueConfig, row: Row) -> Row:
     """The row itself; raises `CorruptData` unless it holds ints of keys of the queue."""
-    if not all(type(update) is int for update in row.content[2::2]):
+    updates = row.updates
+    if not all(type(update) is int for _, update in updates):
         raise CorruptData("a row that is to leave a window holds updates that are not of int")
-    if row.updates:
-        config.key.decode_all(row.content[1::2])
+    if updates:
+        config.key.decode_all([encoded for encoded, _ in updates])
     return row
 
 

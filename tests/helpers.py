@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import cq
 from cq.app import App, QueueCode
@@ -14,6 +14,9 @@ from cq.keys import QueueKeys
 from cq.results import PassResult
 from cq.setaside import Aside, read_aside
 from cq.store.transact import transact
+
+STAGING: Final = Limits(repack_bytes=0)
+"""For passes that stage what they fold, instead of leaving it as rows."""
 
 
 def code_of(db: Any, name: str, app: App | None = None) -> QueueCode:

@@ -31,7 +31,7 @@ from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, stored
+from tests.helpers import STAGING, add, aside, code_of, stored
 from tests.test_promises import in_threads
 from tests.test_queue import Calls
 
@@ -80,7 +80,11 @@ class Story:
             tr,
             shape,
             self.random.randrange(shape.config.buckets),
-            limits=Limits(read_bytes=self.random.choice([30, 10_000]), overload_seconds=1e9),
+            limits=Limits(
+                read_bytes=self.random.choice([30, 10_000]),
+                repack_bytes=self.random.choice([0, 60, 10_000]),
+                overload_seconds=1e9,
+            ),
             max_report=self.random.choice([1, 2, 100]),
             max_take=self.random.choice([None, 1, 3]),
             condemned=bad if self.random.random() < 0.4 else {},
@@ -240,7 +244,9 @@ def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
     assert total(db, name) == [621, 0, 0, 621, 0, 0]
 
     code = code_of(db, name)
-    transact(db, lambda tr: Pass(tr, code, 0, max_report=1, suspects=[codec.encode("a")]).run())
+    transact(
+        db, lambda tr: Pass(tr, code, 0, limits=STAGING, max_report=1, suspects=[codec.encode("a")]).run()
+    )
     assert total(db, name) == [621, 20, 301, 0, 0, 300]
     transact(db, lambda tr: Pass(tr, code, 0, condemned={codec.encode("a"): "for this test"}).run())
     assert total(db, name) == [621, 20, 0, 0, 301, 300]
@@ -282,7 +288,9 @@ def busy(db: Any, name: str) -> QueueKeys:
     drain(db, name)
     add(db, name, dict.fromkeys(words, 10))
     bad = codec.encode("k0")
-    transact(db, lambda tr: Pass(tr, code_of(db, name), 0, condemned={bad: "for this test"}).run())
+    transact(
+        db, lambda tr: Pass(tr, code_of(db, name), 0, limits=STAGING, condemned={bad: "for this test"}).run()
+    )
     add(db, name, {"k1": 100, "k2": 100})
     add(db, name, {"k1": 1000}, {"k1": 1000}, once="id")
     assert total(db, name) == [2299, 9, 80, 2200, 10, 0]
@@ -598,7 +606,7 @@ def large(db: Any, name: str) -> str:
     add(db, name, {f"k{number}": 1 for number in range(60)})
     drain(db, name)
     add(db, name, {f"k{number}": 1 for number in range(40)})
-    transact(db, lambda tr: Pass(tr, code_of(db, name), 0, max_report=0).run())
+    transact(db, lambda tr: Pass(tr, code_of(db, name), 0, limits=STAGING, max_report=0).run())
     add(db, name, *[{"a": 1}] * 5)
     return name
 

@@ -17,7 +17,7 @@ from cq.keys import QueueKeys
 from cq.results import PassResult
 from cq.state import BucketState, Memory
 from cq.store.transact import transact
-from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
+from tests.helpers import STAGING, add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
 from tests.test_queue import Calls, concatenation
 
 
@@ -97,12 +97,12 @@ def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: A
     code, memory = code_of(db, name), Memory()
 
     # Notification and rows; a and b staged, the rows cleared, the state.
-    first = calls_of(db, code, memory, max_report=0)
+    first = calls_of(db, code, memory, limits=STAGING, max_report=0)
     assert first == (["get", "get_range"], [*BEGIN, "set", "set", "clear_range", "set"])
     add(db, name, {"a": 1, "c": 1})
 
     # Of what is staged only that of c is not known.
-    second = calls_of(db, code, memory, max_report=0)
+    second = calls_of(db, code, memory, limits=STAGING, max_report=0)
     assert second == (["get", "get_range", "get"], [*BEGIN, "set", "set", "clear_range", "set"])
 
     # All that is staged in one range, and the current values; each value set and what was staged cleared, no rows.
@@ -254,12 +254,15 @@ def test_what_cannot_be_reported_is_folded_and_no_key_starves(db: Any, name: str
     assert nothing_queued(db, name)
 
 
-def test_partial_combinations_do_not_vanish_before_they_are_reported(db: Any, name: str) -> None:
+@pytest.mark.parametrize("limits", [STAGING, Limits()], ids=["staged", "rows"])
+def test_partial_combinations_do_not_vanish_before_they_are_reported(
+    db: Any, name: str, limits: Limits
+) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 5})
     combine_all(db, name)
     add(db, name, {"a": 1, "b": 1}, {"a": -1, "b": -1})
-    folded = one_pass(db, name, max_report=1, suspects=[codec.encode("a")])
+    folded = one_pass(db, name, limits=limits, max_report=1, suspects=[codec.encode("a")])
     add(db, name, {"a": 1})
 
     assert folded.folded >= 1
@@ -267,12 +270,13 @@ def test_partial_combinations_do_not_vanish_before_they_are_reported(db: Any, na
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 6}
 
 
-def test_a_delete_folded_ahead_of_its_report_deletes(db: Any, name: str) -> None:
+@pytest.mark.parametrize("limits", [STAGING, Limits()], ids=["staged", "rows"])
+def test_a_delete_folded_ahead_of_its_report_deletes(db: Any, name: str, limits: Limits) -> None:
     cq.configure(db, name, value=str, combiner="last", buckets=1)
     add(db, name, {"a": "old", "b": "old"})
     combine_all(db, name)
     add(db, name, {"a": "new", "b": "new"}, {"a": cq.DELETE, "b": cq.DELETE})
-    one_pass(db, name, max_report=1)
+    one_pass(db, name, limits=limits, max_report=1)
 
     combine_all(db, name)
     assert dict(cq.CombineQueue(name).scan(db)) == {}
@@ -299,10 +303,9 @@ def test_a_backlog_is_folded_to_its_end_before_it_is_reported(db: Any, name: str
 
     results = combine_all(db, name, app, Limits(read_bytes=1000))
 
-    assert len(results) > 10
-    assert all(
-        result.reported == 0 for result in results if result.folded and result.more and result.rows > 1
-    )
+    first = next(number for number, result in enumerate(results) if result.reported)
+    assert first > 10
+    assert not any(result.rows for result in results[first + 1 :])
     assert [(change.new, change.complete) for change in seen.changes if change.key == "a"] == [(200, True)]
     assert nothing_queued(db, name)
 

@@ -104,7 +104,11 @@ class Story:
     def begin_pass(self) -> None:
         code = code_of(self.db, self.name, self.app)
         shape = self.random.choice(code.shapes)
-        limits = Limits(read_bytes=self.random.choice([30, 10_000]), overload_seconds=1e9)
+        limits = Limits(
+            read_bytes=self.random.choice([30, 10_000]),
+            repack_bytes=self.random.choice([0, 10_000]),
+            overload_seconds=1e9,
+        )
         tr = self.db.create_transaction()
         bucket = self.random.randrange(shape.config.buckets)
         attempt = Pass(tr, shape, bucket, limits=limits, max_report=self.random.choice([1, 100]))

@@ -150,7 +150,8 @@ class Workers(WorkerPool):
         limits = Limits(
             read_bytes=rng.choice((60, 300, 2_000)) if small else 240_000,
             load_bytes=rng.choice((50, 500)) if small else 400_000,
-            write_bytes=rng.choice((200, 1_000)) if small else 1_000_000,
+            write_bytes=(write_bytes := rng.choice((200, 1_000)) if small else 1_000_000),
+            repack_bytes=write_bytes // 2,
             overload_seconds=rng.choice((0.2, 5.0)),
         )
         concurrency, beat_seconds = rng.choice((1, 2, 4)), rng.choice((0.5, 2.0, 4.0))

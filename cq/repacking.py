@@ -1,0 +1,50 @@
+"""Folding into rows: updates of keys that are not reported yet, combined, in the place of the rows that they came from.
+
+What is staged costs a write for each key, and a read and a clear when it is reported. Where few keys have many
+updates, or nobody is told of changes, it is far cheaper to write what is left as rows again. Such a row is one
+like any other, so nobody else needs to know of it. It takes the key of one of the first rows: all that it holds was
+committed before what is left behind it, and as long as it waits, the age of the oldest update is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cq.packing import ROW_BYTES
+from cq.rows import Row, Updates
+from cq.simplecbor import array_head, encode_strings
+
+_LEAST_GAIN: Final = 2
+UPDATE_BYTES: Final = 12
+"""What an update takes in a row beside its key, about, if it is a number."""
+_NO_OPERATION: Final = b"\xf6"
+
+
+def makes_less(updates: Updates, *, at_end: bool) -> bool:
+    """Whether there are so many updates for each key that more can be read where they were.
+
+    At the end of a bucket there is no more.
+    """
+    return not at_end and _LEAST_GAIN * len(updates) <= sum(map(len, updates.values()))
+
+
+def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row]) -> dict[bytes, bytes]:
+    """{encoded key: update, encoded} as {row's key: value} in the place of rows; empty when they have no room there."""
+    if not folded:
+        return {}
+    pairs = list(map(bytes.__add__, encode_strings(list(folded)), folded.values()))
+    found = []
+    first = size = 0
+    for number, pair in enumerate(pairs):
+        if size and size + len(pair) > ROW_BYTES:
+            found.append(pairs[first:number])
+            first, size = number, 0
+        size += len(pair)
+    found.append(pairs[first:])
+    if len(found) > len(rows):
+        return {}
+    return {
+        row.key: array_head(1 + 2 * len(some)) + _NO_OPERATION + b"".join(some)
+        for row, some in zip(rows, found, strict=False)
+    }
