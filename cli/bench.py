@@ -48,7 +48,7 @@ def bench(
         typer.Option(
             metavar="N,...",
             help="Measure adding and combining at the same time, with so many updates in each transaction: at full "
-            "speed, and at half of what was done then.",
+            "speed, and at a half and a quarter of what was done then.",
         ),
     ] = "none",
     rate: Annotated[

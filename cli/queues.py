@@ -60,7 +60,7 @@ def configure(
     buckets: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="1 to 4,096 (for a new queue 4 in an embedded store, 8 on a cluster)."
+            metavar="N", help="1 to 4,096 (for a new queue 1 in an embedded store, 8 on a cluster)."
         ),
     ] = None,
     top: Annotated[

@@ -32,6 +32,7 @@ class Limits:
         load_bytes: staged updates read, and current values read (each; the last one may exceed it).
         write_bytes: what is written for the keys of the rows taken (about).
         repack_bytes: updates that may be left as rows again (about); 0 for never.
+        observer_bytes: what observers may write, as predicted from what their reports have cost so far.
         max_report: how many keys are reported.
         overload_seconds: how long a bucket may not be read to its end before a pass reports all the same.
         stale_seconds: how old a note of an attempt must be to count as that of a worker that died.
@@ -41,6 +42,7 @@ class Limits:
     load_bytes: int = 400_000
     write_bytes: int = 1_600_000
     repack_bytes: int = 1_000_000
+    observer_bytes: int = 500_000
     max_report: int = 16_000
     overload_seconds: float = 5.0
     stale_seconds: float = 10.0
@@ -55,6 +57,7 @@ LOCAL_LIMITS: Final = Limits(
     load_bytes=1_600_000,
     write_bytes=4_500_000,
     repack_bytes=4_000_000,
+    observer_bytes=2_000_000,
     max_report=50_000,
 )
 """Of passes over a store on the same machine, where a worker runs one of them at a time."""

@@ -30,8 +30,6 @@ from cq.store.api import (
     error_code,
 )
 
-OBSERVER_BYTES: Final = 500_000
-"""What the observers of one pass may write, as predicted from what their reports have cost so far."""
 _LEAST_READ: Final = 100_000  # bytes of rows, where few of those read could be taken
 _FIRST_COST: Final = 5_000  # bytes that observers write for a change, before any has been seen
 _MAX_SUSPECTS: Final = 1_000
@@ -128,7 +126,7 @@ class Bucket:
     def _pass(self, tr: Transaction) -> Pass:
         self._passes += 1
         limits = self.pace.limits(self.limits)
-        afford = self.pace.most(min(self.limits.max_report, int(OBSERVER_BYTES / self._cost)))
+        afford = self.pace.most(min(self.limits.max_report, int(self.limits.observer_bytes / self._cost)))
         refill = self._refilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
         return Pass(
             tr,

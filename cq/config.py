@@ -31,7 +31,7 @@ MAX_PRIORITY: Final = 100
 MAX_BUCKETS: Final = 4096
 DEFAULT_BUCKETS: Final = 8
 """Of a new queue on a cluster."""
-LOCAL_BUCKETS: Final = 4
+LOCAL_BUCKETS: Final = 1
 """Of a new queue in an embedded store, where passes of a worker come one after the other."""
 MOST_GENERATIONS: Final = (1 << 32) - 2
 """What a key has room for, with the next one behind it."""

@@ -70,7 +70,7 @@ def configure(
         value: the type of updates and values: `int` (for a new queue), `float`, `Decimal`, `str`, `bytes`, `bool`,
             `list`, `dict`, `set`, `datetime` or `"any"`.
         combiner: the name of a built-in combiner (`sum` for a new queue), or one of your own.
-        buckets: 1 to 4,096 (for a new queue 4 in an embedded store, 8 on a cluster); as many passes can run at once.
+        buckets: 1 to 4,096 (for a new queue 1 in an embedded store, 8 on a cluster); as many passes can run at once.
             Small transactions want few: an add costs a row and a notification for each bucket that its keys touch.
         observers: told of every change, in this order, in the transaction that makes it. They replace those of the
             application; built-in ones that were put there by their settings stay.

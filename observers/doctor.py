@@ -111,7 +111,7 @@ def _queue(db: OpenDatabase, queue: str) -> str:
             raise ConfigurationError(
                 f"paused ({flags.reason}): run `cq resume {queue}` when the cause is mended"
             )
-        return f"active, {config.buckets} buckets"
+        return f"active, buckets: {config.buckets}"
 
     return transact(db, read)
 

@@ -202,7 +202,7 @@ def _of_queue(queue: QueueStatus) -> list[str]:
     if queue.former_buckets is not None:
         lines.append(f"the {queue.former_buckets:,} buckets that it had before are being drained")
     for observer, told in queue.telling.items():
-        lines.append(f"telling {observer}: {told:,} of {queue.settings['buckets']:,} buckets")
+        lines.append(f"telling {observer}: buckets {told:,} of {queue.settings['buckets']:,}")
     if queue.window is not None:
         lines += _of_window(queue.window)
     for bucket, age in queue.outstanding.items():
@@ -233,7 +233,7 @@ def _about_buckets(queue: QueueStatus, concurrency: int) -> list[str]:
         wanted = min(MAX_BUCKETS, 1 << (concurrency - 1).bit_length())
         advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
         return [
-            f"all {buckets:,} buckets wait, and workers could run {concurrency:,} passes at once: {advice}"
+            f"buckets that wait: all {buckets:,}, and workers could run {concurrency:,} passes at once: {advice}"
         ]
     if buckets > _FEW_BUCKETS and queue.rows >= _MANY_ROWS and queue.bytes < _SMALL_ROW * queue.rows:
         size, wanted = queue.bytes // queue.rows, max(_FEW_BUCKETS, buckets // 4)

@@ -148,7 +148,7 @@ def test_text_is_stable_and_of_one_moment_s_queues_by_name(cq_db: Any) -> None:
     assert list(json.loads(text)["queues"]) == ["a", "b"]
     assert json.loads(text)["queues"]["a"] == {
         "audit": False,
-        "buckets": 4,
+        "buckets": 1,
         "combiner": {"name": "sum", "version": 1},
         "flags": {**asdict(Flags()), "paused": True, "reason": "für diesen Test"},
         "key": "str",

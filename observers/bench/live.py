@@ -29,7 +29,7 @@ from cq.store.transact import transact
 
 PROBE_SECONDS: Final = 0.02
 _REPORT_SECONDS: Final = 120.0
-_HALF: Final = 0.5
+_SHARES: Final = 0.5, 0.25
 
 Told = Callable[[str], object]
 
@@ -63,7 +63,7 @@ class Live:
 def measure_live(
     system: Queue, workload: Workload, plan: Plan, rate: float | None, told: Told = lambda _: None
 ) -> list[Live]:
-    """Measure a queue at full speed and then at half of what it did; or at the rate that is given.
+    """Measure a queue at full speed and then at a half and a quarter of what it did; or at the rate that is given.
 
     The queue is made before and removed after, whatever happens. Raises as `phases.measure`.
     """
@@ -74,7 +74,8 @@ def measure_live(
         probing = stack.enter_context(Crew([Probing(system)]))
         running = _Running(system, workload, plan, probing, told)
         first = running.measure(rate)
-        return [first] if rate is not None else [first, running.measure(first.done.median * _HALF)]
+        shares = _SHARES if rate is None else ()
+        return [first, *(running.measure(first.done.median * share) for share in shares)]
 
 
 class _Running:

@@ -39,7 +39,7 @@ class Asked:
         sizes: of transactions, in updates, to measure adding and draining in turn with; none for not at all.
         against: what cq is compared with in that; None for all that is there.
         live: sizes of transactions to measure adding and combining at the same time with.
-        rate: updates per second then; None for as many as possible, and then for half of that.
+        rate: updates per second then; None for as many as possible, and then for a half and a quarter of that.
         grow: what to let grow, of `names.GROWING`.
         grow_to: up to how many.
         emitters: whether to measure increments one at a time.

@@ -54,10 +54,12 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
     assert [row["store"] for row in found["rows"]] == ["embedded", "embedded", "postgresql"]
     for row in found["rows"]:
         assert_adds_up(row)
-    at_full_speed, at_half = found["live"]
+    at_full_speed, at_half, at_quarter = found["live"]
     assert at_full_speed["rate"] is None
     assert at_half["rate"] == pytest.approx(at_full_speed["done"] / 2, abs=0.1)
-    assert 0 < at_half["p50_ms"] <= at_half["p99_ms"] <= at_half["max_ms"]
+    assert at_quarter["rate"] == pytest.approx(at_full_speed["done"] / 4, abs=0.1)
+    for slower in (at_half, at_quarter):
+        assert 0 < slower["p50_ms"] <= slower["p99_ms"] <= slower["max_ms"]
     assert at_full_speed["to"].keys() == {"postgres-upsert"}
     assert [(grown["what"], grown["size"], grown["updates"]) for grown in found["growth"]] == [
         ("backlog", 200, 200)

@@ -44,7 +44,7 @@ def test_configure_shows_what_is_stored_and_does_nothing_twice(here: Here) -> No
 
 
 def test_an_audit_is_turned_on_and_off(here: Here) -> None:
-    assert here("configure", "words", "--audit").out.endswith(", buckets 4, audit on\n")
+    assert here("configure", "words", "--audit").out.endswith(", buckets 1, audit on\n")
     assert here("configure", "words", "--json").rows()[0]["audit"] is True
     assert here("configure", "words", "--no-audit", "--json").rows()[0]["audit"] is False
 

@@ -204,7 +204,7 @@ def wait_for_end(descriptor: int) -> None:
 
 def wait_for_adds(db: Any, number: int, demo: subprocess.Popen[bytes]) -> None:
     """Wait for so many changes of a bucket's notification, by adds and by workers, or for the demo's end."""
-    notification = QueueKeys("words").notification(1, 3)
+    notification = QueueKeys("words").notification(1, 0)
     for _ in range(number):
         watch = transact(db, lambda tr: tr.watch(notification))
         fired = threading.Event()

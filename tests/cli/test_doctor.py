@@ -14,7 +14,7 @@ def test_what_is_in_order_is_ok_and_ends_with_0(here: Here) -> None:
 
     assert (ended.status, ended.err) == (0, "")
     assert {line[:7] for line in ended.out.splitlines()} == {"OK     "}
-    assert "OK     queue words: active, 4 buckets\n" in ended.out
+    assert "OK     queue words: active, buckets: 1\n" in ended.out
 
 
 def test_what_is_to_be_done_is_said_and_ends_with_1(here: Here) -> None:

@@ -176,7 +176,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["configure", "q", "--combiner", "nothing"], "expected a combiner"),
         (["configure", "q", "--value", "str"], "expected a value type"),
         (["configure", "q", "--buckets", "0"], "expected buckets"),
-        (["configure", "words", "--buckets", "2"], "buckets 4 -> 2"),
+        (["configure", "words", "--buckets", "2"], "buckets 1 -> 2"),
         (["configure", "words", "--priority", "0"], "expected a priority of 1 to 100"),
         (["export", "aside", "nothing"], "'nothing' is not configured"),
         (["limit", "nothing", "--none"], "'nothing' is not configured"),

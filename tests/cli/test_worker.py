@@ -334,7 +334,7 @@ class TestMetrics:
         assert 'cq_updates_total{queue="words"}' in found
         assert found['cq_waiting_buckets{queue="paused"}'] == 1
         assert found['cq_left_alone{queue="paused"}'] == 1
-        assert found["cq_owned_buckets"] == 4
+        assert found["cq_owned_buckets"] == 1
         assert found["cq_workers"] == 1
 
     def test_each_process_serves_its_own(self, cli: Cli, db: Any) -> None:
