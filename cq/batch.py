@@ -6,8 +6,10 @@ these keys again will cost. The row at which the limits end is taken in part; it
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import Final
 
 from cq.config import QueueConfig, read_config
@@ -19,6 +21,7 @@ from cq.rows import Backlog, Row, Updates, by_key, encode_row, first_tries, read
 from cq.state import BucketState, Memory
 from cq.store.api import Transaction
 
+_REPACKED: Final = 2  # times as many keys as a pass reports: so many are taken to have some left as rows
 _STAGED_BYTES: Final = 1_600_000
 _KEY_OVERHEAD: Final = 40  # what a write costs beside key and value, about
 
@@ -203,13 +206,15 @@ def _take(
     if limits.repack_bytes and max_take is None and not batch.state.staged:
         as_rows = _Cost(UPDATE_BYTES, config.value.grows)
         size = as_rows.of(updates, backlog.size)
-        has_room = size <= limits.repack_bytes and not config.value.grows
-        batch.is_shrinking = has_room and makes_less(updates, at_end=backlog.at_end)
+        less, has_room = makes_less(updates), size <= limits.repack_bytes and not config.value.grows
+        batch.is_shrinking = less and has_room and not backlog.at_end
         if batch.is_shrinking or not is_observed:
             cost, most = as_rows, limits.repack_bytes
             batch.repack_bytes = min(size, most)
+            if not less and len(updates) > _REPACKED * limits.max_report:
+                max_take = limits.max_report
     if cost.of(updates, backlog.size) > most or (max_take is not None and len(updates) > max_take):
-        wanted = cost.affordable(batch.rows, most, max_take)
+        wanted = cost.affordable(batch.rows, updates, most, max_take)
     if batch.state.staged:
         order = [*first, *(encoded for encoded in wanted if encoded not in first)]
         known = memory.staged if memory.knows(batch.state.token) else {}
@@ -247,17 +252,23 @@ class _Cost:
         size = row_bytes if self._grows else 0
         return size + sum(map(len, different)) + self._each * len(different)
 
-    def affordable(self, rows: list[Row], write_bytes: int, max_take: int | None) -> dict[bytes, None]:
-        """The first different keys of the rows, as many as may be written."""
+    def affordable(
+        self, rows: list[Row], updates: Updates, most: int, max_take: int | None
+    ) -> dict[bytes, None]:
+        """The first different keys of the rows, as many as may be written; `updates` has all of them, in order."""
+        if not self._grows:
+            sizes = list(accumulate(len(encoded) + self._each for encoded in updates))
+            number = max(1, bisect_right(sizes, most))
+            return dict.fromkeys(islice(updates, number if max_take is None else min(number, max_take)))
         wanted: dict[bytes, None] = {}
         size = 0
         for row in rows:
-            size += row.size if self._grows else 0
+            size += row.size
             for encoded, _ in row.updates:
                 if encoded in wanted:
                     continue
                 size += len(encoded) + self._each
-                if wanted and (size > write_bytes or (max_take is not None and len(wanted) >= max_take)):
+                if wanted and (size > most or (max_take is not None and len(wanted) >= max_take)):
                     return wanted
                 wanted[encoded] = None
         return wanted

@@ -21,12 +21,9 @@ UPDATE_BYTES: Final = 12
 _NO_OPERATION: Final = b"\xf6"
 
 
-def makes_less(updates: Updates, *, at_end: bool) -> bool:
-    """Whether there are so many updates for each key that more can be read where they were.
-
-    At the end of a bucket there is no more.
-    """
-    return not at_end and _LEAST_GAIN * len(updates) <= sum(map(len, updates.values()))
+def makes_less(updates: Updates) -> bool:
+    """Whether there are so many updates for each key that folding leaves room for more of them."""
+    return _LEAST_GAIN * len(updates) <= sum(map(len, updates.values()))
 
 
 def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row]) -> dict[bytes, bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from .error import (
     EXACT_MODE_WITHOUT_LIMITS,
@@ -22,10 +21,6 @@ from .sizes import range_size, split_points
 from .snapshots import Glance, Snapshot
 from .state import State
 from .writes import Row, Writes
-
-if TYPE_CHECKING:
-    pass
-
 
 _UNLIMITED_ROWS = 1 << 40
 
