@@ -14,7 +14,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from cq import codec, machine
@@ -36,6 +38,9 @@ from cq.queue import CombineQueue, own_combiner
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 from cq.windows import Window
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 MODES: Final = ("durable", "fast")
 _FIRST_PAUSE: Final = 0.05
@@ -169,7 +174,8 @@ class Emitter:
         if flush is None:
             await self.emit_many_async(((key, update),))
         elif self._is_durable:
-            await self._settled(flush)
+            if (done := self._awaited(flush)) is not None:
+                await done
             self._check(flush)
 
     async def emit_many_async(
@@ -240,18 +246,18 @@ class Emitter:
         what = f"no room for more within {self.timeout:g} s, nothing was taken"
         raise EmitterFull(self._told(what, self._buffer.latest_failure))
 
+    def _awaited(self, flush: Flush) -> Future[None] | None:
+        """What to await until a flush is done; None if it is."""
+        with self._buffer.lock:
+            return None if flush.done.is_set() else flush.awaited(_asyncio().get_running_loop())
+
     async def _settled(self, flush: Flush, seconds: float | None = None) -> None:
         """Await that a flush is done, for so long at most."""
-        import asyncio  # which takes long, and whoever awaits has it
-
-        with self._buffer.lock:
-            if flush.done.is_set():
-                return
-            done = flush.awaited(asyncio.get_running_loop())
-        if seconds is None:
+        done = self._awaited(flush)
+        if done is not None and seconds is None:
             await done
-        else:
-            await asyncio.wait([done], timeout=seconds)
+        elif done is not None:
+            await _asyncio().wait([done], timeout=seconds)
 
     def _check(self, flush: Flush) -> None:
         """Raises what has become of a flush that was given up."""
@@ -333,6 +339,14 @@ class Emitter:
             f"the emitter of queue {self.queue.name!r} was made before this process was forked: "
             "open the store and make the emitter only afterwards"
         )
+
+
+@cache
+def _asyncio() -> ModuleType:
+    """The module, which takes long to load: whoever awaits has it."""
+    import asyncio
+
+    return asyncio
 
 
 _emitters: Final[WeakSet[Emitter]] = WeakSet()
