@@ -63,7 +63,7 @@ LOCAL_LIMITS: Final = Limits(
     observer_bytes=2_000_000,
     max_report=50_000,
 )
-"""Of passes over a store on the same machine, where a worker runs one of them at a time."""
+"""Of passes over a store on the same machine, where a worker runs one of them over a queue at a time."""
 
 
 @dataclass(slots=True)

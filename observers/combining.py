@@ -168,7 +168,8 @@ def combine_tasks(
     `memories` have what has been remembered of the buckets so far; it is taken from there. All buckets together
     remember at most so many bytes of current values.
     """
-    if limits is None and _is_one_by_one(db, code):
+    is_one_bucket = is_local(db) and code.config.buckets == 1
+    if limits is None and (is_one_bucket or _is_one_by_one(db, code)):
         limits = LOCAL_LIMITS
     places = [(shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
     tasks = []
