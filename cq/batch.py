@@ -82,6 +82,7 @@ class Batch:
         rest: the row of which only the updates before this position are taken; all rows before it are taken.
         repack_bytes: how many bytes the updates would take as rows, about; 0 if what is folded is to be staged, and not
             to become rows again.
+        is_shrinking: whether that makes so much less of what was read that it pays to fold all before any is reported.
     """
 
     read_version: int

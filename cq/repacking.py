@@ -9,6 +9,7 @@ committed before what is left behind it, and as long as it waits, the age of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import add
 from typing import Final
 
 from cq.packing import ROW_BYTES
@@ -30,7 +31,7 @@ def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row]) -> dict[bytes, by
     """{encoded key: update, encoded} as {row's key: value} in the place of rows; empty when they have no room there."""
     if not folded:
         return {}
-    pairs = list(map(bytes.__add__, encode_strings(list(folded)), folded.values()))
+    pairs = list(map(add, encode_strings(list(folded)), folded.values()))
     found = []
     first = size = 0
     for number, pair in enumerate(pairs):
