@@ -62,11 +62,14 @@ def told_app(name: str) -> tuple[Told, cq.App]:
     return told, app
 
 
-def test_one_pass_of_cqs_own_code_runs_at_a_time_where_the_store_is_local(db: Any, name: str) -> None:
-    """And larger ones than where many are in flight; code of an application must not hold up the others."""
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_one_pass_of_cqs_own_code_runs_at_a_time_where_the_store_is_local(
+    db: Any, name: str, buckets: int
+) -> None:
+    """Code of an application must not hold up the others. Passes of which there is but one at a time may be larger."""
     cq.configure(db, name)
     _, app = told_app(foreign := f"{name}-foreign")
-    app.configure(db, foreign)
+    app.configure(db, foreign, buckets=buckets)
     work = Work(db, app, [name, foreign], {"combine"}, Totals(), None)
     _, watch = work.load()
     watch.cancel()
@@ -74,7 +77,8 @@ def test_one_pass_of_cqs_own_code_runs_at_a_time_where_the_store_is_local(db: An
         if isinstance(job.task, CombineTask):
             is_alone = is_local(db) and job.share.queue == name
             assert job.task.width == (1 if is_alone else None)
-            assert job.task.bucket.limits == (LOCAL_LIMITS if is_alone else Limits())
+            is_large = is_alone or (is_local(db) and buckets == 1)
+            assert job.task.bucket.limits == (LOCAL_LIMITS if is_large else Limits())
 
 
 def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any, name: str) -> None:
