@@ -17,7 +17,7 @@ from cq.errors import CodeMismatch
 from cq.keys import QueueKeys, after
 from cq.reading import read_by_place
 from cq.repacking import UPDATE_BYTES, makes_less
-from cq.rows import Backlog, Row, Updates, by_key, encode_row, first_tries, read_rows
+from cq.rows import Backlog, Row, Updates, encode_row, first_tries, read_rows, updates_of
 from cq.state import BucketState, Memory
 from cq.store.api import Transaction
 
@@ -82,7 +82,8 @@ class Batch:
         rest: the row of which only the updates before this position are taken; all rows before it are taken.
         repack_bytes: how many bytes the updates would take as rows, about; 0 if what is folded is to be staged, and not
             to become rows again.
-        is_shrinking: whether that makes so much less of what was read that it pays to fold all before any is reported.
+        folds_first: whether all that is queued is to be folded before any of it is reported: somebody is told of
+            changes, or folding makes so much less of what was read that it pays.
     """
 
     read_version: int
@@ -95,7 +96,7 @@ class Batch:
     staged: dict[bytes, bytes | None] = field(default_factory=dict)
     rest: tuple[Row, int] | None = None
     repack_bytes: int = 0
-    is_shrinking: bool = False
+    folds_first: bool = True
 
     @property
     def at_end(self) -> bool:
@@ -200,16 +201,18 @@ def _take(
     """Take what the limits allow; that this is all of it is the rule, and found out first."""
     keys = QueueKeys(config.name)
     backlog = batch.backlog
-    updates = backlog.updates if len(batch.rows) == len(backlog.rows) else by_key(batch.rows)
+    updates = updates_of(backlog, batch.rows)
     wanted: Collection[bytes] = updates
     cost = _Cost(len(keys.staged(b"")) + _KEY_OVERHEAD, config.value.grows)
     most = limits.to_write(is_staged=batch.state.staged)
+    batch.folds_first = is_observed
     if limits.repack_bytes and max_take is None and not batch.state.staged:
         as_rows = _Cost(UPDATE_BYTES, config.value.grows)
         size = as_rows.of(updates, backlog.size)
         less, has_room = makes_less(updates), size <= limits.repack_bytes and not config.value.grows
-        batch.is_shrinking = less and has_room and not backlog.at_end
-        if batch.is_shrinking or not is_observed:
+        is_shrinking = less and has_room and not backlog.at_end
+        batch.folds_first |= is_shrinking
+        if is_shrinking or not is_observed:
             cost, most = as_rows, limits.repack_bytes
             batch.repack_bytes = min(size, most)
             if not less and len(updates) > _REPACKED * limits.max_report:

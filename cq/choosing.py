@@ -39,7 +39,6 @@ def choose(
     max_report: int,
     suspects: Collection[bytes],
     *,
-    is_observed: bool,
     is_suspect_next: bool,
 ) -> Chosen:
     """Choose at most `max_report` keys; what is staged for them is read into the batch.
@@ -47,7 +46,7 @@ def choose(
     Suspects are reported only when no others wait, or when it is their turn, and then one alone.
     """
     chosen = Chosen(not batch.state.staged)
-    may_report = batch.at_end or not (is_observed or batch.is_shrinking) or _is_overloaded(batch, limits)
+    may_report = batch.at_end or not batch.folds_first or _is_overloaded(batch, limits)
     if not max_report or not may_report:
         return chosen
     last_staged = None

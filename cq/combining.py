@@ -145,7 +145,6 @@ class Pass:
             self.limits,
             self.max_report,
             self.suspects,
-            is_observed=bool(self.code.observers),
             is_suspect_next=self.try_suspect,
         )
         self.report, self.all_staged_known = chosen.report, chosen.all_staged_known
@@ -257,7 +256,7 @@ class Pass:
         self._can_repack = batch.repack_bytes > 0
         self._for_all(left, partial(self._fold_some, batch, folded))
         self.result.folded = len(folded)
-        self.repacked = repack(folded, batch.rows_taken) if self._can_repack else {}
+        self.repacked = repack(folded, batch.rows_taken) if folded and self._can_repack else {}
         if not self.repacked:
             self._stage(folded)
 
@@ -374,7 +373,7 @@ class Pass:
 
     def _is_staged(self, batch: Batch) -> bool:
         """Whether anything may be staged once this pass is committed."""
-        if not self.all_staged_known or any(data is not None for data in self.result.staged.values()):
+        if not self.all_staged_known or (self.result.folded and not self.repacked):
             return True
         left = batch.staged.keys() - self.done - self.result.aside.keys()
         return any(batch.staged[encoded] is not None for encoded in left)

@@ -14,7 +14,7 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.ledger import count_added
 from cq.packing import pack
 from cq.pressure import refuse_if_full
-from cq.rows import first_tries, read_rows
+from cq.rows import first_tries, read_rows, updates_of
 from cq.store.api import (
     ACCESSED_UNREADABLE,
     WANT_ALL,
@@ -213,7 +213,7 @@ class CombineQueue:
                 "run more workers, or read without pending"
             )
         rows = first_tries(snapshot, self.keys, backlog.rows)
-        return before + [update for row in rows for row_key, update in row.updates if row_key == encoded]
+        return before + updates_of(backlog, rows).get(encoded, [])
 
 
 def write_updates(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from operator import add
 from typing import Final
 
+from cq import codec
 from cq.packing import ROW_BYTES
 from cq.rows import Row, Updates
 from cq.simplecbor import array_head, encode_strings
@@ -19,7 +20,7 @@ from cq.simplecbor import array_head, encode_strings
 _LEAST_GAIN: Final = 2
 UPDATE_BYTES: Final = 12
 """What an update takes in a row beside its key, about, if it is a number."""
-_NO_OPERATION: Final = b"\xf6"
+_NO_OPERATION: Final = codec.encode(None)
 
 
 def makes_less(updates: Updates) -> bool:
@@ -29,8 +30,6 @@ def makes_less(updates: Updates) -> bool:
 
 def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row]) -> dict[bytes, bytes]:
     """{encoded key: update, encoded} as {row's key: value} in the place of rows; empty when they have no room there."""
-    if not folded:
-        return {}
     pairs = list(map(add, encode_strings(list(folded)), folded.values()))
     found = []
     first = size = 0
@@ -39,7 +38,8 @@ def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row]) -> dict[bytes, by
             found.append(pairs[first:number])
             first, size = number, 0
         size += len(pair)
-    found.append(pairs[first:])
+    if size:
+        found.append(pairs[first:])
     if len(found) > len(rows):
         return {}
     return {

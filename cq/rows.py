@@ -79,6 +79,11 @@ class Backlog:
 
 def decode_row(key: bytes, value: bytes) -> Row:
     """The row of these bytes; raises `CorruptData`."""
+    return Row(key, value, decode_content(key, value)[0])
+
+
+def decode_content(key: bytes, value: bytes) -> list[Any]:
+    """[operation id or None, encoded key, update, encoded key, ...] of a row; raises `CorruptData`."""
     content = codec.decode(value)
     if not isinstance(content, list) or len(content) % 2 == 0:
         raise CorruptData(f"the queued row {key!r} holds no list of updates")
@@ -86,7 +91,7 @@ def decode_row(key: bytes, value: bytes) -> Row:
         raise CorruptData(f"the queued row {key!r} holds keys that are not encoded")
     if not _are_operations(content[:1]):
         raise CorruptData(f"the queued row {key!r} holds an operation id that is none")
-    return Row(key, value, content[0])
+    return content
 
 
 def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> tuple[list[Row], Updates] | None:
@@ -119,7 +124,8 @@ def _pieces(found: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[byt
         if size >= _PIECE_BYTES:
             yield found[start : number + 1]
             start, size = number + 1, 0
-    yield found[start:]
+    if start < len(found):
+        yield found[start:]
 
 
 def _group(contents: Iterable[list[Any]], updates: defaultdict[bytes, list[Any]]) -> None:
@@ -128,6 +134,11 @@ def _group(contents: Iterable[list[Any]], updates: defaultdict[bytes, list[Any]]
         next(parts)
         for encoded, update in zip(parts, parts, strict=True):
             updates[encoded].append(update)
+
+
+def updates_of(backlog: Backlog, rows: Sequence[Row]) -> Updates:
+    """The updates of those rows of a backlog that count, as `first_tries` tells; mostly these are all."""
+    return backlog.updates if len(rows) == len(backlog.rows) else by_key(rows)
 
 
 def by_key(rows: Iterable[Row]) -> Updates:

@@ -38,7 +38,7 @@ def are_simple(many: Sequence[bytes]) -> bool:
 
 def decode_simple(many: Sequence[bytes]) -> list[int | bytes | str]:
     """The items, all of which are simple; raises what the decoder does for text that is none."""
-    return list(cbor2.loads(_four(0x9A, len(many)) + b"".join(many)))
+    return list(cbor2.loads(array_head(len(many)) + b"".join(many)))
 
 
 _LONGEST: Final = 255

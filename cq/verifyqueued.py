@@ -77,8 +77,9 @@ def check_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 
 
 def _check_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> None:
-    errors = [error for update in row.updates if (error := _error_of(shape, update))]
-    astray = [encoded for encoded, _ in row.updates if bucket_of(encoded, shape.buckets) != at.bucket]
+    updates = row.updates
+    errors = [error for update in updates if (error := _error_of(shape, update))]
+    astray = [encoded for encoded, _ in updates if bucket_of(encoded, shape.buckets) != at.bucket]
     fix = partial(_sort_updates, piece, shape, at, row)
     if astray:
         key = shown_key(shape, astray[0])

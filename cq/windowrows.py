@@ -7,11 +7,10 @@ blind. Rows are kept by when they leave and not by when they came, so that each 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from cq import codec
 from cq.codec import is_int64
@@ -19,7 +18,7 @@ from cq.config import QueueConfig
 from cq.errors import BacklogTooDeep, CorruptData, InvalidData
 from cq.keys import QueueKeys
 from cq.packing import split
-from cq.rows import Broken, Row, decode_row, first_tries
+from cq.rows import Broken, Row, by_key, decode_content, first_tries
 from cq.store.api import WANT_ALL, Transaction, TransactionRead
 from cq.windowkeys import WindowKeys
 
@@ -76,29 +75,26 @@ def read_leaving(
         try:
             if not window.is_row(stored.key):
                 raise CorruptData(f"the key {stored.key!r} is not one of a row that is to leave a window")
-            found.rows.append(_checked(config, decode_row(stored.key, stored.value)))
+            content = decode_content(stored.key, stored.value)
+            _check(config, content)
+            found.rows.append(Row(stored.key, stored.value, content[0]))
         except CorruptData as error:
             found.broken.append(Broken(stored.key, stored.value, str(error)))
     return found
 
 
-def _checked(config: QueueConfig, row: Row) -> Row:
-    """The row itself; raises `CorruptData` unless it holds ints of keys of the queue."""
-    updates = row.updates
-    if not all(type(update) is int for _, update in updates):
+def _check(config: QueueConfig, content: list[Any]) -> None:
+    """Raises `CorruptData` unless a row holds ints of keys of the queue."""
+    if not all(type(update) is int for update in content[2::2]):
         raise CorruptData("a row that is to leave a window holds updates that are not of int")
-    if updates:
-        config.key.decode_all([encoded for encoded, _ in updates])
-    return row
+    if len(content) > 1:
+        config.key.decode_all(content[1::2])
 
 
 def sum_up(snapshot: TransactionRead, queue: QueueKeys, rows: Sequence[Row]) -> dict[bytes, int]:
     """{encoded key: sum} of the updates that count: of an operation, those of its first try alone."""
-    sums: defaultdict[bytes, int] = defaultdict(int)
-    for row in first_tries(snapshot, queue, rows):
-        for encoded, update in row.updates:
-            sums[encoded] += update
-    return {encoded: total for encoded, total in sums.items() if total}
+    updates = by_key(first_tries(snapshot, queue, rows))
+    return {encoded: total for encoded, values in updates.items() if (total := sum(values))}
 
 
 def read_overdue(snapshot: TransactionRead, config: QueueConfig, now: int) -> dict[bytes, int]:

@@ -41,6 +41,16 @@ class Seen:
         return app
 
 
+def _all_but_bad(key: str, values: Any) -> int:
+    if key == "bad":
+        raise RuntimeError("no")
+    return sum(values)
+
+
+choosy = cq.Combiner("choosy", 1, _all_but_bad)
+"""Sums up, but fails for one key."""
+
+
 def one_pass(db: Any, name: str, app: cq.App | None = None, **settings: Any) -> PassResult:
     """One committed pass over bucket 0."""
     code = code_of(db, name, app)
@@ -371,13 +381,8 @@ def test_staged_values_are_read_within_limits_and_rows_split_where_they_end(db: 
 
 
 def test_a_combiner_that_fails_for_a_key_sets_only_that_key_aside(db: Any, name: str) -> None:
-    def combine(key: str, values: Any) -> int:
-        if key == "bad":
-            raise RuntimeError("no")
-        return sum(values)
-
     app = cq.App()
-    app.queue(name, combiner=cq.Combiner("choosy", 1, combine))
+    app.queue(name, combiner=choosy)
     app.configure(db, name, buckets=1)
     add(db, name, {"bad": 1, "good": 1}, {"bad": 2, "good": 2})
 

@@ -21,7 +21,7 @@ from cq.rows import Row, decode_row, encode_row, read_rows
 from cq.state import BucketState, Memory
 from cq.store.transact import transact
 from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored
-from tests.test_combining import Seen, calls_of, one_pass
+from tests.test_combining import Seen, calls_of, choosy, one_pass
 from tests.test_queue import concatenation
 
 encoded_keys = st.one_of(
@@ -186,13 +186,8 @@ def test_what_the_queue_would_not_take_as_an_update_is_staged(db: Any, name: str
 
 
 def test_a_key_that_cannot_be_folded_is_set_aside_alone(db: Any, name: str) -> None:
-    def combine(key: Any, values: Any) -> Any:
-        if key == "bad":
-            raise ValueError("for this test")
-        return sum(values)
-
     app = cq.App()
-    app.queue(name, combiner=cq.Combiner("picky", 1, combine))
+    app.queue(name, combiner=choosy)
     app.configure(db, name, value=int, buckets=1)
     add(db, name, {"a": 1, "bad": 1, "b": 1}, {"a": 1, "bad": 1, "b": 1})
     one_pass(db, name, app, max_report=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cq
@@ -150,10 +151,10 @@ class Workers(WorkerPool):
         limits = Limits(
             read_bytes=rng.choice((60, 300, 2_000)) if small else 240_000,
             load_bytes=rng.choice((50, 500)) if small else 400_000,
-            write_bytes=(write_bytes := rng.choice((200, 1_000)) if small else 1_000_000),
-            repack_bytes=write_bytes // 2,
+            write_bytes=rng.choice((200, 1_000)) if small else 1_000_000,
             overload_seconds=rng.choice((0.2, 5.0)),
         )
+        limits = replace(limits, repack_bytes=limits.write_bytes // 2)
         concurrency, beat_seconds = rng.choice((1, 2, 4)), rng.choice((0.5, 2.0, 4.0))
 
         def make(process: Process, identity: str) -> Worker:
