@@ -124,22 +124,25 @@ class Emitter:
             flush.done.wait()
             self._check(flush)
 
-    def _taken(self, key: Any, update: Any) -> Flush | None:
-        """The open flush, if there is one, with an increment of the commonest kind taken in; else None."""
+    def _taken(self, key: Any, update: Any, done: Future[None] | None = None) -> Flush | None:
+        """The flush that has taken in an increment of the commonest kind, and who awaits it; None if none has."""
         intake, buffer = self._intake, self._buffer
         if type(key) is not intake.plain_key or type(update) is not int or not is_int64(update):
             return None
         with buffer.lock:
             flush = buffer.open
-            if flush is not None:
-                total = flush.sums.get(key)
-                if total is None:
-                    flush.grow(intake.plain_size(key))
-                    total = 0
-                flush.sums[key] = total + update
-                flush.count += 1
-                if flush.count >= flush.enough:
-                    buffer.has_enough(flush)
+            total = None if flush is None else flush.sums.get(key)
+            if flush is None or total is None:
+                size, total = intake.plain_size(key), 0
+                if (flush := flush or buffer.flush_for(1, size)) is None:
+                    return None
+                flush.grow(size)
+            flush.sums[key] = total + update
+            flush.count += 1
+            if done is not None:
+                flush.awaiting.append(done)
+            if flush.count >= flush.enough:
+                buffer.has_enough(flush)
         return flush
 
     def emit_many(
@@ -170,12 +173,12 @@ class Emitter:
         A task that is cancelled while it awaits has its update taken or not; it is never taken twice, and once taken
         it counts as if the task had gone on.
         """
-        flush = self._taken(key, update)
+        done = _asyncio().get_running_loop().create_future() if self._is_durable else None
+        flush = self._taken(key, update, done)
         if flush is None:
             await self.emit_many_async(((key, update),))
-        elif self._is_durable:
-            if (done := self._awaited(flush)) is not None:
-                await done
+        elif done is not None:
+            await done
             self._check(flush)
 
     async def emit_many_async(

@@ -102,7 +102,7 @@ class EmitterBuffer:
         with self.lock:
             if self.refusal:
                 raise EmitterClosed(self.refusal)
-            flush = self._flush_for(increments)
+            flush = self.flush_for(len(increments), sum(each.size for each in increments))
             if flush is None:
                 self._totals["waits"] += 1
                 return self._flushes[0], False
@@ -114,13 +114,13 @@ class EmitterBuffer:
                 self.has_enough(flush)
             return flush, True
 
-    def _flush_for(self, increments: list[Increment]) -> Flush | None:
-        """The open flush if they fit into it, else a new one if there is room for it."""
+    def flush_for(self, count: int, size: int) -> Flush | None:
+        """The open flush if so many increments and bytes fit in, else a new one; None without room. Under the lock."""
         held = sum(flush.count for flush in self._flushes)
-        if self._flushes and held + len(increments) > self._at_most:
+        if self.refusal or (self._flushes and held + count > self._at_most):
             self._seal()
             return None
-        if self.open is not None and self.open.has_room(sum(each.size for each in increments)):
+        if self.open is not None and self.open.has_room(size):
             return self.open
         self._seal()
         if len(self._flushes) >= MOST_FLUSHES:
@@ -194,7 +194,7 @@ class EmitterBuffer:
     def _gather_until(self, flush: Flush) -> float:
         """Until when a flush takes increments: in `durable` mode so long that callers just told can come again."""
         if self._is_durable:
-            return self._told_at + min(self._every, self._flush_seconds / 2)
+            return self._told_at + min(self._every, self._flush_seconds)
         return flush.begun + self._every
 
     def begin_try(self, flush: Flush) -> bool:
