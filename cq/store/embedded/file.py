@@ -55,6 +55,8 @@ def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) 
     connection.text_factory = bytes  # there is no text in it but where it is damaged
     connection.execute(f"PRAGMA cache_size = -{cache_kib}")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
+    # A statement that writes many rows keeps what their pages were until it has ended, by default in a file.
+    connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute(f"PRAGMA synchronous = {'FULL' if power_safe else 'NORMAL'}")
     return connection
 
