@@ -41,7 +41,7 @@ class Core(Reading, Writing):
         try:
             self.check()
             self._check_watch(key)
-            value = self._value(key, snapshot=False)
+            value = self._value(key, snapshot=False).get()
         except FDBError as error:
             return failed(FutureVoid, error)
         watch = Watch(self.database.watches, key, value)
@@ -67,6 +67,7 @@ class Core(Reading, Writing):
         except FDBError as error:
             return failed(FutureVoid, error)
         self._committing = True
+        self._answer_reads()
         if self._total_size > self.settings.size_limit:
             self._writes.settle()  # what later writes replace does not count
         changes = self._writes.changes()
@@ -171,6 +172,7 @@ class Core(Reading, Writing):
             self.check_ended()
         except FDBError as error:
             return failed(FutureVoid, error)
+        self._answer_reads()
         exhausted = 0 <= self.settings.retry_limit <= self._retries
         self._retries += 1
         if exhausted or code not in RETRYABLE:

@@ -1,7 +1,7 @@
 """Futures with the binding's methods: errors come out when a future is waited for, not when it is made.
 
-Reads of a local file are answered at once, so their futures are ready when they are returned. Only commits that
-another thread carries out, watches, versionstamps and back-offs are waited for.
+Reads of a local file are answered at once, or as soon as somebody looks, see `asked`. Only commits that another thread
+carries out, watches, versionstamps and back-offs are waited for.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from .asked import Asked
 from .error import (
     EXACT_MODE_WITHOUT_LIMITS,
     INVERTED_RANGE,
@@ -13,7 +14,7 @@ from .error import (
     FDBError,
 )
 from .future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
-from .keys import METADATA_VERSION, USER_END, max_key_bytes
+from .keys import MAX_KEY_BYTES, METADATA_VERSION, USER_END, max_key_bytes
 from .ranges import EXACT
 from .reads import View
 from .readset import Place, RangeRead, seen_range, seen_range_plain
@@ -30,6 +31,25 @@ class Reading(State):
 
     __slots__ = ()
 
+    def ask_plainly(self, key: bytes) -> Asked | None:
+        """The value of a key in the snapshot, if there is one and nothing else to look at; else None."""
+        snapshot = self._snapshot
+        if (
+            snapshot is None
+            or key >= USER_END
+            or len(key) > MAX_KEY_BYTES
+            or self._writes
+            or self._committing
+            or self._deferred is not None
+            or self._ended is not None
+            or self._deadline is not None
+        ):
+            return None
+        try:
+            return snapshot.ask(key)
+        except FDBError:
+            return None
+
     def read_value(self, key: bytes, snapshot: bool) -> Value:
         """The value of a key."""
         try:
@@ -41,14 +61,14 @@ class Reading(State):
         if len(key) > max_key_bytes(key):
             return ready(Value, None)
         try:
-            return ready(Value, self._value(key, snapshot))
+            return self._value(key, snapshot)
         except FDBError as error:
             return failed(Value, self._poison(error))
 
-    def _value(self, key: bytes, snapshot: bool) -> bytes | None:
+    def _value(self, key: bytes, snapshot: bool) -> Value:
         writes = None
         if key == METADATA_VERSION and self._may_glance():
-            value = self._look().metadata
+            value = ready(Value, self._look().metadata)
         else:
             view, writes = self._view(snapshot)
             value = view.get(key, bypass_unreadable=self.settings.bypass_unreadable)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .error import ACCESSED_UNREADABLE, FDBError
+from .future import Value, ready
 from .keys import after
 from .snapshots import Snapshot
 from .writes import Row, Writes
@@ -28,19 +29,19 @@ class View:
         self._writes = writes or None
         self._end = end
 
-    def get(self, key: bytes, *, bypass_unreadable: bool = False) -> bytes | None:
+    def get(self, key: bytes, *, bypass_unreadable: bool = False) -> Value:
         """The value of a key."""
         writes = self._writes
         if writes is None:
-            return self._snapshot().get(key)
+            return self._snapshot().ask(key)
         if key in writes.values:
-            return writes.values[key]
+            return ready(Value, writes.values[key])
         if writes.unreadable(key) and not bypass_unreadable:
             raise FDBError(ACCESSED_UNREADABLE)
         waiting = writes.pending.get(key)
         if waiting is None:
-            return None if writes.cleared(key) else self._snapshot().get(key)
-        return waiting.value(self._snapshot().get(key) if waiting.dependent else None)
+            return ready(Value, None) if writes.cleared(key) else self._snapshot().ask(key)
+        return ready(Value, waiting.value(self._snapshot().get(key) if waiting.dependent else None))
 
     def resolve(self, key: bytes, offset: int) -> bytes:
         """The key of a selector: `offset` counts from the last key before `key`, which is 0.

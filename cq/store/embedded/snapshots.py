@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 from cq import machine
 from cq.errors import StoreError
 
+from . import asked
+from .asked import Asked
 from .error import TRANSACTION_TOO_OLD, FDBError, storage_error
 from .keys import METADATA_VERSION
 from .latest import Latest
@@ -62,12 +64,14 @@ class Glance(NamedTuple):
 class Snapshot:
     """The store as of one version. Its methods raise 1007 once the snapshot is too old."""
 
-    __slots__ = ("_connection", "_lock", "_pool", "started", "version")
+    __slots__ = ("_asked", "_connection", "_failure", "_lock", "_pool", "started", "version")
 
     def __init__(self, pool: Pool, connection: sqlite3.Connection, version: int) -> None:
         self._pool = pool
         self._connection: sqlite3.Connection | None = connection
         self._lock = threading.Lock()
+        self._asked: list[Asked] = []
+        self._failure: FDBError | None = None
         self.started = machine.monotonic()
         self.version = version
 
@@ -85,6 +89,41 @@ class Snapshot:
         if not isinstance(value, bytes):
             raise damaged(self._pool.path)
         return value
+
+    def ask(self, key: bytes) -> Asked:
+        """The value of a key, which is read once somebody waits for it, or for another one."""
+        read = asked.asked(key, self.answer)
+        with self._lock:
+            self._use()
+            if len(self._asked) >= asked.MOST:
+                self._answer()
+            self._asked.append(read)
+        return read
+
+    def answer(self) -> FDBError | None:
+        """Answer what was asked for; the error if that, or what was asked for earlier, could not be answered."""
+        with self._lock:
+            self._answer()
+        return self._failure
+
+    def _answer(self) -> None:
+        if not (reads := self._asked):
+            return
+        try:
+            if self._connection is None:
+                raise FDBError(TRANSACTION_TOO_OLD)
+            asked.answer(self._connection, reads)
+        except sqlite3.Error as error:
+            self._fail(reads, storage_error(error, self._pool.path))
+        except TypeError:
+            self._fail(reads, damaged(self._pool.path))
+        except FDBError as error:
+            self._fail(reads, error)
+        self._asked = []  # only now: after an interrupt they are answered all the same
+
+    def _fail(self, reads: list[Asked], error: FDBError) -> None:
+        self._failure = error
+        asked.fail(reads, error)
 
     def rows(
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
@@ -127,6 +166,7 @@ class Snapshot:
     def close(self) -> None:
         """Give the connection back; safe to call twice, and from any thread."""
         with self._lock:
+            self._answer()  # what was asked for in time
             connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.give_back(self, connection)

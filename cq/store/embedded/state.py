@@ -152,6 +152,11 @@ class State:
             self._failure = error
         return error
 
+    def _answer_reads(self) -> None:
+        """Have reads answered that nobody has waited for: their error is the transaction's as well."""
+        if self._snapshot is not None and (error := self._snapshot.answer()) is not None:
+            self._poison(error)
+
     # Options
 
     def restart_timeout(self) -> None:

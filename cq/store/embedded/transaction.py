@@ -34,6 +34,8 @@ class TransactionRead:
 
     def get(self, key: Any) -> Value:
         """The value of a key."""
+        if self._snapshot and type(key) is bytes and (read := self._core.ask_plainly(key)) is not None:
+            return read
         return self._core.read_value(key_bytes(key), self._snapshot)
 
     def get_key(self, key_selector: KeySelector) -> Key:

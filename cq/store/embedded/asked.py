@@ -1,0 +1,80 @@
+"""Reads of single keys, which one statement answers together.
+
+A statement costs as much as several rows. So a read is only noted when it is issued, and all that have been noted are
+answered when the first of them is waited for, as reads that are in flight together come back together from a cluster.
+It makes no difference to what they find: that is what their snapshot shows, whenever they are answered.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from .error import FDBError
+from .future import Value
+
+MOST: Final = 1024
+"""So many reads are answered at once; no more are noted."""
+
+_GET: Final = "SELECT k, v FROM kv WHERE k = ?"
+_GET_MANY: Final = {
+    size: "SELECT k, v FROM kv WHERE k IN (?" + ", ?" * (size - 1) + ")" for size in (16, 128, MOST)
+}
+
+
+class Asked(Value):
+    """A value that a snapshot was asked for: ready as soon as anybody looks."""
+
+    __slots__ = ("_answer", "_key")
+
+    _key: bytes
+    _answer: Callable[[], object]
+
+    def is_ready(self) -> bool:
+        self.block_until_ready()
+        return True
+
+    def block_until_ready(self) -> None:
+        if not self._done:
+            self._answer()
+
+    def on_ready(self, callback: Callable[[Value], None]) -> None:
+        self.block_until_ready()
+        self._call(callback)
+
+    def cancel(self) -> None:
+        """Does nothing: a file has answered before it can be told not to."""
+
+
+def asked(key: bytes, answer: Callable[[], object]) -> Asked:
+    """A read of a key that waits; `answer` answers all that do."""
+    future = Asked.__new__(Asked)
+    future._done, future._result, future._error = False, None, None
+    future._key, future._answer = key, answer
+    return future
+
+
+def answer(connection: sqlite3.Connection, reads: Sequence[Asked]) -> None:
+    """Make reads ready, at most `MOST` of them. Raises `sqlite3.Error`, and `TypeError` for values that are none."""
+    found: dict[bytes, bytes] = dict(_rows(connection, [read._key for read in reads]))
+    if not {bytes}.issuperset(map(type, found.values())):
+        raise TypeError
+    for read in reads:
+        read._result = found.get(read._key)
+        read._done = True
+
+
+def fail(reads: Sequence[Asked], error: FDBError) -> None:
+    """Make reads ready that could not be answered."""
+    for read in reads:
+        read._error = error
+        read._done = True
+
+
+def _rows(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
+    if len(keys) == 1:
+        return connection.execute(_GET, keys).fetchall()
+    size = next(size for size in _GET_MANY if size >= len(keys))
+    # What is asked for twice is found once, so there are few statements, and all of them stay prepared.
+    return connection.execute(_GET_MANY[size], keys + keys[-1:] * (size - len(keys))).fetchall()

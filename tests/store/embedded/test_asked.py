@@ -1,0 +1,163 @@
+"""Reads that are issued together are answered by one statement, with what their snapshot shows."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cq.store.embedded import Database, FDBError, asked, snapshots
+
+
+def keys(number: int) -> list[bytes]:
+    return [b"%05d" % place for place in range(number)]
+
+
+def fill(db: Database, number: int) -> None:
+    @db.transact
+    def _(tr: Any) -> None:
+        for key in keys(number):
+            tr[key] = key[::-1]
+
+
+@pytest.fixture
+def statements(db: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many reads each statement has answered."""
+    found: list[int] = []
+    answer = asked.answer
+
+    def note(connection: sqlite3.Connection, reads: list[Any]) -> None:
+        found.append(len(reads))
+        answer(connection, reads)
+
+    monkeypatch.setattr(asked, "answer", note)
+    return found
+
+
+@pytest.mark.parametrize("number", [1, 2, 16, 17, 128, 129, 1_024, 1_025, 3_000])
+def test_reads_in_flight_together_are_answered_by_few_statements(
+    db: Database, statements: list[int], number: int
+) -> None:
+    fill(db, number)
+    tr = db.create_transaction()
+    futures = [tr.snapshot.get(key) for key in [*keys(number), b"absent", b"00000"]]
+
+    assert [future.value for future in futures] == [*(key[::-1] for key in keys(number)), None, b"00000"]
+    assert sum(statements) == len(futures)
+    assert len(statements) == -(-len(futures) // asked.MOST)
+
+
+def test_a_read_shows_what_was_there_when_it_was_issued(db: Database) -> None:
+    fill(db, 3)
+    tr = db.create_transaction()
+    before = tr.get(b"00000"), tr.snapshot.get(b"00001"), tr.get(b"absent")
+    tr.clear_range(b"", b"\xff")
+    tr[b"00000"] = b"mine"
+    between = tr.get(b"00001")
+    db[b"00002"] = b"theirs"
+    after = tr.get(b"00000"), tr.snapshot.get(b"00002")
+
+    assert [future.value for future in before] == [b"00000", b"10000", None]
+    assert not between.present()
+    assert [future.value for future in after] == [b"mine", None]
+
+
+@pytest.mark.parametrize("end", ["commit", "reset", "cancel", "drop", "close"])
+def test_a_read_outlives_its_transaction(db: Database, end: str) -> None:
+    fill(db, 1)
+    tr: Any = db.create_transaction()
+    future = tr.snapshot.get(b"00000")
+    if end == "drop":
+        del tr
+    elif end == "close":
+        db.close()
+    elif end == "commit":
+        tr[b"other"] = b""
+        tr.commit().wait()
+    else:
+        getattr(tr, end)()
+
+    assert future.value == b"00000"
+
+
+def test_a_read_in_time_is_answered_when_its_snapshot_is_too_old(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(db, 1)
+    tr = db.create_transaction()
+    future = tr.snapshot.get(b"00000")
+    monkeypatch.setattr(snapshots, "LIFETIME_SECONDS", -1.0)
+
+    with pytest.raises(FDBError, match="1007"):
+        tr.snapshot.get(b"00000").wait()
+    assert future.value == b"00000"
+
+
+def test_reads_that_are_interrupted_are_answered_later(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(db, 2)
+    tr = db.create_transaction()
+    futures = [tr.snapshot.get(key) for key in keys(2)]
+    answer = asked.answer
+
+    def interrupt(*_: Any) -> None:
+        monkeypatch.setattr(asked, "answer", answer)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asked, "answer", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        futures[0].wait()
+    assert [future.value for future in futures] == [b"00000", b"10000"]
+
+
+def test_whatever_looks_at_a_read_finds_it_answered(db: Database) -> None:
+    fill(db, 1)
+    tr = db.create_transaction()
+    seen: list[bytes | None] = []
+    tr.snapshot.get(b"00000").on_ready(lambda future: seen.append(future.value))
+    cancelled = tr.snapshot.get(b"00000")
+    cancelled.cancel()
+
+    assert seen == [b"00000"]
+    assert tr.snapshot.get(b"00000").is_ready()
+    assert cancelled.value == b"00000"
+    assert cancelled.wait_for_any(tr.snapshot.get(b"00000")) == 0
+
+
+def test_a_read_that_fails_makes_the_commit_fail_though_nobody_has_waited_for_it(
+    db: Database, path: Path
+) -> None:
+    fill(db, 1)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE kv SET v = 5")
+    connection.close()
+    tr = db.create_transaction()
+    future = tr.get(b"00000")
+    tr[b"other"] = b""
+
+    with pytest.raises(FDBError, match="not made of bytes"):
+        tr.commit().wait()
+    with pytest.raises(FDBError, match="not made of bytes"):
+        future.wait()
+    assert db[b"other"] is None
+
+
+def test_threads_wait_for_reads_of_one_transaction(db: Database) -> None:
+    number, threads = 500, 4
+    fill(db, number)
+    tr = db.create_transaction()
+    found: list[list[bytes | None]] = []
+
+    def read() -> None:
+        futures = [tr.snapshot.get(key) for key in keys(number)]
+        found.append([future.value for future in futures])
+
+    running = [threading.Thread(target=read) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+
+    assert found == [[key[::-1] for key in keys(number)]] * threads
