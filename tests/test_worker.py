@@ -412,6 +412,7 @@ class TestSharing:
             while not over.wait(0.02):
                 idler.beat(Report())
 
+        idler.beat(Report())  # before the worker looks who is there
         beating = threading.Thread(target=beat)
         beating.start()
         try:
