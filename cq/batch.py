@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from typing import Final
 
@@ -20,8 +20,9 @@ from cq.repacking import UPDATE_BYTES, makes_less
 from cq.rows import Backlog, Row, Updates, encode_row, first_tries, read_rows, updates_of
 from cq.state import BucketState, Memory
 from cq.store.api import Transaction
+from cq.turns import are_in_turn
 
-_REPACKED: Final = 2  # times as many keys as a pass reports: so many are taken to have some left as rows
+_SAMPLES: Final = 500  # so many keys tell whether all are in turn
 _STAGED_BYTES: Final = 1_600_000
 _KEY_OVERHEAD: Final = 40  # what a write costs beside key and value, about
 
@@ -202,23 +203,13 @@ def _take(
     keys = QueueKeys(config.name)
     backlog = batch.backlog
     updates = updates_of(backlog, batch.rows)
-    wanted: Collection[bytes] = updates
-    cost = _Cost(len(keys.staged(b"")) + _KEY_OVERHEAD, config.value.grows)
-    most = limits.to_write(is_staged=batch.state.staged)
     batch.folds_first = is_observed
-    if limits.repack_bytes and max_take is None and not batch.state.staged:
-        as_rows = _Cost(UPDATE_BYTES, config.value.grows)
-        size = as_rows.of(updates, backlog.size)
-        less, has_room = makes_less(updates), size <= limits.repack_bytes and not config.value.grows
-        is_shrinking = less and has_room and not backlog.at_end
-        batch.folds_first |= is_shrinking
-        if is_shrinking or not is_observed:
-            cost, most = as_rows, limits.repack_bytes
-            batch.repack_bytes = min(size, most)
-            if not less and len(updates) > _REPACKED * limits.max_report:
-                max_take = limits.max_report
-    if cost.of(updates, backlog.size) > most or (max_take is not None and len(updates) > max_take):
-        wanted = cost.affordable(batch.rows, updates, most, max_take)
+    budget = _budget(config, batch, updates, limits, max_take)
+    wanted: Collection[bytes] = updates
+    if not budget.has_room(updates, backlog.size):
+        wanted = budget.affordable(batch.rows, updates)
+    if budget.is_of_rows:
+        batch.repack_bytes = min(budget.cost(wanted, backlog.size), budget.most)
     if batch.state.staged:
         order = [*first, *(encoded for encoded in wanted if encoded not in first)]
         known = memory.staged if memory.knows(batch.state.token) else {}
@@ -241,27 +232,65 @@ def _take_until(batch: Batch, wanted: Collection[bytes]) -> None:
             batch.updates.setdefault(encoded, []).append(update)
 
 
-class _Cost:
-    """What it costs to write what is combined of some rows, about.
+def _budget(
+    config: QueueConfig, batch: Batch, updates: Updates, limits: Limits, max_take: int | None
+) -> _Budget:
+    """What may be written for what is taken: to be staged, or as rows again where that is cheaper."""
+    each = len(QueueKeys(config.name).staged(b"")) + _KEY_OVERHEAD
+    most = limits.to_write(is_staged=batch.state.staged)
+    staging = _Budget(each, config.value.grows, most, max_take)
+    if not limits.repack_bytes or max_take is not None or batch.state.staged:
+        return staging
+    rows = _Budget(UPDATE_BYTES, config.value.grows, limits.repack_bytes, is_of_rows=True)
+    less = makes_less(updates)
+    if less and not rows.grows and not batch.backlog.at_end and rows.has_room(updates, batch.backlog.size):
+        batch.folds_first = True
+        return rows
+    if batch.folds_first:
+        return staging
+    if not less and len(updates) > limits.max_report:
+        step = max(1, limits.max_report // _SAMPLES)
+        if are_in_turn(list(islice(updates, 0, limits.max_report, step)), batch.state.cursor):
+            return replace(rows, max_take=limits.max_report)  # what is behind them stays as it is
+    return rows
 
-    A key, and its value: of types of which values grow, as much as the updates that are combined in it.
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """What may be written for the keys of some rows, about.
+
+    A key costs its own bytes, and its value: of types of which values grow, as much as the updates that are combined
+    in it.
+
+    Attributes:
+        each: bytes of each key besides its own.
+        grows: whether values grow.
+        most: bytes of all.
+        max_take: how many different keys; None for as many as there are bytes for.
+        is_of_rows: whether what is left becomes rows again, and is not staged.
     """
 
-    def __init__(self, each: int, grows: bool) -> None:
-        self._each = each
-        self._grows = grows
+    each: int
+    grows: bool
+    most: int
+    max_take: int | None = None
+    is_of_rows: bool = False
 
-    def of(self, different: Collection[bytes], row_bytes: int) -> int:
+    def cost(self, different: Collection[bytes], row_bytes: int) -> int:
         """That of these keys, of rows of so many bytes."""
-        size = row_bytes if self._grows else 0
-        return size + sum(map(len, different)) + self._each * len(different)
+        size = row_bytes if self.grows else 0
+        return size + sum(map(len, different)) + self.each * len(different)
 
-    def affordable(
-        self, rows: list[Row], updates: Updates, most: int, max_take: int | None
-    ) -> dict[bytes, None]:
-        """The first different keys of the rows, as many as may be written; `updates` has all of them, in order."""
-        if not self._grows:
-            sizes = list(accumulate(len(encoded) + self._each for encoded in updates))
+    def has_room(self, different: Collection[bytes], row_bytes: int) -> bool:
+        """Whether it is enough for these keys, of rows of so many bytes."""
+        is_few = self.max_take is None or len(different) <= self.max_take
+        return is_few and self.cost(different, row_bytes) <= self.most
+
+    def affordable(self, rows: list[Row], updates: Updates) -> dict[bytes, None]:
+        """The first different keys of the rows, as many as it is enough for; `updates` has all of them, in order."""
+        most, max_take = self.most, self.max_take
+        if not self.grows:
+            sizes = list(accumulate(len(encoded) + self.each for encoded in updates))
             number = max(1, bisect_right(sizes, most))
             return dict.fromkeys(islice(updates, number if max_take is None else min(number, max_take)))
         wanted: dict[bytes, None] = {}
@@ -271,7 +300,7 @@ class _Cost:
             for encoded, _ in row.updates:
                 if encoded in wanted:
                     continue
-                size += len(encoded) + self._each
+                size += len(encoded) + self.each
                 if wanted and (size > most or (max_take is not None and len(wanted) >= max_take)):
                     return wanted
                 wanted[encoded] = None

@@ -230,10 +230,9 @@ class Bucket:
             self._cost = cost if cost > self._cost else 0.7 * self._cost + 0.3 * cost
         if result.reported or result.purged:
             self._max_report = min(2 * self._max_report, self.limits.max_report)
-        if result.cut_at is None:
-            self._read_bytes = min(2 * self._read_bytes, self.limits.read_bytes)
-        else:  # what is read in vain is read again
-            self._read_bytes = min(max(_LEAST_READ, 5 * result.cut_at // 4), self.limits.read_bytes)
+        self._read_bytes = self.limits.read_bytes
+        if result.cut_at is not None:  # what is read in vain is read again
+            self._read_bytes = min(max(_LEAST_READ, 5 * result.cut_at // 4), self._read_bytes)
         if result.refilled:
             self._max_refill = min(2 * self._max_refill, self.limits.max_report)
         if self._max_take is not None:

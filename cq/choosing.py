@@ -1,6 +1,5 @@
 """Which keys a pass reports: those whose turn it is, as far as it can be sure of that.
 
-Their turn is in hash order, beginning behind the last key that was reported while others waited, so that none starves.
 When the rows were not read to their end, nothing is reported, unless that has been so for too long (overload), or
 nobody is told of it and folding would not make much less of them.
 """
@@ -17,6 +16,7 @@ from cq.batch import Batch, Limits
 from cq.config import QueueConfig
 from cq.keys import QueueKeys, place, places
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction
+from cq.turns import in_turn
 
 _KEY_COPIES: Final = 3  # of a key in a transaction: it is written, and both ends of a conflict range
 _KEY_COST: Final = 75  # of a write besides, about
@@ -78,18 +78,16 @@ def _is_overloaded(batch: Batch, limits: Limits) -> bool:
 
 
 def _in_turn(batch: Batch, last_staged: bytes | None) -> list[bytes]:
-    """The keys with work in hash order, beginning behind the cursor, as far as all of them are known."""
+    """The keys with work in their turn, as far as all of them are known."""
     candidates = dict.fromkeys(batch.updates)
     candidates.update((encoded, None) for encoded, staged in batch.staged.items() if staged is not None)
-    at = dict(zip(places(list(candidates)), candidates, strict=True))
     cursor = batch.state.cursor
-    order = sorted(at)
-    behind = bisect_right(order, cursor)
-    order = order[behind:] + order[:behind]
+    order = in_turn(list(candidates), cursor)
     if last_staged is not None:  # there may be more staged behind it, whose turn comes first
         last = last_staged <= cursor, last_staged
-        order = [where for where in order if (where <= cursor, where) <= last] or order[:1]
-    return [at[where] for where in order]
+        turns = [(where <= cursor, where) for where in places(order)]
+        order = order[: max(1, bisect_right(turns, last))]
+    return order
 
 
 def _read_staged(

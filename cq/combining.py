@@ -256,7 +256,9 @@ class Pass:
         self._can_repack = batch.repack_bytes > 0
         self._for_all(left, partial(self._fold_some, batch, folded))
         self.result.folded = len(folded)
-        self.repacked = repack(folded, batch.rows_taken) if folded and self._can_repack else {}
+        self.repacked: dict[bytes, bytes] = {}
+        if folded and self._can_repack:
+            self.repacked = repack(folded, batch.rows_taken, batch.state.cursor)
         if not self.repacked:
             self._stage(folded)
 

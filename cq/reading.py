@@ -14,7 +14,7 @@ from cq.store.api import WANT_ALL, Transaction, TransactionRead, Value
 _FIRST_WINDOW: Final = 128
 _LAST_WINDOW: Final = 1024
 _MANY: Final = 256  # keys for which reading a range is tried
-_DENSE: Final = 8  # rows for each key wanted, up to which a range is cheaper than single reads
+_DENSE: Final = 5  # rows for each key wanted, up to which a range is cheaper than single reads
 
 
 def read_by_place(

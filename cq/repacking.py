@@ -4,6 +4,9 @@ What is staged costs a write for each key, and a read and a clear when it is rep
 updates, or nobody is told of changes, it is far cheaper to write what is left as rows again. Such a row is one
 like any other, so nobody else needs to know of it. It takes the key of one of the first rows: all that it holds was
 committed before what is left behind it, and as long as it waits, the age of the oldest update is told.
+
+The rows hold the keys in their turn. The pass that takes the first of them so finds the values of its keys side by
+side: where the values of a queue take many pages, each page is read and written by one pass and not by all.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from cq import codec
 from cq.packing import ROW_BYTES
 from cq.rows import Row, Updates
 from cq.simplecbor import array_head, encode_strings
+from cq.turns import in_turn
 
 _LEAST_GAIN: Final = 2
 UPDATE_BYTES: Final = 12
@@ -28,9 +32,13 @@ def makes_less(updates: Updates) -> bool:
     return _LEAST_GAIN * len(updates) <= sum(map(len, updates.values()))
 
 
-def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row]) -> dict[bytes, bytes]:
-    """{encoded key: update, encoded} as {row's key: value} in the place of rows; empty when they have no room there."""
-    pairs = list(map(add, encode_strings(list(folded)), folded.values()))
+def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row], cursor: bytes) -> dict[bytes, bytes]:
+    """{encoded key: update, encoded} as {row's key: value} in the place of rows; empty when they have no room there.
+
+    `cursor` is that of the bucket, from which the keys have their turns.
+    """
+    order = in_turn(list(folded), cursor)
+    pairs = list(map(add, encode_strings(order), map(folded.__getitem__, order)))
     found = []
     first = size = 0
     for number, pair in enumerate(pairs):

@@ -14,12 +14,14 @@ import cq
 from cq import codec
 from cq.batch import Limits
 from cq.combining import Pass
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, place
 from cq.packing import ROW_BYTES
 from cq.repacking import repack
+from cq.results import PassResult
 from cq.rows import Row, decode_row, encode_row, read_rows
 from cq.state import BucketState, Memory
 from cq.store.transact import transact
+from cq.turns import in_turn
 from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored
 from tests.test_combining import Seen, calls_of, choosy, one_pass
 from tests.test_queue import concatenation
@@ -37,14 +39,16 @@ def waiting(db: Any, name: str) -> list[Row]:
     return transact(db, lambda tr: read_rows(tr.snapshot, bounds, 1_000_000)).rows
 
 
-@given(st.dictionaries(encoded_keys, updates, max_size=60))
-def test_rows_are_what_an_add_would_have_written(folded: dict[bytes, Any]) -> None:
+@given(st.dictionaries(encoded_keys, updates, max_size=60), st.one_of(st.just(b""), encoded_keys.map(place)))
+def test_rows_are_what_an_add_in_turn_would_have_written(folded: dict[bytes, Any], cursor: bytes) -> None:
     places = [Row(b"row%d" % number, b"", None) for number in range(len(folded))]
-    found = repack({encoded: codec.encode(update) for encoded, update in folded.items()}, places)
+    found = repack({encoded: codec.encode(update) for encoded, update in folded.items()}, places, cursor)
 
     rows = [decode_row(key, value) for key, value in found.items()]
-    assert [pair for row in rows for pair in row.updates] == list(folded.items())
-    assert list(found) == [place.key for place in places[: len(found)]]
+    pairs = [pair for row in rows for pair in row.updates]
+    assert dict(pairs) == folded
+    assert [encoded for encoded, _ in pairs] == in_turn(list(folded), cursor)
+    assert list(found) == [row.key for row in places[: len(found)]]
     for row in rows:
         assert row.value == encode_row(None, row.updates)
         assert len(row.updates) == 1 or row.size < ROW_BYTES + 100
@@ -54,8 +58,8 @@ def test_more_rows_than_there_were_are_none() -> None:
     folded = {b"k%d" % number: codec.encode("x" * 5_000) for number in range(3)}
     places = [Row(b"row%d" % number, b"", None) for number in range(3)]
 
-    assert len(repack(folded, places)) == 3
-    assert repack(folded, places[:2]) == {}
+    assert len(repack(folded, places, b"")) == 3
+    assert repack(folded, places[:2], b"") == {}
 
 
 def test_a_pass_that_leaves_rows_writes_what_it_reports_and_few_rows(db: Any, name: str) -> None:
@@ -71,6 +75,23 @@ def test_a_pass_that_leaves_rows_writes_what_it_reports_and_few_rows(db: Any, na
     (row,) = waiting(db, name)
     assert [update for _, update in row.updates] == [3] * 5
     assert stored(db, QueueKeys(name).staged_of_bucket(1, 0)) == []
+
+
+def test_passes_over_many_different_keys_take_one_part_of_the_hash_range_after_the_other(
+    db: Any, name: str
+) -> None:
+    """The first one brings all of them in turn; what is in turn is only read, and neither folded nor written again."""
+    cq.configure(db, name, buckets=1)
+    number, most = 3_000, 300
+    words = [f"k{place}" for place in range(number)]
+    add(db, name, *(dict.fromkeys(words[start : start + 100], 1) for start in range(0, number, 100)))
+    results: list[PassResult] = []
+    while not results or results[-1].more:
+        results.append(one_pass(db, name, max_report=most, limits=Limits(max_report=most)))
+
+    assert [result.folded for result in results] == [number - most, *[0] * (number // most - 1)]
+    reported = [encoded for result in results for encoded in result.values]
+    assert reported == in_turn([codec.encode(word) for word in words], b"")
 
 
 def test_rows_take_the_place_of_the_first_ones(db: Any, name: str) -> None:

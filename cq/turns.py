@@ -1,0 +1,25 @@
+"""Turns: keys are reported in hash order, beginning behind the one reported last, so that none starves.
+
+Values lie in the store in that order, too: keys whose turns follow each other share its pages.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from cq.keys import places
+
+
+def in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> list[bytes]:
+    """Different keys in their turn, beginning behind a place."""
+    at = dict(zip(places(encoded_keys), encoded_keys, strict=True))
+    order = sorted(at)
+    behind = bisect_right(order, cursor)
+    return [at[where] for where in order[behind:] + order[:behind]]
+
+
+def are_in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> bool:
+    """Whether keys are in their turn already."""
+    turns = [(where <= cursor, where) for where in places(encoded_keys)]
+    return turns == sorted(turns)
