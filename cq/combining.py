@@ -258,7 +258,8 @@ class Pass:
         self.result.folded = len(folded)
         self.repacked: dict[bytes, bytes] = {}
         if folded and self._can_repack:
-            self.repacked = repack(folded, batch.rows_taken, batch.state.cursor)
+            cursor = None if batch.folds_first else batch.state.cursor
+            self.repacked = repack(folded, batch.rows_taken, cursor)
         if not self.repacked:
             self._stage(folded)
 

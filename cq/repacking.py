@@ -5,8 +5,9 @@ updates, or nobody is told of changes, it is far cheaper to write what is left a
 like any other, so nobody else needs to know of it. It takes the key of one of the first rows: all that it holds was
 committed before what is left behind it, and as long as it waits, the age of the oldest update is told.
 
-The rows hold the keys in their turn. The pass that takes the first of them so finds the values of its keys side by
-side: where the values of a queue take many pages, each page is read and written by one pass and not by all.
+Unless all is to be folded first, the rows hold the keys in their turn. The pass that takes the first of them so finds
+the values of its keys side by side: where the values of a queue take many pages, each page is read and written by one
+pass and not by all.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ def makes_less(updates: Updates) -> bool:
     return _LEAST_GAIN * len(updates) <= sum(map(len, updates.values()))
 
 
-def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row], cursor: bytes) -> dict[bytes, bytes]:
+def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row], cursor: bytes | None) -> dict[bytes, bytes]:
     """{encoded key: update, encoded} as {row's key: value} in the place of rows; empty when they have no room there.
 
-    `cursor` is that of the bucket, from which the keys have their turns.
+    `cursor` is that of the bucket, from which the keys have their turns; None where those to come are of no use yet.
     """
-    order = in_turn(list(folded), cursor)
+    order = list(folded) if cursor is None else in_turn(list(folded), cursor)
     pairs = list(map(add, encode_strings(order), map(folded.__getitem__, order)))
     found = []
     first = size = 0
