@@ -65,6 +65,7 @@ class ExportTask(Task):
         batch_bytes, batch_entries: of a batch, about.
         generation: the latest whose entries this exporter is for, None for any: whoever has not heard yet that the
             table is another one now must not export what is meant for it.
+        width: how many of the queue's buckets are exported at once; None for as many as can be.
 
     Attributes:
         notification: the key that is present while there is work.
@@ -84,6 +85,7 @@ class ExportTask(Task):
         generation: int | None = None,
         batch_bytes: int = BATCH_BYTES,
         batch_entries: int = BATCH_ENTRIES,
+        width: int | None = None,
         signal: Callable[[str], object] = _no_signal,
     ) -> None:
         self.db = db
@@ -93,6 +95,7 @@ class ExportTask(Task):
         self.notification = self.keys.notification(bucket)
         self.siblings = self.notification[:-4]
         self.sign = self.keys.state(bucket)
+        self.width = width
         self._halving = Halving(exporter, self._set_aside)
         self._generation = generation
         self._batch_bytes, self._batch_entries = batch_bytes, batch_entries

@@ -106,18 +106,28 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
     from cq.observers.exportnote import FailureNote
 
     try:
-        exporter = _export(db, config, observer).exporter()
+        export = _export(db, config, observer)
+        exporter = export.exporter()
     except ExportFailed as error:
         # Other queues, and this one's passes, go on.
         FailureNote(db, ExportKeys(config.name), None).failed(f"export of queue {config.name!r}", error)
         return []
-    return kept_tasks(db, config, observer, exporter)
+    width = 1 if export.reporting.takes_turns else None
+    return kept_tasks(db, config, observer, exporter, width=width)
 
 
 def kept_tasks(
-    db: Database, config: QueueConfig, observer: ObserverConfig, exporter: KeptExporter
+    db: Database,
+    config: QueueConfig,
+    observer: ObserverConfig,
+    exporter: KeptExporter,
+    *,
+    width: int | None = None,
 ) -> list[Task]:
-    """The tasks of a worker for an export queue that an observer of a queue fills: the keeper first, see there."""
+    """The tasks of a worker for an export queue that an observer of a queue fills: the keeper first, see there.
+
+    `width`: how many of its buckets are exported at once; None for as many as can be.
+    """
     from cq.observers.exporting import ExportTask
     from cq.observers.exportkeeper import Keeper
 
@@ -131,7 +141,7 @@ def kept_tasks(
         lambda tr: current_generation(tr, config.name, observer.name) == observer.generation,
     )
     buckets = [
-        ExportTask(db, config.name, bucket, exporter, generation=observer.generation)
+        ExportTask(db, config.name, bucket, exporter, generation=observer.generation, width=width)
         for bucket in range(BUCKETS)
     ]
     return [keeper, *buckets]

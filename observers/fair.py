@@ -7,6 +7,7 @@ time that nobody else wants, and no more than its share of the rest.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -19,18 +20,19 @@ _NEW_SECONDS = 0.01  # what a step of a queue is taken to cost before any was se
 
 @dataclass(slots=True)
 class _Kind(Generic[T]):
-    """Tasks of a queue of which the same number may run at once."""
+    """Tasks of a queue of which so many may run at once; None for any number."""
 
+    width: int | None = None
     waiting: list[tuple[float, int, T]] = field(default_factory=list)
     running: int = 0
 
 
 @dataclass(slots=True)
 class _Lane(Generic[T]):
-    """The tasks of one queue, by how many of their kind may run at once, and what its steps have cost."""
+    """The tasks of one queue, by their kinds, and what its steps have cost."""
 
     weight: float = 1.0
-    kinds: dict[int | None, _Kind[T]] = field(default_factory=dict)
+    kinds: dict[Hashable, _Kind[T]] = field(default_factory=dict)
     spent: float = 0.0
     typical: float = _NEW_SECONDS
 
@@ -53,8 +55,8 @@ class _Lane(Generic[T]):
             return None
         ready = [
             kind
-            for width, kind in self.kinds.items()
-            if kind.waiting and (width is None or kind.running < width)
+            for kind in self.kinds.values()
+            if kind.waiting and (kind.width is None or kind.running < kind.width)
         ]
         return min(ready, key=lambda kind: kind.waiting[0][:2], default=None)
 
@@ -67,16 +69,26 @@ class Fair(Generic[T]):
         self._numbers = count()
         self._clock = 0.0
 
-    def put(self, task: T, lane: str, weight: float, since: float, width: int | None = None) -> None:
+    def put(
+        self,
+        task: T,
+        lane: str,
+        weight: float,
+        since: float,
+        kind: Hashable = None,
+        width: int | None = None,
+    ) -> None:
         """Have a task of a queue wait, as one that has waited since then; queues share time by weight.
 
-        Of the queue's tasks of the same width, no more than that run at once.
+        Of the queue's tasks of its kind, no more than `width` run at once; None for any number.
         """
         there = self._lanes.setdefault(lane, _Lane())
         if there.is_idle:
             there.spent = max(there.spent, self._clock)
         there.weight = weight
-        heappush(there.kinds.setdefault(width, _Kind()).waiting, (since, next(self._numbers), task))
+        of_kind = there.kinds.setdefault(kind, _Kind())
+        of_kind.width = width
+        heappush(of_kind.waiting, (since, next(self._numbers), task))
 
     def take(self, most: int) -> tuple[str, T] | None:
         """The next task and its lane, None when nothing waits; `done` says that it has run.
@@ -95,10 +107,10 @@ class Fair(Generic[T]):
         kind.running += 1
         return name, heappop(kind.waiting)[2]
 
-    def done(self, lane: str, seconds: float, width: int | None = None) -> None:
-        """A task of the lane, of that width, has run for so long."""
+    def done(self, lane: str, seconds: float, kind: Hashable = None) -> None:
+        """A task of the lane, of that kind, has run for so long."""
         there = self._lanes[lane]
-        there.kinds[width].running -= 1
+        there.kinds[kind].running -= 1
         there.spent += seconds / there.weight
         there.typical = 0.8 * there.typical + 0.2 * seconds
         if there.is_idle and there.spent <= self._clock:

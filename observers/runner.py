@@ -17,10 +17,11 @@ DONE: Final = -1.0
 
 
 class Lane(NamedTuple):
-    """Where a task waits: its queue, the queue's weight, and how many such tasks of it may run at once, see `Fair`."""
+    """Where a task waits: its queue, the queue's weight, and how many of a kind may run at once, see `Fair`."""
 
     queue: str
     weight: float
+    kind: Hashable = None
     width: int | None = None
 
 
@@ -131,7 +132,8 @@ class Runner(Generic[T]):
         now = machine.monotonic()
         lane = self._lane(task)
         self._waiting[task] = now
-        self._ready.put((ticket, task), lane.queue, lane.weight, now - self._age(task), lane.width)
+        since = now - self._age(task)
+        self._ready.put((ticket, task), lane.queue, lane.weight, since, lane.kind, lane.width)
 
     def _next(self) -> T | None:
         """The next task, once there is one; None when the runner is closed."""
@@ -156,7 +158,7 @@ class Runner(Generic[T]):
 
     def _give_back(self, task: T, seconds: float) -> None:
         lane = self._lane(task)
-        self._ready.done(lane.queue, seconds, lane.width)
+        self._ready.done(lane.queue, seconds, lane.kind)
 
     # In the threads
 

@@ -58,6 +58,17 @@ class ReportingDatabase:
                 self._engine = self._open()
             return self._engine
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether transactions that write wait for each other, whatever they write: it is an SQLite file.
+
+        False, too, as long as there is no URL.
+        """
+        try:
+            return self._url().get_backend_name() == "sqlite"
+        except InvalidConfiguration:
+            return False
+
     @contextmanager
     def transaction(self) -> Iterator[tuple[sa.Connection, Dialect]]:
         """A transaction that writes, durable once it ends; an exception rolls it back.

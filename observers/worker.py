@@ -124,7 +124,7 @@ class Worker:
             self._failed,
             self._after,
             concurrency,
-            lane=lambda job: Lane(job.share.queue, job.weight, job.task.width),
+            lane=lambda job: Lane(job.share.queue, job.weight, type(job.task), job.task.width),
             age=lambda job: job.task.age,
         )
 

@@ -95,19 +95,22 @@ def test_no_queue_starves(lanes: dict[str, tuple[float, float]]) -> None:
 def test_of_one_kind_of_a_queues_tasks_no_more_run_at_once_than_it_says() -> None:
     fair: Fair[str] = Fair()
     for number in range(3):
-        fair.put(f"pass-{number}", "q", 1, number, 1)
-        fair.put(f"export-{number}", "q", 1, number + 0.5)
-    assert [fair.take(8) for _ in range(5)] == [
+        fair.put(f"pass-{number}", "q", 1, number, "pass", 1)
+        fair.put(f"export-{number}", "q", 1, number + 0.5, "export", 2)
+        fair.put(f"other-{number}", "q", 1, number + 0.7)
+    assert [fair.take(8) for _ in range(7)] == [
         ("q", "pass-0"),
         ("q", "export-0"),
+        ("q", "other-0"),
         ("q", "export-1"),
-        ("q", "export-2"),
+        ("q", "other-1"),
+        ("q", "other-2"),
         None,
     ]
     fair.done("q", 0.1)
     assert fair.take(8) is None
-    fair.done("q", 0.1, 1)
-    assert fair.take(3) == ("q", "pass-1")
-    fair.done("q", 0.1, 1)
-    assert fair.take(2) is None, "two exports still run"
-    assert fair.take(3) == ("q", "pass-2")
+    fair.done("q", 0.1, "pass")
+    assert fair.take(6) == ("q", "pass-1")
+    fair.done("q", 0.1, "pass")
+    assert fair.take(4) is None, "two exports and two others still run"
+    assert fair.take(5) == ("q", "pass-2")

@@ -21,6 +21,7 @@ from cq.config import read_config
 from cq.exportkeys import ExportKeys, first_sequence, generation_of
 from cq.observers import sqlverify
 from cq.observers.exporterrors import CannotExport, ExportFailed
+from cq.observers.exporting import ExportTask
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.exportstatus import export_status
 from cq.observers.runner import DONE
@@ -136,6 +137,17 @@ class TestTable:
 
         assert table_of(export) == [("a", 1)]
         assert verify(db, export).differences == []
+
+    def test_transactions_that_take_turns_at_a_file_are_no_more_than_one(self, db: Any, name: str) -> None:
+        """Several would wait for each other in threads that others could use."""
+        configure(db, name)
+        export = find_export(db, name)
+        buckets = [
+            each for each in export_tasks(db, export.config, export.observer) if isinstance(each, ExportTask)
+        ]
+
+        is_file = export.reporting.engine.dialect.name == "sqlite"
+        assert {each.width for each in buckets} == {1 if is_file else None}
 
     def test_a_batch_is_one_statement_to_write_and_one_to_delete(self, db: Any, name: str) -> None:
         export = configure(db, name)
