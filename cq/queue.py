@@ -9,27 +9,23 @@ from typing import Any, Final, NamedTuple, Protocol
 from cq import codec, hashing, keys
 from cq.combiners import BUILT_IN, Combiner
 from cq.config import QueueConfig, read_config
-from cq.errors import BacklogTooDeep, CodeMismatch, InvalidData, PendingUnreadable
+from cq.errors import CodeMismatch, InvalidData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.ledger import count_added
 from cq.packing import pack
+from cq.pendingrows import before_adds, read_pending
 from cq.pressure import refuse_if_full
-from cq.rows import first_tries, read_rows, updates_of
+from cq.rows import first_tries, updates_of
 from cq.store.api import (
-    ACCESSED_UNREADABLE,
     WANT_ALL,
     Database,
     Transaction,
     TransactionRead,
-    error_code,
     snapshot_of,
 )
 from cq.store.transact import transact
 from cq.windowrows import pack_leaving, write_leaving
 from cq.windowspec import milliseconds
-
-PENDING_BYTES: Final = 1_000_000
-"""How much of a bucket's backlog a read with `pending=True` combines at most."""
 
 PAGE_BYTES: Final = 1_000_000
 """How much a page of items holds, about."""
@@ -198,20 +194,8 @@ class CombineQueue:
         former = config.under_former_shape()
         before = [] if former is None else self._queued_updates(snapshot, former, encoded)
         bucket = hashing.bucket_of(encoded, config.buckets)
-        try:
-            backlog = read_rows(snapshot, self.keys.rows(config.generation, bucket), PENDING_BYTES)
-        except Exception as error:
-            if error_code(error) == ACCESSED_UNREADABLE:
-                raise PendingUnreadable(
-                    f"pending updates of queue {self.name!r} cannot be read after an add in the same transaction, "
-                    "as their place in the commit order is not known yet: read first, or in a transaction of its own"
-                ) from error
-            raise
-        if not backlog.at_end:
-            raise BacklogTooDeep(
-                f"more than {PENDING_BYTES:,} bytes of updates wait in bucket {bucket} of queue {self.name!r}: "
-                "run more workers, or read without pending"
-            )
+        with before_adds(self.name):
+            backlog = read_pending(snapshot, self.name, config.generation, bucket)
         rows = first_tries(snapshot, self.keys, backlog.rows)
         return before + updates_of(backlog, rows).get(encoded, [])
 

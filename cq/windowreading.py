@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from cq import codec, hashing
 from cq.config import QueueConfig
-from cq.errors import BacklogTooDeep, PendingUnreadable
 from cq.keys import QueueKeys
-from cq.rows import Row, notified, read_rows
-from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, TransactionRead, error_code
+from cq.pendingrows import PENDING_BYTES, before_adds, read_pending, too_deep
+from cq.rows import notified
+from cq.store.api import WANT_ALL, TransactionRead
 from cq.windowrows import read_overdue, sum_up
-
-PENDING_BYTES: Final = 1_000_000
-"""How much a read combines at most of what waits in a bucket, and of what is staged."""
 
 
 def read_waiting(
@@ -26,15 +22,8 @@ def read_waiting(
     Raises `BacklogTooDeep` when more than 1 MB waits in one of the buckets, or is staged; and `PendingUnreadable` after
     an add to one of them in the same transaction.
     """
-    try:
+    with before_adds(config.name):
         return _read(snapshot, config, wanted)
-    except Exception as error:
-        if error_code(error) == ACCESSED_UNREADABLE:
-            raise PendingUnreadable(
-                f"what waits in queue {config.name!r} cannot be read after an add in the same transaction, "
-                "as its place in the commit order is not known yet: read first, or in a transaction of its own"
-            ) from error
-        raise
 
 
 def read_changes(snapshot: TransactionRead, config: QueueConfig, now: int) -> dict[bytes, int]:
@@ -56,7 +45,7 @@ def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes
         buckets = set(notified(snapshot.get_range(*queue.notifications()), queue))
     else:
         buckets = _buckets_of(config, wanted)
-    rows = [row for each in sorted(buckets) for row in _rows(snapshot, queue, config.name, *each)]
+    rows = [row for each in sorted(buckets) for row in read_pending(snapshot, config.name, *each).rows]
     sums = defaultdict(int, sum_up(snapshot, queue, rows))
     for encoded, total in staged:
         sums[encoded] += total
@@ -84,19 +73,5 @@ def _staged(
         found.append((queue.encoded_key(row.key), codec.decode(row.value)))
         size += len(row.key) + len(row.value)
         if size > PENDING_BYTES:
-            raise _too_deep(config.name, "is staged")
+            raise too_deep(config.name, "is staged")
     return found
-
-
-def _rows(snapshot: TransactionRead, queue: QueueKeys, name: str, generation: int, bucket: int) -> list[Row]:
-    backlog = read_rows(snapshot, queue.rows(generation, bucket), PENDING_BYTES)
-    if not backlog.at_end:
-        raise _too_deep(name, f"waits in bucket {bucket}")
-    return backlog.rows
-
-
-def _too_deep(name: str, where: str) -> BacklogTooDeep:
-    return BacklogTooDeep(
-        f"more than {PENDING_BYTES:,} bytes of updates of queue {name!r} {where}: "
-        "run more workers, or read without pending"
-    )

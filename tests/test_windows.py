@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import codec, takeout, windowreading, windowrows
+from cq import codec, pendingrows, takeout, windowrows
 from cq.errors import (
     BacklogTooDeep,
     ConfigurationConflict,
@@ -183,7 +183,7 @@ def test_reads_refuse_what_is_too_much_for_them(
 ) -> None:
     for _ in range(3):
         visit(db, window, "a")
-    monkeypatch.setattr(windowreading, "PENDING_BYTES", 50)
+    monkeypatch.setattr(pendingrows, "PENDING_BYTES", 50)
     with pytest.raises(BacklogTooDeep, match="run more workers"):
         total(db, window, "a")
     drain(db, window.name)

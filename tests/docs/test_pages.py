@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec, config, markers, packing, queue
+from cq import codec, config, markers, packing, pendingrows
 from cq.testing import drain
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def test_python_that_is_shown_is_python(page: Path) -> None:
         codec.MAX_UPDATE_BYTES,
         codec.MAX_VALUE_BYTES,
         config.MAX_BUCKETS,
-        queue.PENDING_BYTES,
+        pendingrows.PENDING_BYTES,
         packing.ROW_BYTES,
         int(markers.REMEMBER_SECONDS / 3600),
     ],

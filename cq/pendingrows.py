@@ -1,0 +1,45 @@
+"""Reading what waits in a bucket, for reads that must not lag behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from cq.errors import BacklogTooDeep, PendingUnreadable
+from cq.keys import QueueKeys
+from cq.rows import Backlog, read_rows
+from cq.store.api import ACCESSED_UNREADABLE, TransactionRead, error_code
+
+PENDING_BYTES: Final = 1_000_000
+"""How much a read combines at most of what waits in a bucket, and of what is staged."""
+
+
+@contextmanager
+def before_adds(name: str) -> Iterator[None]:
+    """Reads of what waits in a queue; raises `PendingUnreadable` where an add of the same transaction waits, too."""
+    try:
+        yield
+    except Exception as error:
+        if error_code(error) == ACCESSED_UNREADABLE:
+            raise PendingUnreadable(
+                f"what waits in queue {name!r} cannot be read after an add in the same transaction, "
+                "as its place in the commit order is not known yet: read first, or in a transaction of its own"
+            ) from error
+        raise
+
+
+def read_pending(snapshot: TransactionRead, name: str, generation: int, bucket: int) -> Backlog:
+    """All that waits in a bucket of a queue; raises `BacklogTooDeep`."""
+    backlog = read_rows(snapshot, QueueKeys(name).rows(generation, bucket), PENDING_BYTES)
+    if not backlog.at_end:
+        raise too_deep(name, f"waits in bucket {bucket}")
+    return backlog
+
+
+def too_deep(name: str, where: str) -> BacklogTooDeep:
+    """The error of a read that would have to combine too much."""
+    return BacklogTooDeep(
+        f"more than {PENDING_BYTES:,} bytes of updates of queue {name!r} {where}: "
+        "run more workers, or read without pending"
+    )
