@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import Annotated
 import typer
 
 from cq.cli.demo import demo
+from cq.cli.demoing import KillEvery, Seed, drawn, shown
 from cq.cli.options import Json
-from cq.cli.output import note, print_json, print_table, progress
+from cq.cli.output import note, print_json, print_table
 
 
 def register(app: typer.Typer) -> None:
@@ -28,13 +28,8 @@ def cells(
     stores: Annotated[int, typer.Option("--cells", min=1, metavar="N", help="How many cells.")] = 3,
     writers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that write.")] = 2,
     movers: Annotated[int, typer.Option(min=0, metavar="N", help="Processes that move users.")] = 2,
-    kill_every: Annotated[
-        float,
-        typer.Option(min=0.1, metavar="SECONDS", help="A process is killed so often, on average."),
-    ] = 2.0,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Draws the writes, and who is killed; random if left out.")
-    ] = None,
+    kill_every: KillEvery = 2.0,
+    seed: Seed = None,
     folder: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Keep the stores in this folder; a temporary one if left out."),
@@ -59,22 +54,20 @@ def cells(
     from cq.observers.demos import cells as demo_of_cells
     from cq.observers.demos.cellroles import Load
 
-    seed = secrets.randbelow(2**32) if seed is None else seed
-    note(f"seed {seed}")
+    seed = drawn(seed)
     with ExitStack() as stack:
         place = folder or Path(stack.enter_context(TemporaryDirectory(prefix="cq-demo-")))
         place.mkdir(parents=True, exist_ok=True)
         url = store or f"embedded:{place.resolve() / 'directory.db'}"
         os.environ[demo_of_cells.URL_ENV] = url
-        display = stack.enter_context(progress())
-        task = display.add_task("writes done")
+        told = stack.enter_context(shown("writes done"))
         outcome = demo_of_cells.run(
             url,
             place.resolve(),
             Load(seed, users, number),
             demo_of_cells.Settings(stores, writers, movers, kill_every=kill_every),
             Random(seed),  # noqa: S311 - kills that can be repeated
-            lambda done, total: display.update(task, completed=done, total=total),
+            told,
         )
     if json:
         print_json({"seed": seed, **asdict(outcome), "seconds": round(outcome.seconds, 1)})

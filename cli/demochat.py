@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cq.cli.demo import demo
+from cq.cli.demoing import KillEvery, Seed, drawn, shown
 from cq.cli.options import Json, Store, open_store
-from cq.cli.output import note, print_json, print_table, progress
+from cq.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from cq.observers.demos.chat import Outcome
@@ -32,13 +32,8 @@ def chat(
     ] = 10_000,
     senders: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that send.")] = 2,
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes of workers.")] = 2,
-    kill_every: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="A process is killed so often, on average.")
-    ] = 1.0,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Draws what is sent, and who is killed; random if left out."),
-    ] = None,
+    kill_every: KillEvery = 1.0,
+    seed: Seed = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -55,18 +50,11 @@ def chat(
     from cq.observers.demos import chat as demo_of_chat
 
     db = open_store(store)
-    seed = secrets.randbelow(2**32) if seed is None else seed
-    note(f"seed {seed}")
+    seed = drawn(seed)
     settings = demo_of_chat.Settings(users, groups, messages, flood, senders, workers, kill_every)
-    with progress() as display:
-        task = display.add_task("sent")
-        outcome = demo_of_chat.run(
-            db,
-            store,
-            settings,
-            Random(seed),  # noqa: S311 - a load that can be repeated
-            lambda done, total: display.update(task, completed=done, total=total),
-        )
+    rng = Random(seed)  # noqa: S311 - a load that can be repeated
+    with shown("sent") as told:
+        outcome = demo_of_chat.run(db, store, settings, rng, told)
     if json:
         print_json({"seed": seed, **_as_json(outcome)})
     else:

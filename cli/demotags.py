@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cq.cli.demo import demo
+from cq.cli.demoing import KillEvery, Seed, drawn, shown
 from cq.cli.options import Json, Store, open_store
-from cq.cli.output import as_word, note, print_json, print_table, progress
+from cq.cli.output import as_word, note, print_json, print_table
 
 if TYPE_CHECKING:
     from cq.observers.demos.tags import Outcome
@@ -30,15 +30,11 @@ def tags(
     number: Annotated[int, typer.Option(min=1, metavar="N", help="How many events to generate.")] = 100_000,
     servers: Annotated[int, typer.Option(min=1, metavar="N", help="Web server processes.")] = 3,
     collectors: Annotated[int, typer.Option(min=1, metavar="N", help="Collector processes.")] = 2,
-    kill_every: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="One of them is killed so often, on average.")
-    ] = 1.0,
+    kill_every: KillEvery = 1.0,
     top: Annotated[
         int, typer.Option(min=1, max=10_000, metavar="N", help="How many tags the cloud has.")
     ] = 20,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Draws the events, and who is killed; random if left out.")
-    ] = None,
+    seed: Seed = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -58,21 +54,14 @@ def tags(
     from cq.observers.demos import tags as demo_of_tags
 
     db = open_store(store)
-    seed = secrets.randbelow(2**32) if seed is None else seed
+    given = tagevents.from_file(events) if events else None
+    seed = drawn(seed)
     rng = Random(seed)  # noqa: S311 - a load that can be repeated
-    given = tagevents.from_file(events) if events else tagevents.generated(number, rng)
-    note(f"seed {seed}")
+    if given is None:
+        given = tagevents.generated(number, rng)
     settings = demo_of_tags.Settings(servers, collectors, kill_every, top)
-    with progress() as display:
-        task = display.add_task("increments committed")
-        outcome = demo_of_tags.run(
-            db,
-            store,
-            given,
-            settings,
-            rng,
-            lambda done, total: display.update(task, completed=done, total=total),
-        )
+    with shown("increments committed") as told:
+        outcome = demo_of_tags.run(db, store, given, settings, rng, told)
     if json:
         print_json({"seed": seed, **_as_json(outcome)})
     else:

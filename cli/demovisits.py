@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cq.cli.demo import demo
+from cq.cli.demoing import KillEvery, Seed, drawn
 from cq.cli.options import Json, Store, open_store
 from cq.cli.output import as_word, make_table, note, print_json, print_table, stderr
 
@@ -47,9 +47,7 @@ def visits(
     ] = "600/10",
     servers: Annotated[int, typer.Option(min=1, metavar="N", help="Web server processes.")] = 2,
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Worker processes.")] = 2,
-    kill_every: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="One of them is killed so often, on average.")
-    ] = 2.0,
+    kill_every: KillEvery = 2.0,
     look_every: Annotated[
         float,
         typer.Option(
@@ -60,9 +58,7 @@ def visits(
     chart: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw what was seen over time, as SVG.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Draws the log, and who is killed; random if left out.")
-    ] = None,
+    seed: Seed = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -87,14 +83,13 @@ def visits(
 
     spec = WindowSpec.parse(window)
     db = open_store(store)
-    seed = secrets.randbelow(2**32) if seed is None else seed
-    rng = Random(seed)  # noqa: S311 - a load that can be repeated
     settings = demo_of_visits.Settings(
         speed, spec.width / 1000, spec.slice / 1000, servers, workers, kill_every, look_every, top
     )
     for path in logs or []:
         path.open("rb").close()  # before anything is said
-    note(f"seed {seed}")
+    seed = drawn(seed)
+    rng = Random(seed)  # noqa: S311 - a load that can be repeated
     with TemporaryDirectory(prefix="cq-demo-") as folder, _live() as show:
         paths = logs or [Path(folder, "access.log.gz")]
         if not logs:
