@@ -45,10 +45,11 @@ class Reading(State):
             or self._deadline is not None
         ):
             return None
+        self._touched = True
         try:
             return snapshot.ask(key)
         except FDBError:
-            return None
+            return None  # it is too old: whoever asks is told so in the ordinary way
 
     def read_value(self, key: bytes, snapshot: bool) -> Value:
         """The value of a key."""

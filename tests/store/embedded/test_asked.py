@@ -161,3 +161,14 @@ def test_threads_wait_for_reads_of_one_transaction(db: Database) -> None:
         thread.join()
 
     assert found == [[key[::-1] for key in keys(number)]] * threads
+
+
+def test_a_read_is_one_even_if_nobody_waits_for_it(db: Database) -> None:
+    """Whoever has read has chosen to see own writes, or not to."""
+    tr = db.create_transaction()
+    tr.get_read_version().wait()
+    tr.snapshot.get(b"a")
+    tr.options.set_read_your_writes_disable()
+
+    with pytest.raises(FDBError, match="2000"):
+        tr.get(b"a").wait()
