@@ -20,7 +20,7 @@ from tests.cli.conftest import Cli
 
 def test_all_is_as_recounted_whoever_is_killed(cli: Cli) -> None:
     sizes = ("--users", "4", "--groups", "2", "--messages", "60", "--flood", "600")
-    processes = ("--senders", "1", "--workers", "1", "--kill-every", "1.5")
+    processes = ("--senders", "1", "--workers", "1", "--kill-every", "0.5")
 
     ended = cli.run("demo", "chat", *sizes, *processes, "--seed", "7", "--json")
 
