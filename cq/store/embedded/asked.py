@@ -28,8 +28,10 @@ class Asked(Value):
 
     __slots__ = ("_answer", "_key")
 
-    _key: bytes
-    _answer: Callable[[], object]
+    def __init__(self, key: bytes, answer: Callable[[], object]) -> None:
+        # Nobody waits at a gate: whoever looks has `answer` answer all reads.
+        self._done, self._result, self._error = False, None, None
+        self._key, self._answer = key, answer
 
     def is_ready(self) -> bool:
         self.block_until_ready()
@@ -45,14 +47,6 @@ class Asked(Value):
 
     def cancel(self) -> None:
         """Does nothing: a file has answered before it can be told not to."""
-
-
-def asked(key: bytes, answer: Callable[[], object]) -> Asked:
-    """A read of a key that waits; `answer` answers all that do."""
-    future = Asked.__new__(Asked)
-    future._done, future._result, future._error = False, None, None
-    future._key, future._answer = key, answer
-    return future
 
 
 def answer(connection: sqlite3.Connection, reads: Sequence[Asked]) -> None:

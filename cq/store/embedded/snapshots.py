@@ -39,7 +39,6 @@ _OPEN_SNAPSHOTS = 250
 _LINGER_CHECKS = 20
 
 _GLANCE = "SELECT (SELECT max(version) FROM commits), (SELECT v FROM kv WHERE k = ?)"
-_GET = "SELECT v FROM kv WHERE k = ?"
 _FORWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _BACKWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
 _FORWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT 1 OFFSET ?"
@@ -82,17 +81,11 @@ class Snapshot:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
-        rows = self.query(_GET, (key,))
-        if not rows:
-            return None
-        value: bytes = rows[0][0]
-        if not isinstance(value, bytes):
-            raise damaged(self._pool.path)
-        return value
+        return self.ask(key).get()
 
     def ask(self, key: bytes) -> Asked:
         """The value of a key, which is read once somebody waits for it, or for another one."""
-        read = asked.asked(key, self.answer)
+        read = Asked(key, self.answer)
         with self._lock:
             self._use()
             if len(self._asked) >= asked.MOST:
