@@ -249,17 +249,15 @@ class Emitter:
         what = f"no room for more within {self.timeout:g} s, nothing was taken"
         raise EmitterFull(self._told(what, self._buffer.latest_failure))
 
-    def _awaited(self, flush: Flush) -> Future[None] | None:
-        """What to await until a flush is done; None if it is."""
-        with self._buffer.lock:
-            return None if flush.done.is_set() else flush.awaited(_asyncio().get_running_loop())
-
     async def _settled(self, flush: Flush, seconds: float | None = None) -> None:
         """Await that a flush is done, for so long at most."""
-        done = self._awaited(flush)
-        if done is not None and seconds is None:
+        with self._buffer.lock:
+            if flush.done.is_set():
+                return
+            done = flush.awaited(_asyncio().get_running_loop())
+        if seconds is None:
             await done
-        elif done is not None:
+        else:
             await _asyncio().wait([done], timeout=seconds)
 
     def _check(self, flush: Flush) -> None:
