@@ -14,9 +14,9 @@ from typing import Final
 from cq import keys
 from cq.batch import Batch, Limits
 from cq.config import QueueConfig
-from cq.keys import QueueKeys, place, places
+from cq.keys import QueueKeys, place
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction
-from cq.turns import in_turn
+from cq.turns import in_turn, turn_of
 
 _KEY_COPIES: Final = 3  # of a key in a transaction: it is written, and both ends of a conflict range
 _KEY_COST: Final = 75  # of a write besides, about
@@ -54,7 +54,7 @@ def choose(
         room = max_report + len(suspects) + 1
         last_staged = _read_staged(tr, config, bucket, batch, room, limits.load_bytes)
         chosen.all_staged_known = last_staged is None
-    waiting = _in_turn(batch, last_staged)
+    waiting = _waiting(batch, last_staged)
     others, suspected = waiting, []
     if suspects:
         others = [encoded for encoded in waiting if encoded not in suspects]
@@ -77,16 +77,16 @@ def _is_overloaded(batch: Batch, limits: Limits) -> bool:
     return bool(since) and batch.read_version - since >= limits.overload_seconds * VERSIONS_PER_SECOND
 
 
-def _in_turn(batch: Batch, last_staged: bytes | None) -> list[bytes]:
+def _waiting(batch: Batch, last_staged: bytes | None) -> list[bytes]:
     """The keys with work in their turn, as far as all of them are known."""
     candidates = dict.fromkeys(batch.updates)
     candidates.update((encoded, None) for encoded, staged in batch.staged.items() if staged is not None)
     cursor = batch.state.cursor
     order = in_turn(list(candidates), cursor)
     if last_staged is not None:  # there may be more staged behind it, whose turn comes first
-        last = last_staged <= cursor, last_staged
-        turns = [(where <= cursor, where) for where in places(order)]
-        order = order[: max(1, bisect_right(turns, last))]
+        last = turn_of(last_staged, cursor)
+        known = bisect_right(order, last, key=lambda encoded: turn_of(place(encoded), cursor))
+        order = order[: max(1, known)]
     return order
 
 

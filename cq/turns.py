@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from cq.keys import places
 
 
+def turn_of(where: bytes, cursor: bytes) -> tuple[bool, bytes]:
+    """What sorts a place among others as its turn comes."""
+    return where <= cursor, where
+
+
 def in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> list[bytes]:
     """Different keys in their turn, beginning behind a place."""
     at = dict(zip(places(encoded_keys), encoded_keys, strict=True))
@@ -21,5 +26,5 @@ def in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> list[bytes]:
 
 def are_in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> bool:
     """Whether keys are in their turn already."""
-    turns = [(where <= cursor, where) for where in places(encoded_keys)]
+    turns = [turn_of(where, cursor) for where in places(encoded_keys)]
     return turns == sorted(turns)
