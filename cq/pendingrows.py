@@ -29,9 +29,11 @@ def before_adds(name: str) -> Iterator[None]:
         raise
 
 
-def read_pending(snapshot: TransactionRead, name: str, generation: int, bucket: int) -> Backlog:
-    """All that waits in a bucket of a queue; raises `BacklogTooDeep`."""
-    backlog = read_rows(snapshot, QueueKeys(name).rows(generation, bucket), PENDING_BYTES)
+def read_pending(
+    snapshot: TransactionRead, queue: QueueKeys, name: str, generation: int, bucket: int
+) -> Backlog:
+    """All that waits in a bucket of the queue of this name; raises `BacklogTooDeep`."""
+    backlog = read_rows(snapshot, queue.rows(generation, bucket), PENDING_BYTES)
     if not backlog.at_end:
         raise too_deep(name, f"waits in bucket {bucket}")
     return backlog

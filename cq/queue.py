@@ -195,7 +195,7 @@ class CombineQueue:
         before = [] if former is None else self._queued_updates(snapshot, former, encoded)
         bucket = hashing.bucket_of(encoded, config.buckets)
         with before_adds(self.name):
-            backlog = read_pending(snapshot, self.name, config.generation, bucket)
+            backlog = read_pending(snapshot, self.keys, self.name, config.generation, bucket)
         rows = first_tries(snapshot, self.keys, backlog.rows)
         return before + updates_of(backlog, rows).get(encoded, [])
 

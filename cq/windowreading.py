@@ -45,7 +45,7 @@ def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes
         buckets = set(notified(snapshot.get_range(*queue.notifications()), queue))
     else:
         buckets = _buckets_of(config, wanted)
-    rows = [row for each in sorted(buckets) for row in read_pending(snapshot, config.name, *each).rows]
+    rows = [row for each in sorted(buckets) for row in read_pending(snapshot, queue, config.name, *each).rows]
     sums = defaultdict(int, sum_up(snapshot, queue, rows))
     for encoded, total in staged:
         sums[encoded] += total
