@@ -7,14 +7,14 @@ these keys again will cost. The row at which the limits end is taken in part; it
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from typing import Final
 
 from cq.config import QueueConfig, read_config
 from cq.errors import CodeMismatch
-from cq.keys import QueueKeys, after
+from cq.keys import QueueKeys, after, places
 from cq.reading import read_by_place
 from cq.repacking import UPDATE_BYTES, makes_less
 from cq.rows import Backlog, Row, Updates, encode_row, first_tries, read_rows, updates_of
@@ -173,6 +173,23 @@ def read_batch(
     batch = Batch(version, found, notification.value, backlog, rows, is_former=config != stored)
     _take(tr, config, batch, limits, max_take, is_observed, first, memory or Memory())
     return batch
+
+
+def write_values(
+    tr: Transaction,
+    keys: QueueKeys,
+    encoded_keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    is_same: Sequence[bool],
+) -> None:
+    """Write the new values of some keys, encoded or None, but for those that are the same as before."""
+    for where, data, same in zip(places(encoded_keys), values, is_same, strict=True):
+        if same:
+            continue
+        if data is None:
+            tr.clear(keys.value_at(where))
+        else:
+            tr.set(keys.value_at(where), data)
 
 
 def clear_rows(tr: Transaction, keys: QueueKeys, begin: bytes, batch: Batch) -> int:

@@ -17,9 +17,11 @@ from cq.app import QueueCode
 from cq.attempts import Attempts, Condemned
 from cq.batch import Limits
 from cq.combining import Pass
+from cq.merging import NotInRuns, RunsPass
 from cq.pace import Pace
 from cq.reporting import ReportFailed
 from cq.results import PassResult
+from cq.runs import NO_RUNS
 from cq.state import Memory
 from cq.store.api import (
     NOT_COMMITTED,
@@ -96,6 +98,9 @@ class Bucket:
             try:
                 result = attempt.run()
                 tr.commit().wait()
+            except NotInRuns:
+                self.memory.runs = NO_RUNS
+                tr = self.db.create_transaction()
             except Condemned as error:
                 self._condemn(attempt, error)
                 tr = self.db.create_transaction()
@@ -123,9 +128,11 @@ class Bucket:
         if self.attempts.cautious and not self._passes:
             self._max_report = self._max_take = self._max_refill = 1
 
-    def _pass(self, tr: Transaction) -> Pass:
+    def _pass(self, tr: Transaction) -> Pass | RunsPass:
         self._passes += 1
         limits = self.pace.limits(self.limits)
+        if self.memory.runs.left and not (self.code.is_foreign or self._suspects or self._max_take):
+            return RunsPass(tr, self.code, self.bucket, self.memory, limits)
         afford = self.pace.most(min(self.limits.max_report, int(self.limits.observer_bytes / self._cost)))
         refill = self._refilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
         return Pass(
@@ -150,7 +157,7 @@ class Bucket:
 
     # When a pass fails
 
-    def _after_error(self, tr: Transaction, attempt: Pass, error: Exception) -> Any:
+    def _after_error(self, tr: Transaction, attempt: Pass | RunsPass, error: Exception) -> Any:
         """The transaction for the next try; raises the error when trying again is of no use."""
         code = error_code(error)
         if code is None:
@@ -167,7 +174,7 @@ class Bucket:
             return self.db.create_transaction()  # an observer's doing: it is tried until patience is lost
         return tr
 
-    def _is_fault_of_keys(self, attempt: Pass, code: int) -> bool:
+    def _is_fault_of_keys(self, attempt: Pass | RunsPass, code: int) -> bool:
         """Whether an error calls for a smaller pass, rather than for the same one again."""
         if 2000 <= code < 3000:  # the client's own doing: too large, illegal keys, bad operations
             return True
@@ -181,9 +188,11 @@ class Bucket:
         self._met[attempt.blamed[0]] += 1
         return self._met[attempt.blamed[0]] >= _PATIENCE
 
-    def _shrink(self, attempt: Pass, error: Exception) -> None:
+    def _shrink(self, attempt: Pass | RunsPass, error: Exception) -> None:
         """Ask less of the next pass than of the one that failed."""
         self.memory.forget()
+        if isinstance(attempt, RunsPass):
+            return  # what comes now is a pass over single keys
         blamed = attempt.blamed
         taken = len(attempt.batch.updates) if attempt.batch else 0
         too_large = error_code(error) == TRANSACTION_TOO_LARGE
@@ -202,7 +211,7 @@ class Bucket:
         else:
             raise error
 
-    def _condemn(self, attempt: Pass, error: Condemned) -> None:
+    def _condemn(self, attempt: Pass | RunsPass, error: Condemned) -> None:
         """Set a key aside that has killed workers; among values, once it is the next one to be told."""
         if attempt.refill is None:
             self._condemned = {error.encoded_key: str(error)}
@@ -220,7 +229,7 @@ class Bucket:
         if result.forgets or not result.was_ours:
             self.memory.forget()
         if result.token:
-            self.memory.take(result.token, result.values, result.staged)
+            self.memory.take(result.token, result.values, result.staged, result.runs)
         self._condemned = {}
         self._refused = {}
         self._refilling = result.refilling

@@ -62,11 +62,11 @@ def choose(
     is_next = bool(suspected) and (is_suspect_next or not others)
     most = 2 * limits.to_write(is_staged=batch.state.staged) - batch.repack_bytes
     prefix = len(QueueKeys(config.name).value(b""))
-    chosen.report = suspected[:1] if is_next else _affordable(others[:max_report], prefix, most)
+    chosen.report = suspected[:1] if is_next else affordable(others[:max_report], prefix, most)
     return chosen
 
 
-def _affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
+def affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
     """As many of these keys as may be written, about: each counts with its value and what it conflicts with."""
     cost = _KEY_COPIES * (sum(map(len, report)) + prefix * len(report)) + _KEY_COST * len(report)
     return report if cost <= most else report[: max(1, len(report) * most // cost)]

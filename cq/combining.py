@@ -16,7 +16,8 @@
 A pass touches the store only through its transaction and has no other effect, so a retry after
 `commit_unknown_result` finds its own work done. Reading and reporting have limits of their own: a small row can
 mean large writes once observers have had their say. `cq.batch` has steps 1 to 3,
-`cq.choosing` the first half of step 4, `cq.repacking` the end of it, `cq.reporting` step 7.
+`cq.choosing` the first half of step 4, `cq.repacking` the end of it, `cq.reporting` step 7. Deep backlogs of many
+different keys are for `cq.merging`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from functools import partial
 from typing import Final
 
 from cq.app import QueueCode
-from cq.batch import Batch, Limits, clear_rows, read_batch
+from cq.batch import Batch, Limits, clear_rows, read_batch, write_values
 from cq.changes import Change
 from cq.choosing import choose
 from cq.columns import fold, new_values, pending
@@ -36,11 +37,12 @@ from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
 from cq.ledger import count_dropped
 from cq.purging import is_to_be_purged, purge_some
-from cq.reading import read_by_place
+from cq.reading import leading, read_by_place
 from cq.repacking import repack
 from cq.reporting import Refill, describe, read_refill, tell, told_so_far
 from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
+from cq.runs import Runs, run_of
 from cq.setaside import set_aside, set_broken_aside
 from cq.state import Memory, fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, Transaction, error_code
@@ -185,9 +187,7 @@ class Pass:
         known = self.memory.values if self.result.was_ours else {}
         load = self.limits.load_bytes
         current = read_by_place(self.tr.snapshot, self.keys.value_at, self.report, known, load)
-        if len(current) < len(self.report):
-            beyond = next(number for number, encoded in enumerate(self.report) if encoded not in current)
-            self.report = self.report[:beyond]
+        self.report = leading(self.report, current)
         return current
 
     def _write_values(self, batch: Batch, current: dict[bytes, bytes | None]) -> None:
@@ -225,17 +225,10 @@ class Pass:
         self.done.update(report)
         self.result.values.update(zip(report, values.data, strict=True))
         self._clear_staged(batch, report)
-        where = places(report)
-        for at, data, same in zip(where, values.data, is_same, strict=True):
-            if same:
-                continue
-            if data is None:
-                self.tr.clear(self.keys.value_at(at))
-            else:
-                self.tr.set(self.keys.value_at(at), data)
+        write_values(self.tr, self.keys, report, values.data, is_same)
         if self.code.observers:
             complete = batch.is_complete
-            columns = zip(where, keys, values.old, values.new, is_same, strict=True)
+            columns = zip(places(report), keys, values.old, values.new, is_same, strict=True)
             self.changes += [
                 (at, Change(key, old, new, complete)) for at, key, old, new, same in columns if not same
             ]
@@ -345,6 +338,8 @@ class Pass:
         self.result.rows = clear_rows(self.tr, self.keys, begin, batch)
         for key, data in self.repacked.items():
             self.tr.set(key, data)
+        if self.repacked and not batch.folds_first and not batch.at_end and not self.suspects:
+            self.result.runs = Runs((run_of(self.repacked, self.result.folded),))
         self.result.cut_at = batch.taken_bytes if batch.rest else None
         repeated = batch.repeated()
         self.result.repeated = len(repeated)

@@ -41,6 +41,13 @@ def read_by_place(
     return found
 
 
+def leading(keys: list[bytes], found: Mapping[bytes, bytes | None]) -> list[bytes]:
+    """The first of these keys, up to one that was not read."""
+    if len(found) == len(keys):
+        return keys
+    return keys[: next(number for number, key in enumerate(keys) if key not in found)]
+
+
 def _read_dense(
     snapshot: TransactionRead, keys: Mapping[bytes, bytes], limit_bytes: int
 ) -> dict[bytes, bytes | None]:

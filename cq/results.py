@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cq.errors import CqError
+from cq.runs import NO_RUNS, Runs
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class PassResult:
         conflicts: how many of these had met another transaction.
         was_ours: whether nobody else has passed since the pass whose memory was given.
         forgets: whether nothing that was remembered before holds any more.
-        token, values, staged: what a worker may remember after the commit.
+        token, values, staged, runs: what a worker may remember after the commit.
     """
 
     reported: int = 0
@@ -61,6 +62,7 @@ class PassResult:
     token: bytes = b""
     values: dict[bytes, bytes | None] = field(default_factory=dict)
     staged: dict[bytes, bytes | None] = field(default_factory=dict)
+    runs: Runs = NO_RUNS
 
 
 class ManyFailed(CqError):

@@ -107,7 +107,7 @@ def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> tuple[list[Row], Updat
             contents = codec.decode_all([value for _, value in some])
             if set(map(type, contents)) != {list} or not all(len(content) % 2 for content in contents):
                 return None
-            _group(contents, updates)
+            group(contents, updates)
         except (CorruptData, TypeError):  # keys are hashable, whatever else there may be
             return None
         rows += [Row(key, value, content[0]) for (key, value), content in zip(some, contents, strict=True)]
@@ -128,7 +128,8 @@ def _pieces(found: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[byt
         yield found[start:]
 
 
-def _group(contents: Iterable[list[Any]], updates: defaultdict[bytes, list[Any]]) -> None:
+def group(contents: Iterable[list[Any]], updates: defaultdict[bytes, list[Any]]) -> None:
+    """Put the updates of rows, as `decode_content` gives them, behind those there are of their keys."""
     for content in contents:
         parts = iter(content)
         next(parts)
@@ -144,7 +145,7 @@ def updates_of(backlog: Backlog, rows: Sequence[Row]) -> Updates:
 def by_key(rows: Iterable[Row]) -> Updates:
     """The updates of some rows."""
     updates: defaultdict[bytes, list[Any]] = defaultdict(list)
-    _group((codec.decode(row.value) for row in rows), updates)
+    group((codec.decode(row.value) for row in rows), updates)
     return dict(updates)
 
 
@@ -166,9 +167,14 @@ def encode_row(operation: bytes | None, updates: Iterable[tuple[bytes, Any]]) ->
 
 
 def read_rows(
-    snapshot: TransactionRead, bounds: tuple[bytes, bytes], limit_bytes: int, read_version: int | None = None
+    snapshot: TransactionRead,
+    bounds: tuple[bytes, bytes],
+    limit_bytes: int,
+    read_version: int | None = None,
+    *,
+    begin: bytes | None = None,
 ) -> Backlog:
-    """A bucket's rows in commit order, until `limit_bytes` are exceeded.
+    """A bucket's rows in commit order, from the first or from `begin` on, until `limit_bytes` are exceeded.
 
     With a read version, reading ends before a row stamped later than that: such a row was copied here from
     elsewhere, and clearing a range behind it could take a concurrent add's row along.
@@ -177,7 +183,7 @@ def read_rows(
     foreign = bounds[1] if read_version is None else later_than(prefix, read_version)
     backlog = Backlog([], [], at_end=True, last_key=None)
     rows: list[tuple[bytes, bytes]] = []
-    for found in snapshot.get_range(*bounds, streaming_mode=WANT_ALL):
+    for found in snapshot.get_range(begin or prefix, bounds[1], streaming_mode=WANT_ALL):
         if size > limit_bytes:
             backlog.at_end = False
             break

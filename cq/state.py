@@ -8,6 +8,7 @@ from typing import Final
 
 from cq import codec, machine
 from cq.errors import CorruptData
+from cq.runs import NO_RUNS, Runs
 
 _TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None)
 _LONGEST_PLACE: Final = codec.MAX_KEY_BYTES + 4
@@ -63,6 +64,7 @@ def fresh_token() -> bytes:
 class Memory:
     """What a worker remembers of a bucket, encoded: current values, and updates staged; None for a key without any.
 
+    And how far its backlog is in order, in `runs`.
     Valid while the bucket's token is its own, and taken over only after a known commit. Bounded by bytes: when it is
     full, it begins anew.
     """
@@ -72,11 +74,13 @@ class Memory:
         self.token = b""
         self.values: dict[bytes, bytes | None] = {}
         self.staged: dict[bytes, bytes | None] = {}
+        self.runs = NO_RUNS
         self._bytes = 0  # at most; entries that were replaced count until it is reckoned anew
 
     def forget(self) -> None:
         """Remember nothing: somebody else may have passed."""
         self.token = b""
+        self.runs = NO_RUNS
         self._clear()
 
     def knows(self, token: bytes) -> bool:
@@ -84,7 +88,11 @@ class Memory:
         return bool(token) and token == self.token
 
     def take(
-        self, token: bytes, values: Mapping[bytes, bytes | None], staged: Mapping[bytes, bytes | None]
+        self,
+        token: bytes,
+        values: Mapping[bytes, bytes | None],
+        staged: Mapping[bytes, bytes | None],
+        runs: Runs = NO_RUNS,
     ) -> None:
         """Take over what a committed pass has written."""
         self.token = b""  # it holds nothing for certain until this is done
@@ -98,6 +106,7 @@ class Memory:
             self._bytes = _size(self.values) + _size(self.staged)
         if self._bytes > self.max_bytes:
             self._clear()
+        self.runs = runs
         self.token = token
 
     def _clear(self) -> None:
