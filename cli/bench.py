@@ -59,7 +59,8 @@ def bench(
         str,
         typer.Option(
             metavar="WHAT,...",
-            help=f"Measure what an update costs as {' or '.join(GROWING)} grow, from 10,000 on; or both.",
+            help=f"Measure what an update costs as a queue grows, from 10,000 on. Of {', '.join(GROWING)}: "
+            "keys with 2 updates for each, keys with 200,000 updates in all, and updates that wait.",
         ),
     ] = "none",
     grow_to: Annotated[int, typer.Option(min=1, metavar="N", help="With --grow: up to so many.")] = 1_000_000,

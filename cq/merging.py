@@ -36,10 +36,9 @@ from cq.rows import Backlog, decode_content, first_tries, group, read_rows, upda
 from cq.runs import MAX_RUNS, Run, Runs, run_of
 from cq.state import BucketState, Memory, fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, error_code
-from cq.turns import in_turn, turn_of
+from cq.turns import Turn, in_turn, turn_of
 
 _LEAST_SHARE: Final = 8  # of what a pass reads, that a last run has to have to be worth its making
-_ROWS: Final = 2  # of each run at least, for a pass: of fewer it would read much in vain
 
 
 class NotInRuns(CqError):
@@ -57,10 +56,23 @@ class _Head(NamedTuple):
     def is_all(self) -> bool:
         return self.rows[-1].key == self.run.last
 
-    @property
-    def end(self) -> bytes:
-        """The last key of which an update was read."""
-        return bytes(self.contents[-1][-2])
+    def end(self, cursor: bytes) -> Turn:
+        """The turn of the last key of which an update was read."""
+        return _last_turn(self.contents[-1], cursor)
+
+    def until(self, end: Turn, cursor: bytes) -> list[list[Any]]:
+        """The content of its rows up to a turn."""
+        whole = bisect_right(self.contents, end, key=lambda content: _last_turn(content, cursor))
+        found = self.contents[:whole]
+        if whole < len(self.contents):
+            cut = self.contents[whole]
+            part = bisect_right(cut[1::2], end, key=lambda encoded: turn_of(place(encoded), cursor))
+            found.append(cut[: 1 + 2 * part])
+        return found
+
+
+def _last_turn(content: list[Any], cursor: bytes) -> Turn:
+    return turn_of(place(content[-2]), cursor)
 
 
 class RunsPass:
@@ -151,9 +163,9 @@ class RunsPass:
         return True
 
     def _are_enough(self, left: Sequence[Run]) -> bool:
-        """Whether a pass that takes `_ROWS` rows of each run takes all that may be reported."""
+        """Whether a pass that takes a row of each run takes all that may be reported."""
         rows, updates = sum(run.rows for run in left), sum(run.updates for run in left)
-        return len(left) >= min(MAX_RUNS, self.limits.max_report * rows // (_ROWS * updates))
+        return len(left) >= min(MAX_RUNS, self.limits.max_report * rows // updates)
 
     def _read_behind(self, runs: Runs) -> Backlog:
         bounds = self.keys.rows(self.config.generation, self.bucket)
@@ -166,17 +178,17 @@ class RunsPass:
     @property
     def _most_bytes(self) -> int:
         """How many bytes of rows a run is made of: bringing more in order takes a pass too long."""
-        return min(self.limits.read_bytes, self.limits.repack_bytes * 5 // 8)
+        return min(self.limits.read_bytes, self.limits.repack_bytes * 3 // 4)
 
     # Merging
 
     def _merge(self, runs: Runs) -> None:
         """Combine the next keys of all runs with their values."""
         heads = self._read_heads(runs)
-        updates: defaultdict[bytes, list[Any]] = defaultdict(list)
-        for head in heads:
-            group(head.contents, updates)
-        report = self._next(heads, list(updates))
+        updates = self._next_updates(heads)
+        prefix, most = len(self.keys.value(b"")), 2 * self.limits.write_bytes - ROW_BYTES * len(heads)
+        report = in_turn(list(updates), self.state.cursor)
+        report = affordable(report[: self.limits.max_report], prefix, most)
         load = self.limits.load_bytes
         current = read_by_place(self.tr.snapshot, self.keys.value_at, report, {}, load)
         report = leading(report, current)
@@ -202,7 +214,7 @@ class RunsPass:
         share = min(1.0, most / updates, self._most_bytes / size)
         found = [
             self.tr.snapshot.get_range(
-                run.first, after(run.last), limit=2 + ceil(share * run.rows), streaming_mode=WANT_ALL
+                run.first, after(run.last), limit=1 + ceil(share * run.rows), streaming_mode=WANT_ALL
             )
             for run in runs.left
         ]
@@ -214,17 +226,14 @@ class RunsPass:
             raise NotInRuns
         return _Head(run, rows, contents)
 
-    def _next(self, heads: Sequence[_Head], encoded_keys: list[bytes]) -> list[bytes]:
-        """The keys whose turn it is, as far as all their updates have been read."""
+    def _next_updates(self, heads: Sequence[_Head]) -> dict[bytes, list[Any]]:
+        """The updates of the keys whose turn it is, as far as all of them have been read."""
         cursor = self.state.cursor
-        order = in_turn(encoded_keys, cursor)
-        ends = [turn_of(place(head.end), cursor) for head in heads if not head.is_all]
-        if ends:
-            order = order[
-                : bisect_right(order, min(ends), key=lambda encoded: turn_of(place(encoded), cursor))
-            ]
-        most = 2 * self.limits.write_bytes - ROW_BYTES * len(heads)
-        return affordable(order[: self.limits.max_report], len(self.keys.value(b"")), most)
+        end = min((head.end(cursor) for head in heads if not head.is_all), default=None)
+        updates: defaultdict[bytes, list[Any]] = defaultdict(list)
+        for head in heads:
+            group(head.contents if end is None else head.until(end, cursor), updates)
+        return dict(updates)
 
     def _write_values(
         self, report: list[bytes], current: Sequence[bytes | None], waiting: Sequence[list[Any]]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-MAX_RUNS: Final = 64
+MAX_RUNS: Final = 128
 
 
 class Run(NamedTuple):

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 from cq.keys import places
 
+Turn = tuple[bool, bytes]
 
-def turn_of(where: bytes, cursor: bytes) -> tuple[bool, bytes]:
+
+def turn_of(where: bytes, cursor: bytes) -> Turn:
     """What sorts a place among others as its turn comes."""
     return where <= cursor, where
 

@@ -10,17 +10,19 @@ from typing import Final
 
 from cq.observers.bench.crew import Crew
 from cq.observers.bench.figures import Figure
-from cq.observers.bench.names import BACKLOG, KEYS
+from cq.observers.bench.names import BACKLOG, KEYS, SPARSE
 from cq.observers.bench.phases import FIRST_SEED, Plan, check
 from cq.observers.bench.queued import Queue
 from cq.observers.bench.roles import Adding, Draining, Filling
-from cq.observers.bench.workload import Workload
+from cq.observers.bench.workload import POOL_UPDATES, Workload
 
 LEAST: Final = 10_000
 COMPARED: Final = 100_000
 """The size that the others are compared with."""
 UPDATES: Final = 200_000
-"""So many are spread over all keys, when it is these that grow."""
+"""So many are spread over all keys, when these are sparsely updated."""
+EACH: Final = 2
+"""So many updates each key has else, when it is keys that grow."""
 _ROUNDS: Final = 20  # over few keys, no more
 _FOR_EVER: Final = 1e9
 _MICRO: Final = 1e6
@@ -33,8 +35,8 @@ class Grown:
     """What an update costs at one size.
 
     Attributes:
-        what: `keys` or `backlog`.
-        size: how many of them.
+        what: of `names.GROWING`.
+        size: how many keys or updates that wait.
         updates: so many were added, and drained, in each repetition.
         add, drain, cost: microseconds per update; `cost` is that of both.
     """
@@ -52,8 +54,9 @@ def measure_growth(
 ) -> list[Grown]:
     """Measure a queue at 10^4, 10^5 ... up to `most` keys, or updates that wait.
 
-    As keys grow, updates are spread evenly over all of them; as the backlog grows, they are those of the workload. The
-    queue is made before and removed after, whatever happens. Raises as `phases.measure`.
+    As keys grow, updates are spread evenly over all of them: `EACH` for each key, or `UPDATES` however many keys there
+    are. As the backlog grows, they are those of the workload. The queue is made before and removed after, whatever
+    happens. Raises as `phases.measure`.
     """
     with ExitStack() as stack:
         stack.callback(system.remove)
@@ -67,13 +70,11 @@ def measure_growth(
         for size in sizes(most):
             said = f"growth of {what}: {size:,}"
             told(said)
-            if what == KEYS:
+            if what != BACKLOG:
                 growing.fill(workload, size)
-                spread = replace(workload, keys=size, skew=0)
-                updates = min(UPDATES, _ROUNDS * size)
-                found.append(growing.measure(what, size, updates, spread))
-            else:
-                found.append(growing.measure(what, size, size, workload))
+            updates = {KEYS: EACH * size, SPARSE: min(UPDATES, _ROUNDS * size), BACKLOG: size}[what]
+            spread = workload if what == BACKLOG else replace(workload, keys=size, skew=0)
+            found.append(growing.measure(what, size, updates, spread))
         return found
 
 
@@ -107,7 +108,8 @@ class _Growing:
         """Add so many updates, and drain them, again and again."""
         adds, drains = [], []
         unmeasured = int(updates <= UPDATES)  # a warm-up, which larger ones do not notice
-        most = max(1, updates // workload.per_transaction)
+        pieces = -(-updates // (POOL_UPDATES * self._plan.adders))
+        most = max(1, updates // pieces // workload.per_transaction)
         roles = [
             Adding(
                 self._system,
@@ -115,14 +117,18 @@ class _Growing:
                 self._plan.threads,
                 FIRST_SEED + place,
                 most=(most + place) // self._plan.adders,
+                is_fresh=True,
             )
             for place in range(self._plan.adders)
         ]
         with Crew(roles) as adding:
             for _ in range(self._plan.repetitions + unmeasured):
-                begin, results = adding.run(_FOR_EVER)
-                added = sum(each.updates for each in results)
-                adds.append((max(each.ended for each in results) - begin) / added * _MICRO)
+                added, seconds = 0, 0.0
+                for _ in range(pieces):
+                    begin, results = adding.run(_FOR_EVER)
+                    added += sum(each.updates for each in results)
+                    seconds += max(each.ended for each in results) - begin
+                adds.append(seconds / added * _MICRO)
                 begin, ends = self._draining.run()
                 drains.append((max(ends) - begin) / added * _MICRO)
                 self._updates += added

@@ -9,6 +9,7 @@ AGAINST: Final = ("read-modify-write", "atomic-add", "postgres-upsert", "postgre
 REPORTING: Final = ("sqlite", "postgresql")
 """Kinds of databases to export to."""
 KEYS: Final = "keys"
+SPARSE: Final = "sparse"
 BACKLOG: Final = "backlog"
-GROWING: Final = (KEYS, BACKLOG)
+GROWING: Final = (KEYS, SPARSE, BACKLOG)
 """What can grow."""

@@ -14,6 +14,7 @@ from cq.observers.bench.system import System
 from cq.observers.bench.workload import Workload
 
 _FILL: Final = 1_000
+_SEEDS: Final = 1_000  # from one pool to the next of the same process
 
 
 class Added(NamedTuple):
@@ -39,6 +40,7 @@ class Adding:
         seed: which pool.
         rate: updates per second of the whole process; None for as many as possible.
         most: so many transactions and no more; None for as many as there is time for.
+        is_fresh: whether the pool is drawn anew for each run, which is not timed.
     """
 
     def __init__(
@@ -50,14 +52,14 @@ class Adding:
         *,
         rate: float | None = None,
         most: int | None = None,
+        is_fresh: bool = False,
     ) -> None:
         self._system, self._workload = system, workload
         self._threads, self._seed = threads, seed
-        self._rate, self._most = rate, most
+        self._rate, self._most, self._is_fresh = rate, most, is_fresh
 
     def prepare(self) -> None:
-        pool = self._workload.draw(self._seed)
-        self._next = cycle(pool).__next__  # threads may share it: it is one step of the interpreter
+        self._draw()
         self._adders = [self._system.adder() for _ in range(self._threads)]
         self._pool = ThreadPoolExecutor(self._threads)
         gc.collect()
@@ -66,7 +68,15 @@ class Adding:
     def run(self, begin: float, end: float) -> Added:
         done = list(self._pool.map(lambda place: self._add(place, begin, end), range(self._threads)))
         transactions = sum(done)
-        return Added(transactions * self._workload.per_transaction, transactions, machine.monotonic())
+        added = Added(transactions * self._workload.per_transaction, transactions, machine.monotonic())
+        if self._is_fresh:
+            self._seed += _SEEDS
+            self._draw()
+        return added
+
+    def _draw(self) -> None:
+        pool = self._workload.draw(self._seed)
+        self._next = cycle(pool).__next__  # threads may share it: it is one step of the interpreter
 
     def _add(self, place: int, begin: float, end: float) -> int:
         """One thread; returns how many transactions have committed."""

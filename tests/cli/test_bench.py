@@ -37,7 +37,16 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
         "bench",
         *LITTLE,
         *("--per-transaction", "5", "--against", "postgres-upsert"),
-        *("--postgres-url-env", "BENCH_POSTGRES", "--live", "5", "--grow", "backlog", "--grow-to", "200"),
+        *(
+            "--postgres-url-env",
+            "BENCH_POSTGRES",
+            "--live",
+            "5",
+            "--grow",
+            "keys,sparse,backlog",
+            "--grow-to",
+            "200",
+        ),
         *("--cloud", "--export", "sqlite", "--dir", "own", "--svg", "chart.svg", "--json"),
         *("--store", cli.url),
     )
@@ -62,7 +71,9 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
         assert 0 < slower["p50_ms"] <= slower["p99_ms"] <= slower["max_ms"]
     assert at_full_speed["to"].keys() == {"postgres-upsert"}
     assert [(grown["what"], grown["size"], grown["updates"]) for grown in found["growth"]] == [
-        ("backlog", 200, 200)
+        ("keys", 200, 400),
+        ("sparse", 200, 4_000),
+        ("backlog", 200, 200),
     ]
     assert ET.parse(cli.folder / "chart.svg").getroot().tag.endswith("svg")  # noqa: S314
     assert list(own.iterdir()) == []

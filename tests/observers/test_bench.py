@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import shutil
 from collections.abc import Iterator
 from decimal import Decimal
@@ -29,7 +31,7 @@ from cq.observers.bench.roles import Adding
 from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened
 from cq.observers.bench.system import System
 from cq.observers.bench.systems import Places, Where, make_against, places
-from cq.observers.bench.workload import KINDS, POOL_LEAST, Workload, word
+from cq.observers.bench.workload import KINDS, POOL_LEAST, POOL_UPDATES, Workload, word
 
 rates = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -69,6 +71,40 @@ def test_a_transaction_has_as_many_different_keys_as_asked_for_in_order(
         assert set(updates) <= every
         assert set(map(type, updates.values())) == {KINDS[kind]}
         assert sum(updates.values()) == size
+
+
+class Noted:
+    """A system that notes what is added to it."""
+
+    def __init__(self) -> None:
+        self.added: list[dict[str, Any]] = []
+
+    def adder(self) -> Noted:
+        return self
+
+    def add(self, updates: dict[str, Any]) -> None:
+        self.added.append(updates)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_a_run_has_a_pool_of_its_own_if_asked_for(is_fresh: bool) -> None:
+    workload = Workload(5, 1_000, skew=0)
+    noted: Any = Noted()
+    adding = Adding(noted, workload, 1, 7, most=POOL_UPDATES // 5, is_fresh=is_fresh)
+    adding.prepare()
+    runs = []
+    for _ in range(2):
+        noted.added = []
+        assert adding.run(0.0, math.inf).updates == POOL_UPDATES
+        runs.append(noted.added)
+    adding.close()
+    gc.unfreeze()  # what a process of the benchmark has frozen for good
+
+    assert runs[0] == workload.draw(7)
+    assert (runs[0] == runs[1]) is not is_fresh
 
 
 def test_every_process_draws_its_own_and_each_run_the_same() -> None:
