@@ -193,12 +193,16 @@ class RunsPass:
         current = read_by_place(self.tr.snapshot, self.keys.value_at, report, {}, load)
         report = leading(report, current)
         waiting = [updates[encoded] for encoded in report]
+        taken = set(report)
+        rests: dict[bytes, bytes] = {}
+        left = [self._advance(head, taken, rests) for head in heads]
+        # All clears come before all sets: a clear looks for sets before it.
+        for row, content in rests.items():
+            self.tr.set(row, content)
         self._write_values(report, [current[encoded] for encoded in report], waiting)
         self.state = replace(self.state, cursor=place(report[-1]))
         self.result.reported = len(report)
         self.result.forgets = True  # what was remembered of these keys
-        taken = set(report)
-        left = [self._advance(head, taken) for head in heads]
         self._count(sum(map(len, waiting)), heads[0].rows[0].key)
         self.result.runs = Runs(
             tuple(run for run in left if run is not None),
@@ -242,8 +246,8 @@ class RunsPass:
         values = new_values(self.code.combiner, self.config.value, keys, current, waiting)
         write_values(self.tr, self.keys, report, values.data, values.is_same())
 
-    def _advance(self, head: _Head, taken: set[bytes]) -> Run | None:
-        """Take what is reported out of a run; returns what is left of it."""
+    def _advance(self, head: _Head, taken: set[bytes], rests: dict[bytes, bytes]) -> Run | None:
+        """Clear the rows of a run that are reported; returns what is left of it, and adds the rest of its first row."""
         keys = [content[1::2] for content in head.contents]
         gone = [sum(map(taken.__contains__, some)) for some in keys]
         whole = next((number for number, some in enumerate(keys) if gone[number] < len(some)), len(keys))
@@ -259,7 +263,7 @@ class RunsPass:
         if whole:
             self.tr.clear_range(run.first, first)
         if part:
-            self.tr.set(first, codec.encode([None, *head.contents[whole][1 + 2 * part :]]))
+            rests[first] = codec.encode([None, *head.contents[whole][1 + 2 * part :]])
         size = run.size - sum(len(row.key) + len(row.value) for row in rows[:whole])
         return Run(first, run.last, run.rows - whole, run.updates - sum(gone), size)
 
