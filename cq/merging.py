@@ -186,9 +186,9 @@ class RunsPass:
         """Combine the next keys of all runs with their values."""
         heads = self._read_heads(runs)
         updates = self._next_updates(heads)
-        prefix, most = len(self.keys.value(b"")), 2 * self.limits.write_bytes - ROW_BYTES * len(heads)
+        most = 2 * self.limits.write_bytes - min(ROW_BYTES * len(heads), self.limits.write_bytes)
         report = in_turn(list(updates), self.state.cursor)
-        report = affordable(report[: self.limits.max_report], prefix, most)
+        report = affordable(report[: self.limits.max_report], len(self.keys.value(b"")), most)
         load = self.limits.load_bytes
         current = read_by_place(self.tr.snapshot, self.keys.value_at, report, {}, load)
         report = leading(report, current)
