@@ -23,7 +23,8 @@ class Run(NamedTuple):
     Attributes:
         first: the key of its first row, or a key before it and behind all rows of the runs before.
         last: the key of its last row.
-        rows, updates, size: how many rows and updates it has, and bytes.
+        rows, updates: how many.
+        size: bytes of keys and values; a row of which a part is gone counts as it was.
     """
 
     first: bytes
@@ -39,7 +40,7 @@ class Runs(NamedTuple):
     Attributes:
         left: those of which there is anything left.
         is_closed: whether these are all to be merged before another one is made.
-        per_key: how many of them have updates of one key, as far as they are merged.
+        per_key: how many updates they have of each key, as found in the part that was merged last.
     """
 
     left: tuple[Run, ...] = ()
@@ -53,4 +54,5 @@ NO_RUNS: Final = Runs()
 def run_of(rows: dict[bytes, bytes], updates: int) -> Run:
     """The run of rows that were written in order, {key: value}, with so many updates."""
     keys = list(rows)
-    return Run(keys[0], keys[-1], len(keys), updates, sum(map(len, rows.values())))
+    size = sum(map(len, keys)) + sum(map(len, rows.values()))
+    return Run(keys[0], keys[-1], len(keys), updates, size)

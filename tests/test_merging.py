@@ -111,6 +111,7 @@ def test_a_run_holds_its_keys_in_turn_and_no_add_is_in_it(db: Any, name: str) ->
     for run in runs:
         rows = stored(db, (run.first, after(run.last)))
         assert (len(rows), rows[-1][0]) == (run.rows, run.last)
+        assert sum(len(key) + len(value) for key, value in rows) == run.size
         keys = [encoded for key, value in rows for encoded, _ in decode_row(key, value).updates]
         assert keys == in_turn(keys, cursor)
         assert len(keys) == run.updates
