@@ -14,10 +14,10 @@ from typing import Final
 
 from cq.config import QueueConfig, read_config
 from cq.errors import CodeMismatch
-from cq.keys import QueueKeys, after, places
+from cq.keys import QueueKeys, after
 from cq.reading import read_by_place
 from cq.repacking import UPDATE_BYTES, makes_less
-from cq.rows import Backlog, Row, Updates, encode_row, first_tries, read_rows, updates_of
+from cq.rows import Backlog, Row, Updates, encode_row, first_tries, left_out, read_rows, updates_of
 from cq.state import BucketState, Memory
 from cq.store.api import Transaction
 from cq.turns import are_in_turn
@@ -135,10 +135,7 @@ class Batch:
 
     def repeated(self) -> list[Row]:
         """The rows that go without being combined, as an earlier transaction had added their operation."""
-        if len(self.rows) == len(self.backlog.rows):
-            return []
-        counting = {row.key for row in self.rows}
-        return [row for row in self.backlog.rows if row.key not in counting and self.is_taken(row.key)]
+        return [row for row in left_out(self.backlog.rows, self.rows) if self.is_taken(row.key)]
 
 
 def read_batch(
@@ -178,18 +175,18 @@ def read_batch(
 def write_values(
     tr: Transaction,
     keys: QueueKeys,
-    encoded_keys: Sequence[bytes],
+    where: Sequence[bytes],
     values: Sequence[bytes | None],
     is_same: Sequence[bool],
 ) -> None:
-    """Write the new values of some keys, encoded or None, but for those that are the same as before."""
-    for where, data, same in zip(places(encoded_keys), values, is_same, strict=True):
+    """Write the new values at some places, encoded or None, but for those that are the same as before."""
+    for at, data, same in zip(where, values, is_same, strict=True):
         if same:
             continue
         if data is None:
-            tr.clear(keys.value_at(where))
+            tr.clear(keys.value_at(at))
         else:
-            tr.set(keys.value_at(where), data)
+            tr.set(keys.value_at(at), data)
 
 
 def clear_rows(tr: Transaction, keys: QueueKeys, begin: bytes, batch: Batch) -> int:

@@ -6,7 +6,6 @@ nobody is told of it and folding would not make much less of them.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,7 +15,7 @@ from cq.batch import Batch, Limits
 from cq.config import QueueConfig
 from cq.keys import QueueKeys, place
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction
-from cq.turns import in_turn, turn_of
+from cq.turns import in_turn, turn_of, until
 
 _KEY_COPIES: Final = 3  # of a key in a transaction: it is written, and both ends of a conflict range
 _KEY_COST: Final = 75  # of a write besides, about
@@ -84,9 +83,7 @@ def _waiting(batch: Batch, last_staged: bytes | None) -> list[bytes]:
     cursor = batch.state.cursor
     order = in_turn(list(candidates), cursor)
     if last_staged is not None:  # there may be more staged behind it, whose turn comes first
-        last = turn_of(last_staged, cursor)
-        known = bisect_right(order, last, key=lambda encoded: turn_of(place(encoded), cursor))
-        order = order[: max(1, known)]
+        order = order[: max(1, until(order, turn_of(last_staged, cursor), cursor))]
     return order
 
 

@@ -225,10 +225,11 @@ class Pass:
         self.done.update(report)
         self.result.values.update(zip(report, values.data, strict=True))
         self._clear_staged(batch, report)
-        write_values(self.tr, self.keys, report, values.data, is_same)
+        where = places(report)
+        write_values(self.tr, self.keys, where, values.data, is_same)
         if self.code.observers:
             complete = batch.is_complete
-            columns = zip(places(report), keys, values.old, values.new, is_same, strict=True)
+            columns = zip(where, keys, values.old, values.new, is_same, strict=True)
             self.changes += [
                 (at, Change(key, old, new, complete)) for at, key, old, new, same in columns if not same
             ]

@@ -23,7 +23,7 @@ from cq.choosing import affordable
 from cq.columns import fold, new_values
 from cq.config import read_config
 from cq.errors import CqError
-from cq.keys import QueueKeys, after, place, version_of
+from cq.keys import QueueKeys, after, place, places, version_of
 from cq.ledger import count_dropped
 from cq.packing import ROW_BYTES
 from cq.purging import is_to_be_purged
@@ -32,11 +32,11 @@ from cq.repacking import repack
 from cq.reporting import Refill
 from cq.reshaping import is_blocked
 from cq.results import PassResult
-from cq.rows import Backlog, decode_content, first_tries, group, read_rows, updates_of
+from cq.rows import Backlog, decode_content, first_tries, group, left_out, read_rows, updates_of
 from cq.runs import MAX_RUNS, Run, Runs, run_of
 from cq.state import BucketState, Memory, fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, error_code
-from cq.turns import Turn, in_turn, turn_of
+from cq.turns import Turn, in_turn, turn_of, until
 
 _LEAST_SHARE: Final = 8  # of what a pass reads, that a last run has to have to be worth its making
 
@@ -66,8 +66,7 @@ class _Head(NamedTuple):
         found = self.contents[:whole]
         if whole < len(self.contents):
             cut = self.contents[whole]
-            part = bisect_right(cut[1::2], end, key=lambda encoded: turn_of(place(encoded), cursor))
-            found.append(cut[: 1 + 2 * part])
+            found.append(cut[: 1 + 2 * until(cut[1::2], end, cursor)])
         return found
 
 
@@ -151,8 +150,7 @@ class RunsPass:
         self.tr.clear_range(backlog.rows[0].key, after(backlog.rows[-1].key))
         for key, value in repacked.items():
             self.tr.set(key, value)
-        counting = {row.key for row in rows}
-        repeated = [row for row in backlog.rows if row.key not in counting]
+        repeated = left_out(backlog.rows, rows)
         count_dropped(self.tr, self.config, (pair for row in repeated for pair in row.updates))
         self.result.repeated = len(repeated)
         self.result.folded = len(updates)
@@ -244,7 +242,7 @@ class RunsPass:
     ) -> None:
         keys = self.config.key.decode_all(report)
         values = new_values(self.code.combiner, self.config.value, keys, current, waiting)
-        write_values(self.tr, self.keys, report, values.data, values.is_same())
+        write_values(self.tr, self.keys, places(report), values.data, values.is_same())
 
     def _advance(self, head: _Head, taken: set[bytes], rests: dict[bytes, bytes]) -> Run | None:
         """Clear the rows of a run that are reported; returns what is left of it, and adds the rest of its first row."""

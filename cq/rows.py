@@ -233,6 +233,14 @@ def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row])
     return [row for row in rows if row.operation is None or first[row.operation] in ([], [row.versionstamp])]
 
 
+def left_out(rows: Sequence[Row], counting: Sequence[Row]) -> list[Row]:
+    """The rows that are not among those that count, as `first_tries` tells; mostly there are none."""
+    if len(counting) == len(rows):
+        return []
+    keys = {row.key for row in counting}
+    return [row for row in rows if row.key not in keys]
+
+
 def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int], int | None]:
     """{(generation, number): version of the oldest row, None if it has none} of the buckets with work."""
     waiting = notified(tr.get_range(*queue.notifications()), queue)

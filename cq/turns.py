@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from cq.keys import places
+from cq.keys import place, places
 
 Turn = tuple[bool, bytes]
 
@@ -16,6 +16,11 @@ Turn = tuple[bool, bytes]
 def turn_of(where: bytes, cursor: bytes) -> Turn:
     """What sorts a place among others as its turn comes."""
     return where <= cursor, where
+
+
+def until(order: Sequence[bytes], last: Turn, cursor: bytes) -> int:
+    """How many of these keys, which are in their turn, have it up to this one."""
+    return bisect_right(order, last, key=lambda encoded: turn_of(place(encoded), cursor))
 
 
 def in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> list[bytes]:
