@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 METADATA_VERSION = b"\xff/metadataVersion"
 """The one system key that everybody may read, and set to the versionstamp of its transaction."""
@@ -110,18 +109,11 @@ class KeySelector:
         return cls(key, False, 1)
 
 
-class KeyValue:
+class KeyValue(NamedTuple):
     """One row of a range: `.key` and `.value`, or `key, value = row`."""
 
-    __slots__ = ("key", "value")
-
-    def __init__(self, key: bytes, value: bytes) -> None:
-        self.key = key
-        self.value = value
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self.key
-        yield self.value
+    key: bytes
+    value: bytes
 
     def __repr__(self) -> str:
         return f"{self.key!r}: {self.value!r}"

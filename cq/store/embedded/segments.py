@@ -10,13 +10,17 @@ UNREADABLE = 2
 
 
 class Segments:
-    """Flags by key range. Segment `i` begins at `starts[i]` and ends where the next one begins."""
+    """Flags by key range. Segment `i` begins at `starts[i]` and ends where the next one begins.
 
-    __slots__ = ("flags", "starts")
+    Flags that are not in `used` no segment has ever had.
+    """
+
+    __slots__ = ("flags", "starts", "used")
 
     def __init__(self) -> None:
         self.starts = [b""]
         self.flags = [0]
+        self.used = 0
 
     def at(self, key: bytes) -> int:
         """The flags of one key."""
@@ -24,6 +28,7 @@ class Segments:
 
     def change(self, begin: bytes, end: bytes, add: int, remove: int = 0) -> None:
         """Add and remove flags on [begin, end)."""
+        self.used |= add
         first, last = self._split(begin), self._split(end)
         self.flags[first:last] = [(flags | add) & ~remove for flags in self.flags[first:last]]
         self._join(first, last)

@@ -69,7 +69,8 @@ class Writes:
         """Set or clear a key, as a write that conflicts, if that is all there is to it; whether it was."""
         if self.stamped or key in self.pending or key in self._quiet or key in self._ghosts:
             return False
-        if self.segments and self.segments.at(key) & UNREADABLE:
+        segments = self.segments
+        if segments and segments.used & UNREADABLE and segments.at(key) & UNREADABLE:
             return False
         self.values[key] = value
         return True

@@ -132,7 +132,7 @@ def test_a_range_may_be_given_by_selectors(db: Database) -> None:
 def test_rows_unpack_and_prefixes_work(db: Database) -> None:
     db[b"a/1"], db[b"a/2"], db[b"b"] = b"x", b"y", b"z"
     tr = db.create_transaction()
-    assert dict(tr.get_range_startswith(b"a/")) == {b"a/1": b"x", b"a/2": b"y"}  # type: ignore[arg-type]
+    assert dict(tr.get_range_startswith(b"a/")) == {b"a/1": b"x", b"a/2": b"y"}
     assert [row.key for row in db.get_range_startswith(b"a/", limit=1)] == [b"a/1"]
     assert repr(db.get_range(b"b", b"c")[0]) == "b'b': b'z'"
     db.clear_range_startswith(b"a/")
