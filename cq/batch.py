@@ -18,6 +18,7 @@ from cq.keys import QueueKeys, after
 from cq.reading import read_by_place
 from cq.repacking import UPDATE_BYTES, makes_less
 from cq.rows import Backlog, Row, Updates, encode_row, first_tries, left_out, read_rows, updates_of
+from cq.runs import ForRuns
 from cq.state import BucketState, Memory
 from cq.store.api import Transaction
 from cq.turns import are_in_turn
@@ -148,12 +149,14 @@ def read_batch(
     is_observed: bool = True,
     first: Collection[bytes] = (),
     memory: Memory | None = None,
+    may_sort: bool = False,
 ) -> Batch:
     """Read a bucket, and decide what is taken of it.
 
     The state is read for real, all else by snapshot reads. `max_take` limits the number of different keys; what is
     staged for the keys in `first` is read before that of all others, unless it is in `memory`; `is_observed`: whether
-    anybody is told of changes. Raises `CodeMismatch` when the configuration is not the one given.
+    anybody is told of changes. Raises `CodeMismatch` when the configuration is not the one given and, if that is
+    allowed, `ForRuns` for a deep backlog of many different keys.
     """
     keys = QueueKeys(config.name)
     generation = config.generation
@@ -168,25 +171,21 @@ def read_batch(
     rows = first_tries(tr.snapshot, keys, backlog.rows)
     found = BucketState.from_bytes(state.value)
     batch = Batch(version, found, notification.value, backlog, rows, is_former=config != stored)
-    _take(tr, config, batch, limits, max_take, is_observed, first, memory or Memory())
+    _take(tr, config, batch, limits, max_take, is_observed, first, memory or Memory(), may_sort)
     return batch
 
 
 def write_values(
-    tr: Transaction,
-    keys: QueueKeys,
-    where: Sequence[bytes],
-    values: Sequence[bytes | None],
-    is_same: Sequence[bool],
+    tr: Transaction, at: Sequence[bytes], values: Sequence[bytes | None], is_same: Sequence[bool]
 ) -> None:
-    """Write the new values at some places, encoded or None, but for those that are the same as before."""
-    for at, data, same in zip(where, values, is_same, strict=True):
+    """Write the new values under some keys, encoded or None, but for those that are the same as before."""
+    for key, data, same in zip(at, values, is_same, strict=True):
         if same:
             continue
         if data is None:
-            tr.clear(keys.value_at(at))
+            tr.clear(key)
         else:
-            tr.set(keys.value_at(at), data)
+            tr.set(key, data)
 
 
 def clear_rows(tr: Transaction, keys: QueueKeys, begin: bytes, batch: Batch) -> int:
@@ -212,6 +211,7 @@ def _take(
     is_observed: bool,
     first: Collection[bytes],
     memory: Memory,
+    may_sort: bool,
 ) -> None:
     """Take what the limits allow; that this is all of it is the rule, and found out first."""
     keys = QueueKeys(config.name)
@@ -220,7 +220,10 @@ def _take(
     batch.folds_first = is_observed
     budget = _budget(config, batch, updates, limits, max_take)
     wanted: Collection[bytes] = updates
-    if not budget.has_room(updates, backlog.size):
+    is_all = budget.has_room(updates, backlog.size)
+    if may_sort and budget.is_of_rows and not batch.folds_first and not (is_all and backlog.at_end):
+        raise ForRuns
+    if not is_all:
         wanted = budget.affordable(batch.rows, updates)
     if budget.is_of_rows:
         batch.repack_bytes = min(budget.cost(wanted, backlog.size), budget.most)

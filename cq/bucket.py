@@ -17,11 +17,11 @@ from cq.app import QueueCode
 from cq.attempts import Attempts, Condemned
 from cq.batch import Limits
 from cq.combining import Pass
-from cq.merging import NotInRuns, RunsPass
+from cq.merging import RunsPass
 from cq.pace import Pace
 from cq.reporting import ReportFailed
 from cq.results import PassResult
-from cq.runs import NO_RUNS
+from cq.runs import NO_RUNS, THE_FIRST, ForRuns, NotInRuns
 from cq.state import Memory
 from cq.store.api import (
     NOT_COMMITTED,
@@ -75,6 +75,7 @@ class Bucket:
         self._max_refill = self.limits.max_report
         self._refused: dict[bytes, str] = {}
         self._refilling = False
+        self._may_sort = True  # not once that has failed, until nothing is left
         self._passes = 0
         self._met: Counter[bytes] = Counter()  # errors that may pass, by the first key that was blamed
 
@@ -98,8 +99,11 @@ class Bucket:
             try:
                 result = attempt.run()
                 tr.commit().wait()
+            except ForRuns:
+                self.memory.runs = THE_FIRST
+                tr = self.db.create_transaction()
             except NotInRuns:
-                self.memory.runs = NO_RUNS
+                self.memory.runs, self._may_sort = NO_RUNS, False
                 tr = self.db.create_transaction()
             except Condemned as error:
                 self._condemn(attempt, error)
@@ -108,7 +112,6 @@ class Bucket:
                 self._shrink(attempt, error)
                 tr = self.db.create_transaction()
             except Exception as error:  # noqa: BLE001 - told apart by its code
-                self.memory.forget()
                 conflicts += error_code(error) == NOT_COMMITTED
                 tr = self._after_error(tr, attempt, error)
             else:
@@ -131,7 +134,9 @@ class Bucket:
     def _pass(self, tr: Transaction) -> Pass | RunsPass:
         self._passes += 1
         limits = self.pace.limits(self.limits)
-        if self.memory.runs.left and not (self.code.is_foreign or self._suspects or self._max_take):
+        is_unusual = self.code.is_foreign or self._suspects or self._condemned or self._max_take
+        may_sort = self._may_sort and not is_unusual
+        if may_sort and self.memory.runs.is_any:
             return RunsPass(tr, self.code, self.bucket, self.memory, limits)
         afford = self.pace.most(min(self.limits.max_report, int(self.limits.observer_bytes / self._cost)))
         refill = self._refilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
@@ -148,6 +153,7 @@ class Bucket:
             try_suspect=self._passes % _TRY_SUSPECT_EVERY == 0,
             condemned=self._condemned,
             refused=self._refused,
+            may_sort=may_sort,
             before_code=self._before_code,
         )
 
@@ -192,7 +198,8 @@ class Bucket:
         """Ask less of the next pass than of the one that failed."""
         self.memory.forget()
         if isinstance(attempt, RunsPass):
-            return  # what comes now is a pass over single keys
+            self._may_sort = False  # what comes now are passes over single keys
+            return
         blamed = attempt.blamed
         taken = len(attempt.batch.updates) if attempt.batch else 0
         too_large = error_code(error) == TRANSACTION_TOO_LARGE
@@ -247,6 +254,7 @@ class Bucket:
         if self._max_take is not None:
             self._max_take = 2 * self._max_take if self._max_take < self.limits.max_report else None
         if not result.more:
+            self._may_sort = True
             self._relax()
 
     def _suspect(self, result: PassResult) -> None:

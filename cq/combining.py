@@ -42,7 +42,6 @@ from cq.repacking import repack
 from cq.reporting import Refill, describe, read_refill, tell, told_so_far
 from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
-from cq.runs import Runs, run_of
 from cq.setaside import set_aside, set_broken_aside
 from cq.state import Memory, fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, Transaction, error_code
@@ -69,6 +68,7 @@ class Pass:
         try_suspect: report one of the suspects, alone, if any waits.
         condemned: {encoded key: error} of keys to set aside; nothing is reported then, and no observer called.
         refused: {encoded key: error} of values that an observer cannot be told of, in the same way.
+        may_sort: whether to leave a deep backlog of many different keys to `merging.RunsPass`.
         before_code: called with the encoded keys that combiner and observers are about to see.
     """
 
@@ -87,6 +87,7 @@ class Pass:
         try_suspect: bool = False,
         condemned: Mapping[bytes, str] = _NOTHING,
         refused: Mapping[bytes, str] = _NOTHING,
+        may_sort: bool = False,
         before_code: Callable[[list[bytes]], object] = lambda encoded_keys: None,
     ) -> None:
         self.tr = tr
@@ -102,6 +103,7 @@ class Pass:
         self.try_suspect = try_suspect
         self.condemned = condemned
         self.refused = refused
+        self.may_sort = may_sort
         self.before_code = before_code
         self.keys = QueueKeys(self.config.name)
         self.result = PassResult()
@@ -121,6 +123,7 @@ class Pass:
 
         Raises:
             CodeMismatch: the queue's configuration has changed and asks for other code.
+            ForRuns: it is one for `merging.RunsPass`.
             ManyFailed: too many keys cannot be combined.
             ReportFailed: an observer has raised.
             FDBError: from the store, also when an observer lets it pass.
@@ -175,6 +178,7 @@ class Pass:
             is_observed=bool(self.code.observers),
             first=self.condemned,
             memory=self.memory,
+            may_sort=self.may_sort,
         )
         self.result.foreign = batch.backlog.foreign
         self.result.was_ours = self.memory.knows(batch.state.token)
@@ -226,7 +230,7 @@ class Pass:
         self.result.values.update(zip(report, values.data, strict=True))
         self._clear_staged(batch, report)
         where = places(report)
-        write_values(self.tr, self.keys, where, values.data, is_same)
+        write_values(self.tr, self.keys.values_at(where), values.data, is_same)
         if self.code.observers:
             complete = batch.is_complete
             columns = zip(where, keys, values.old, values.new, is_same, strict=True)
@@ -339,8 +343,6 @@ class Pass:
         self.result.rows = clear_rows(self.tr, self.keys, begin, batch)
         for key, data in self.repacked.items():
             self.tr.set(key, data)
-        if self.repacked and not batch.folds_first and not batch.at_end and not self.suspects:
-            self.result.runs = Runs((run_of(self.repacked, self.result.folded),))
         self.result.cut_at = batch.taken_bytes if batch.rest else None
         repeated = batch.repeated()
         self.result.repeated = len(repeated)

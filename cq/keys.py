@@ -40,7 +40,7 @@ A bucket is a range of hashes: its values lie side by side, and do not move when
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
@@ -291,6 +291,10 @@ class QueueKeys:
     def value_at(self, where: bytes) -> bytes:
         """The key of a current value by its place."""
         return self._values + where
+
+    def values_at(self, where: Iterable[bytes]) -> list[bytes]:
+        """The key of the current value at each of these places."""
+        return list(map(self._values.__add__, where))
 
     def values_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's current values, in hash order."""

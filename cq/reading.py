@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from cq import codec
@@ -26,18 +27,29 @@ def read_by_place(
 ) -> dict[bytes, bytes | None]:
     """What is stored for these encoded keys, known already or read; without those beyond the limit, in order.
 
-    `at` gives the key in the store of a place. Of what is not known, `limit_bytes` of values are read, about, and at
-    least one. Many keys that lie close together are read as a range: in both stores a row of a range costs a
-    fraction of a read of its own.
+    `at` gives the key in the store of a place, which is a prefix and that place. Of what is not known, `limit_bytes` of
+    values are read, about, and at least one.
     """
     found = {key: known[key] for key in keys if key in known} if known else {}
     missing = [key for key in keys if key not in found] if found else keys
-    stored = {at(where): key for where, key in zip(places(missing), missing, strict=True)}
-    if len(stored) >= _MANY:
-        found.update(_read_dense(snapshot, stored, limit_bytes))
-        stored = {at: key for at, key in stored.items() if key not in found}
-    values = read_bounded(snapshot.get, list(stored), limit_bytes)
-    found.update((stored[at], value) for at, value in values.items())
+    order = list(map(at(b"").__add__, places(missing)))
+    stored = read_stored(snapshot, order, limit_bytes)
+    found.update((key, stored[where]) for key, where in zip(missing, order, strict=True) if where in stored)
+    return found
+
+
+def read_stored(
+    snapshot: TransactionRead, keys: Sequence[bytes], limit_bytes: int
+) -> dict[bytes, bytes | None]:
+    """What is stored under these keys, None for nothing; without those beyond the limit, in order.
+
+    `limit_bytes` of values are read, about, and at least one. Many keys that lie close together are read as a range: in
+    both stores a row of a range costs a fraction of a read of its own.
+    """
+    found = _read_dense(snapshot, sorted(keys), limit_bytes) if len(keys) >= _MANY else {}
+    if len(found) < len(keys):
+        left = [key for key in keys if key not in found] if found else keys
+        found.update(read_bounded(snapshot.get, left, limit_bytes))
     return found
 
 
@@ -49,27 +61,27 @@ def leading(keys: list[bytes], found: Mapping[bytes, bytes | None]) -> list[byte
 
 
 def _read_dense(
-    snapshot: TransactionRead, keys: Mapping[bytes, bytes], limit_bytes: int
+    snapshot: TransactionRead, order: Sequence[bytes], limit_bytes: int
 ) -> dict[bytes, bytes | None]:
-    """What is stored for the first of these keys, given by where they are, as long as they lie close together."""
+    """What is stored under the first of these keys, which are sorted, as long as they lie close together."""
     found: dict[bytes, bytes | None] = {}
-    order = sorted(keys)
     begin = size = 0
     rows = _MANY
     last = after(order[-1])
     while begin < len(order):
+        left = iter(snapshot.get_range(order[begin], last, limit=rows, streaming_mode=WANT_ALL))
         stored: dict[bytes, bytes] = {}
-        for row in snapshot.get_range(order[begin], last, limit=rows, streaming_mode=WANT_ALL):
-            stored[row.key] = row.value
-            size += len(row.value)
+        while some := {row.key: row.value for row in islice(left, _FIRST_WINDOW)}:
+            stored |= some
+            size += sum(map(len, some.values()))
             if size > limit_bytes:
                 return found
         end = len(order)
         if len(stored) == rows:
             end = bisect_right(order, next(reversed(stored)), begin)
         part = order[begin:end]
-        found.update(zip([keys[where] for where in part], map(stored.get, part), strict=True))
-        if len(stored) > _DENSE * (end - begin):
+        found.update(zip(part, map(stored.get, part), strict=True))
+        if len(stored) > _DENSE * len(part):
             return found
         begin, rows = end, min(2 * rows, _LAST_WINDOW * _DENSE)
     return found

@@ -12,20 +12,25 @@ pass and not by all.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from operator import add
-from typing import Final
+from typing import Final, NamedTuple
 
 from cq import codec
+from cq.keys import places
 from cq.packing import ROW_BYTES
 from cq.rows import Row, Updates
 from cq.simplecbor import array_head, encode_strings
-from cq.turns import in_turn
+from cq.turns import order_in_turn
 
 _LEAST_GAIN: Final = 2
 UPDATE_BYTES: Final = 12
 """What an update takes in a row beside its key, about, if it is a number."""
 _NO_OPERATION: Final = codec.encode(None)
+_FIRST_WINDOW: Final = 256
+_MORE: Final = 8  # so much more than the row before has a row room for, at most; or it is looked for again
 
 
 def makes_less(updates: Updates) -> bool:
@@ -38,20 +43,37 @@ def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row], cursor: bytes | N
 
     `cursor` is that of the bucket, from which the keys have their turns; None where those to come are of no use yet.
     """
-    order = list(folded) if cursor is None else in_turn(list(folded), cursor)
-    pairs = list(map(add, encode_strings(order), map(folded.__getitem__, order)))
-    found = []
-    first = size = 0
-    for number, pair in enumerate(pairs):
-        if size and size + len(pair) > ROW_BYTES:
-            found.append(pairs[first:number])
-            first, size = number, 0
-        size += len(pair)
-    if size:
-        found.append(pairs[first:])
-    if len(found) > len(rows):
-        return {}
-    return {
-        row.key: array_head(1 + 2 * len(some)) + _NO_OPERATION + b"".join(some)
-        for row, some in zip(rows, found, strict=False)
-    }
+    keys = list(folded)
+    order = range(len(keys)) if cursor is None else order_in_turn(places(keys), cursor)
+    return into_rows(Pairs(encode_pairs(keys, list(folded.values())), order), rows)
+
+
+class Pairs(NamedTuple):
+    """Keys and updates as `encode_pairs` gives them, and the positions of those that count, in their order."""
+
+    encoded: Sequence[bytes]
+    order: Sequence[int]
+
+
+def encode_pairs(encoded_keys: Sequence[bytes], updates: Sequence[bytes]) -> list[bytes]:
+    """Each key and its update, encoded, as they lie in a row."""
+    return list(map(add, encode_strings(encoded_keys), updates))
+
+
+def into_rows(pairs: Pairs, rows: Sequence[Row]) -> dict[bytes, bytes]:
+    """The pairs, in their order, as {row's key: value} in the place of rows; empty when they have no room there."""
+    encoded, order = pairs
+    found: dict[bytes, bytes] = {}
+    first, window = 0, _FIRST_WINDOW
+    for row in rows:
+        some = [encoded[position] for position in order[first : first + window]]
+        while len(some) == window and sum(map(len, some)) <= ROW_BYTES:
+            window *= 2
+            some = [encoded[position] for position in order[first : first + window]]
+        number = max(1, bisect_right(list(accumulate(map(len, some))), ROW_BYTES))
+        found[row.key] = array_head(1 + 2 * number) + _NO_OPERATION + b"".join(some[:number])
+        first += number
+        if first >= len(order):
+            return found
+        window = number + number // _MORE + 1
+    return {}

@@ -166,36 +166,56 @@ def encode_row(operation: bytes | None, updates: Iterable[tuple[bytes, Any]]) ->
     return codec.encode([operation, *chain.from_iterable(updates)])
 
 
+class Found(NamedTuple):
+    """Rows as they were found: their bytes, how many these are, and whether there are no more.
+
+    `is_foreign`: reading ended before a row that was copied here from elsewhere.
+    """
+
+    rows: list[tuple[bytes, bytes]]
+    size: int
+    at_end: bool
+    is_foreign: bool
+
+
+def find_rows(
+    snapshot: TransactionRead,
+    begin: bytes,
+    bounds: tuple[bytes, bytes],
+    limit_bytes: int,
+    read_version: int | None,
+) -> Found:
+    """A bucket's rows in commit order, from `begin` on, until `limit_bytes` are exceeded.
+
+    With a read version, reading ends before a row stamped later than that: such a row was copied here from
+    elsewhere, and clearing a range behind it could take a concurrent add's row along.
+    """
+    foreign = bounds[1] if read_version is None else later_than(bounds[0], read_version)
+    rows: list[tuple[bytes, bytes]] = []
+    size = 0
+    for row in snapshot.get_range(begin, bounds[1], streaming_mode=WANT_ALL):
+        if size > limit_bytes:
+            return Found(rows, size, at_end=False, is_foreign=False)
+        key, value = row.key, row.value
+        if key >= foreign:
+            return Found(rows, size, at_end=True, is_foreign=True)
+        size += len(key) + len(value)
+        rows.append((key, value))
+    return Found(rows, size, at_end=True, is_foreign=False)
+
+
 def read_rows(
     snapshot: TransactionRead,
     bounds: tuple[bytes, bytes],
     limit_bytes: int,
     read_version: int | None = None,
-    *,
-    begin: bytes | None = None,
 ) -> Backlog:
-    """A bucket's rows in commit order, from the first or from `begin` on, until `limit_bytes` are exceeded.
-
-    With a read version, reading ends before a row stamped later than that: such a row was copied here from
-    elsewhere, and clearing a range behind it could take a concurrent add's row along.
-    """
-    prefix, size = bounds[0], 0
-    foreign = bounds[1] if read_version is None else later_than(prefix, read_version)
-    backlog = Backlog([], [], at_end=True, last_key=None)
-    rows: list[tuple[bytes, bytes]] = []
-    for found in snapshot.get_range(begin or prefix, bounds[1], streaming_mode=WANT_ALL):
-        if size > limit_bytes:
-            backlog.at_end = False
-            break
-        key, value = found.key, found.value
-        if key >= foreign:
-            backlog.foreign = True
-            break
-        size += len(key) + len(value)
-        rows.append((key, value))
-    if rows:
-        backlog.last_key, backlog.size = rows[-1][0], size
-        _sort_broken(backlog, prefix, rows)
+    """A bucket's first rows, as `find_rows` finds them, and their updates by key."""
+    found = find_rows(snapshot, bounds[0], bounds, limit_bytes, read_version)
+    backlog = Backlog([], [], at_end=found.at_end, last_key=None, foreign=found.is_foreign)
+    if found.rows:
+        backlog.last_key, backlog.size = found.rows[-1][0], found.size
+        _sort_broken(backlog, bounds[0], found.rows)
     return backlog
 
 
@@ -207,12 +227,18 @@ def _sort_broken(backlog: Backlog, prefix: bytes, found: Sequence[tuple[bytes, b
         return
     for key, value in found:
         try:
-            if not is_row(prefix, key):
-                raise CorruptData(f"the key {key!r} is not one of a queued row")
-            backlog.rows.append(decode_row(key, value))
+            content = decode_found(prefix, key, value)
+            backlog.rows.append(Row(key, value, content[0]))
         except CorruptData as error:
             backlog.broken.append(Broken(key, value, str(error)))
     backlog.updates = by_key(backlog.rows)
+
+
+def decode_found(prefix: bytes, key: bytes, value: bytes) -> list[Any]:
+    """The content of a row that was found behind the prefix of rows; raises `CorruptData`."""
+    if not is_row(prefix, key):
+        raise CorruptData(f"the key {key!r} is not one of a queued row")
+    return decode_content(key, value)
 
 
 def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row]) -> list[Row]:

@@ -12,7 +12,14 @@ that does not takes their rows from the first on, as those of any backlog, which
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from bisect import bisect_right
+from typing import Any, Final, NamedTuple
+
+from cq import codec
+from cq.errors import CqError
+from cq.keys import after, place
+from cq.store.api import KeyValue
+from cq.turns import Turn, turn_of, until
 
 MAX_RUNS: Final = 128
 
@@ -39,16 +46,31 @@ class Runs(NamedTuple):
 
     Attributes:
         left: those of which there is anything left.
-        is_closed: whether these are all to be merged before another one is made.
+        is_open: whether another one is to be made before these are merged.
         per_key: how many updates they have of each key, as found in the part that was merged last.
     """
 
     left: tuple[Run, ...] = ()
-    is_closed: bool = False
+    is_open: bool = False
     per_key: float = 1.0
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is anything to be merged, or to be made."""
+        return self.is_open or bool(self.left)
 
 
 NO_RUNS: Final = Runs()
+THE_FIRST: Final = Runs(is_open=True)
+"""There are none, and the first is to be made."""
+
+
+class ForRuns(CqError):
+    """The rows that wait are to be brought in order first, by a pass that makes the first run; nothing is committed."""
+
+
+class NotInRuns(CqError):
+    """The rows that wait are to be taken as they are, by a pass of `cq.combining`; nothing is committed."""
 
 
 def run_of(rows: dict[bytes, bytes], updates: int) -> Run:
@@ -56,3 +78,64 @@ def run_of(rows: dict[bytes, bytes], updates: int) -> Run:
     keys = list(rows)
     size = sum(map(len, keys)) + sum(map(len, rows.values()))
     return Run(keys[0], keys[-1], len(keys), updates, size)
+
+
+class Cut(NamedTuple):
+    """A place in a head: behind so many rows, and so many updates of the next one; `updates` are before it in all."""
+
+    rows: int
+    part: int
+    updates: int
+
+
+class Head(NamedTuple):
+    """What was read of a run: its first rows, at least one, and the content of each as `rows.decode_content` gives it.
+
+    The turns are those of a cursor, by which the run was made or which has moved on as it was merged.
+    """
+
+    run: Run
+    rows: list[KeyValue]
+    contents: list[list[Any]]
+    cursor: bytes
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it is all of the run."""
+        return self.rows[-1].key == self.run.last
+
+    @property
+    def end(self) -> Turn:
+        """The turn of the last key of which an update was read."""
+        return self._last_turn(self.contents[-1])
+
+    def cut(self, last: Turn) -> Cut:
+        """Where the keys end that have their turn up to this one."""
+        rows = bisect_right(self.contents, last, key=self._last_turn)
+        part = 0
+        if rows < len(self.contents):
+            part = until(self.contents[rows][1::2], last, self.cursor)
+        return Cut(rows, part, part + sum(len(content) // 2 for content in self.contents[:rows]))
+
+    def until(self, cut: Cut) -> list[list[Any]]:
+        """The content of its rows up to there."""
+        found = self.contents[: cut.rows]
+        if cut.part:
+            found.append(self.contents[cut.rows][: 1 + 2 * cut.part])
+        return found
+
+    def rest(self, cut: Cut) -> bytes:
+        """What is left of the row that is cut, encoded."""
+        return codec.encode([None, *self.contents[cut.rows][1 + 2 * cut.part :]])
+
+    def left(self, cut: Cut) -> Run | None:
+        """What is left of the run behind there; None for nothing."""
+        run, rows = self.run, self.rows
+        if cut.rows == len(rows) and self.is_all:
+            return None
+        first = rows[cut.rows].key if cut.rows < len(rows) else after(rows[-1].key)
+        size = run.size - sum(len(row.key) + len(row.value) for row in rows[: cut.rows])
+        return Run(first, run.last, run.rows - cut.rows, run.updates - cut.updates, size)
+
+    def _last_turn(self, content: list[Any]) -> Turn:
+        return turn_of(place(content[-2]), self.cursor)

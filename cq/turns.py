@@ -23,12 +23,16 @@ def until(order: Sequence[bytes], last: Turn, cursor: bytes) -> int:
     return bisect_right(order, last, key=lambda encoded: turn_of(place(encoded), cursor))
 
 
+def order_in_turn(where: Sequence[bytes], cursor: bytes) -> list[int]:
+    """The positions of places in their turn, beginning behind a place; those that are the same stay in their order."""
+    order = sorted(range(len(where)), key=where.__getitem__)
+    behind = bisect_right(order, cursor, key=where.__getitem__)
+    return order[behind:] + order[:behind]
+
+
 def in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> list[bytes]:
-    """Different keys in their turn, beginning behind a place."""
-    at = dict(zip(places(encoded_keys), encoded_keys, strict=True))
-    order = sorted(at)
-    behind = bisect_right(order, cursor)
-    return [at[where] for where in order[behind:] + order[:behind]]
+    """Keys in their turn, beginning behind a place."""
+    return [encoded_keys[position] for position in order_in_turn(places(encoded_keys), cursor)]
 
 
 def are_in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import secrets
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -16,11 +15,12 @@ from cq import codec
 from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.keys import QueueKeys, after
-from cq.merging import NotInRuns, RunsPass
+from cq.merging import RunsPass
 from cq.results import PassResult
 from cq.rows import decode_row, read_rows
-from cq.runs import MAX_RUNS
+from cq.runs import ForRuns, NotInRuns
 from cq.state import BucketState, Memory
+from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.turns import in_turn
 from tests.faults import FaultyDatabase
@@ -29,7 +29,7 @@ from tests.test_queue import Calls
 
 WORDS: Final = [f"{number:0200}" for number in range(2_000)]
 """So long that a row has few of them, as a row of a large backlog is a small part of it."""
-SMALL: Final = Limits(read_bytes=200_000, repack_bytes=200_000, max_report=600)
+SMALL: Final = Limits(read_bytes=150_000, repack_bytes=200_000, max_report=600)
 
 
 def deep(db: Any, name: str, rounds: int = 2, update: Any = 1, **shape: Any) -> None:
@@ -55,7 +55,7 @@ def drained(bucket: Bucket, most: int = 200) -> list[PassResult]:
 
 
 def until_merging(bucket: Bucket) -> None:
-    while not bucket.memory.runs.is_closed:
+    while bucket.memory.runs.is_open or not bucket.memory.runs.left:
         assert bucket.combine().more
 
 
@@ -66,16 +66,16 @@ def values(db: Any, name: str) -> dict[Any, Any]:
 def test_each_key_is_reported_once_and_with_all_that_waited(db: Any, name: str) -> None:
     deep(db, name)
     (bucket,) = buckets_of(db, name, limits=SMALL)
-    first = bucket.combine()
     results = drained(bucket)
 
     assert values(db, name) == dict.fromkeys(WORDS, 2)
     assert nothing_queued(db, name)
-    made = [result for result in results if result.folded and not result.reported]
+    made = [result for result in results if result.folded]
+    assert made == results[: len(made)]
+    assert not any(result.reported for result in made)
     assert len(made) >= 3
-    # The first pass reports some without knowing that there is more; the last few updates are no run of their own.
+    # The last few updates are no run of their own.
     assert len(WORDS) <= sum(result.reported for result in results) < 1.1 * len(WORDS)
-    assert first.reported < len(WORDS) / 3
 
 
 def test_passes_that_merge_take_one_part_of_the_hash_range_after_the_other(db: Any, name: str) -> None:
@@ -190,30 +190,33 @@ def test_a_pass_that_merges_reads_and_clears_the_beginning_of_each_run(db: Any, 
     assert result.reported < len(rest) <= result.reported + runs + 1
 
 
-def test_as_many_runs_are_merged_as_a_pass_may_take_rows_of(db: Any, name: str) -> None:
+def test_no_more_runs_are_merged_than_a_pass_can_read_the_beginnings_of(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cq.merging.MAX_RUNS", 3)
     deep(db, name, rounds=4)
-    (bucket,) = buckets_of(db, name, limits=replace(SMALL, max_report=300))
+    (bucket,) = buckets_of(db, name, limits=SMALL)
     counts = []
     while bucket.combine().more:
         counts.append(len(bucket.memory.runs.left))
 
-    # A row has 38 of these words.
-    assert 7 <= max(counts) <= 9 < MAX_RUNS
+    assert max(counts) == 3
+    assert counts.count(1) > 2  # more are made when these are gone
     assert values(db, name) == dict.fromkeys(WORDS, 4)
 
 
 # What is not for runs
 
 
-def refuse(db: Any, bucket: Bucket) -> None:
+def refuse(db: Any, bucket: Bucket, error: type[Exception] = NotInRuns) -> None:
     """The next pass over runs says that it is none, and has written nothing."""
     calls: Any = Calls(db.create_transaction())
-    with pytest.raises(NotInRuns):
+    with pytest.raises(error):
         RunsPass(calls, bucket.code, 0, bucket.memory, SMALL).run()
     assert calls.made == BEGIN
 
 
-def test_a_worker_that_does_not_know_the_runs_takes_their_rows_in_order(db: Any, name: str) -> None:
+def test_a_worker_that_does_not_know_the_runs_brings_their_rows_in_order_anew(db: Any, name: str) -> None:
     deep(db, name, combiner="last")
     (bucket,) = buckets_of(db, name, limits=SMALL)
     until_merging(bucket)
@@ -221,8 +224,9 @@ def test_a_worker_that_does_not_know_the_runs_takes_their_rows_in_order(db: Any,
     add(db, name, {WORDS[0]: 5})
     (other,) = buckets_of(db, name, limits=SMALL)
     assert other.combine().more  # in between
-    refuse(db, bucket)
-    assert bucket.combine().more
+    refuse(db, bucket, ForRuns)
+    assert bucket.combine().runs.left[0].updates
+    assert len(bucket.memory.runs.left) == 1
     drained(other)
 
     assert values(db, name) == dict.fromkeys(WORDS, 1) | {WORDS[0]: 5}
@@ -306,9 +310,14 @@ def test_a_transaction_that_is_too_large_is_done_by_smaller_ones(db: Any, name: 
     limited = TooLarge(db)
     (bucket,) = buckets_of(limited, name, limits=SMALL)
     limited.memory = bucket.memory
-    drained(bucket)
+    results = drained(bucket)
 
     assert limited.refused == 1
+    were_any = [result.runs.is_any for result in results]
+    refused = were_any.index(False)
+    assert results[refused].retries
+    assert results[refused].more
+    assert not any(were_any[refused:])  # it would only be tried again and again
     assert values(db, name) == dict.fromkeys(WORDS, 2)
     assert nothing_queued(db, name)
 
@@ -326,10 +335,60 @@ class TooLarge:
 
     def create_transaction(self) -> Any:
         tr = self._db.create_transaction()
-        if self.memory and self.memory.runs.is_closed and not self.refused:
+        if self.memory and self.memory.runs.left and not self.memory.runs.is_open and not self.refused:
             self.refused += 1
             tr.options.set_size_limit(1_000)
         return tr
+
+
+@pytest.mark.parametrize("code", [1020, 1007])
+def test_a_transaction_that_is_refused_does_not_cost_the_runs(db: Any, name: str, code: int) -> None:
+    deep(db, name)
+    refusing = Refusing(db)
+    (bucket,) = buckets_of(refusing, name, limits=SMALL)
+    until_merging(bucket)
+    runs = len(bucket.memory.runs.left)
+    refusing.code = code
+
+    result = bucket.combine()
+    assert result.retries == 1
+    assert result.reported
+    assert len(result.runs.left) == runs
+
+
+class Refusing:
+    """A database that refuses one commit with a code, once it is told so."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.code: int | None = None
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._db, what)
+
+    def create_transaction(self) -> Any:
+        tr = self._db.create_transaction()
+        if self.code is None:
+            return tr
+        code, self.code = self.code, None
+        return RefusedOnce(tr, FDBError(code))
+
+
+class RefusedOnce:
+    """A transaction whose first commit fails."""
+
+    def __init__(self, tr: Any, error: FDBError) -> None:
+        self._tr = tr
+        self._error: FDBError | None = error
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        if self._error is None:
+            return self._tr.commit()
+        error, self._error = self._error, None
+        raise error
 
 
 @pytest.mark.parametrize("seed", range(8))

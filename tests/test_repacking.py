@@ -63,6 +63,15 @@ def test_more_rows_than_there_were_are_none() -> None:
     assert repack(folded, places[:2], b"") == {}
 
 
+def passes(db: Any, name: str, **given: Any) -> list[PassResult]:
+    """What passes over rows as they are did, until nothing was left."""
+    results = [one_pass(db, name, **given)]
+    while results[-1].more:
+        results.append(one_pass(db, name, **given))
+        assert len(results) < 100, "nothing comes to an end"
+    return results
+
+
 def test_a_pass_that_leaves_rows_writes_what_it_reports_and_few_rows(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, *({f"k{number}": 1 for number in range(9)} for _ in range(3)))
@@ -86,9 +95,7 @@ def test_passes_over_many_different_keys_take_one_part_of_the_hash_range_after_t
     number, most = 3_000, 300
     words = [f"k{place}" for place in range(number)]
     add(db, name, *(dict.fromkeys(words[start : start + 100], 1) for start in range(0, number, 100)))
-    results: list[PassResult] = []
-    while not results or results[-1].more:
-        results.append(one_pass(db, name, max_report=most, limits=Limits(max_report=most)))
+    results = passes(db, name, max_report=most, limits=Limits(max_report=most))
 
     assert [result.folded for result in results] == [number - most, *[0] * (number // most - 1)]
     reported = [encoded for result in results for encoded in result.values]
@@ -146,7 +153,7 @@ def test_a_deep_backlog_of_many_keys_is_reported_as_it_is_read_where_nobody_is_t
     cq.configure(db, name, buckets=1)
     add(db, name, *({f"k{number}": 1} for number in range(300)))
 
-    results = combine_all(db, name, limits=Limits(read_bytes=1_000))
+    results = passes(db, name, limits=Limits(read_bytes=1_000))
 
     assert all(result.reported for result in results)
     assert not any(result.staged for result in results)
@@ -158,7 +165,7 @@ def test_keys_that_have_no_room_as_rows_do_not_hold_up_the_rest(db: Any, name: s
     for _ in range(3):
         add(db, name, *({f"k{number}": 1, f"k{number + 1}": 1} for number in range(0, 100, 2)))
 
-    results = combine_all(db, name, limits=Limits(read_bytes=9_000, repack_bytes=600), most=100)
+    results = passes(db, name, limits=Limits(read_bytes=9_000, repack_bytes=600))
 
     assert all(result.reported for result in results)
     assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 3 for number in range(100)}
