@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -14,11 +15,14 @@ import cq
 from cq import codec
 from cq.batch import Limits
 from cq.bucket import Bucket
+from cq.config import read_config
 from cq.keys import QueueKeys, after
 from cq.merging import RunsPass
+from cq.observers.builtin import FACTORIES
+from cq.observers.top import top
 from cq.results import PassResult
 from cq.rows import decode_row, read_rows
-from cq.runs import ForRuns, NotInRuns
+from cq.runs import ForRuns, NotInRuns, Run
 from cq.state import BucketState, Memory
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
@@ -109,16 +113,46 @@ def test_a_run_holds_its_keys_in_turn_and_no_add_is_in_it(db: Any, name: str) ->
     assert len(runs) > 3
     found: list[bytes] = []
     for run in runs:
-        rows = stored(db, (run.first, after(run.last)))
-        assert (len(rows), rows[-1][0]) == (run.rows, run.last)
+        rows = is_as_told(db, run, cursor)
         assert sum(len(key) + len(value) for key, value in rows) == run.size
-        keys = [encoded for key, value in rows for encoded, _ in decode_row(key, value).updates]
-        assert keys == in_turn(keys, cursor)
-        assert len(keys) == run.updates
         found += [key for key, _ in rows]
     everything = transact(db, lambda tr: read_rows(tr.snapshot, QueueKeys(name).rows(1, 0), 10_000_000))
     assert [row.key for row in everything.rows[: len(found)]] == found
     assert everything.rows[-1].updates == [(codec.encode("new"), 1)]
+
+
+def is_as_told(db: Any, run: Run, cursor: bytes) -> list[tuple[bytes, bytes]]:
+    """The rows of a run, which has what is remembered of it."""
+    rows = stored(db, (run.first, after(run.last)))
+    assert (len(rows), rows[-1][0]) == (run.rows, run.last)
+    keys = [encoded for key, value in rows for encoded, _ in decode_row(key, value).updates]
+    assert keys == in_turn(keys, cursor)
+    assert len(keys) == run.updates
+    return rows
+
+
+def test_what_is_left_of_a_run_is_known(db: Any, name: str) -> None:
+    deep(db, name)
+    (bucket,) = buckets_of(db, name, limits=SMALL)
+    until_merging(bucket)
+    while runs := bucket.memory.runs.left:
+        for run in runs:
+            is_as_told(db, run, state_of(db, name).cursor)
+        bucket.combine()
+
+
+def test_large_values_are_merged_as_many_as_may_be_read_at_once(db: Any, name: str) -> None:
+    deep(db, name, rounds=1, update="x" * 500, combiner="last", value=str)
+    cq.testing.drain(db, name)
+    for start in range(0, len(WORDS), 100):
+        add(db, name, dict.fromkeys(WORDS[start : start + 100], "y"))
+    (bucket,) = buckets_of(db, name, limits=replace(SMALL, load_bytes=20_000))
+    results = drained(bucket)
+
+    merged = [result.reported for result in results if result.reported and result.runs.is_any]
+    assert len(merged) > 10
+    assert max(merged) < 300
+    assert values(db, name) == dict.fromkeys(WORDS, "y")
 
 
 def test_reads_with_what_is_pending_see_everything_while_runs_are_merged(db: Any, name: str) -> None:
@@ -233,6 +267,34 @@ def test_a_worker_that_does_not_know_the_runs_brings_their_rows_in_order_anew(db
     assert nothing_queued(db, name)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_of_runs_that_are_not_in_order_nothing_is_lost(db: Any, name: str, seed: int) -> None:
+    deep(db, name)
+    (bucket,) = buckets_of(db, name, limits=SMALL)
+    until_merging(bucket)
+    source = random.Random(seed)
+    run = source.choice(bucket.memory.runs.left)
+    keys, contents = zip(*stored(db, (run.first, after(run.last))), strict=True)
+    shuffled = source.sample(contents, len(contents))
+    transact(db, lambda tr: [tr.set(key, content) for key, content in zip(keys, shuffled, strict=True)])
+
+    drained(bucket)
+    assert values(db, name) == dict.fromkeys(WORDS, 2)
+    assert nothing_queued(db, name)
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_backlogs_that_are_folded_first_are_not_sorted(db: Any, name: str, is_observed: bool) -> None:
+    cq.configure(db, name, buckets=1, observers=[top()] if is_observed else [])
+    for _ in range(20):
+        add(db, name, dict.fromkeys(WORDS[:100], 1))
+    config = transact(db, lambda tr: read_config(tr, name))
+    bucket = Bucket(db, cq.App().code(config, FACTORIES), 0, limits=SMALL)
+
+    assert not any(result.runs.is_any for result in drained(bucket))
+    assert values(db, name) == dict.fromkeys(WORDS[:100], 20)
+
+
 def test_a_queue_that_is_to_be_purged_is_not_merged(db: Any, name: str) -> None:
     deep(db, name)
     (bucket,) = buckets_of(db, name, limits=SMALL)
@@ -318,6 +380,10 @@ def test_a_transaction_that_is_too_large_is_done_by_smaller_ones(db: Any, name: 
     assert results[refused].retries
     assert results[refused].more
     assert not any(were_any[refused:])  # it would only be tried again and again
+    for start in range(0, len(WORDS), 100):
+        add(db, name, dict.fromkeys(WORDS[start : start + 100], 0))
+    assert bucket.combine().runs.is_any  # but another backlog is sorted
+    drained(bucket)
     assert values(db, name) == dict.fromkeys(WORDS, 2)
     assert nothing_queued(db, name)
 

@@ -63,6 +63,12 @@ RULES = {
         A set k0 1
         A get k0 -> 1036
     """,
+    "also one that is set after a read has looked at it": """
+        A stamp_key k
+        A get j -> None
+        A set k0 1
+        A get k0 -> 1036
+    """,
     "a range cleared over the unreadable is readable": """
         A stamp_key k
         A clear_range a z
