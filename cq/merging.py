@@ -82,6 +82,8 @@ class RunsPass:
             self.tr.snapshot, self.config, self.bucket
         ):
             raise NotInRuns
+        if self.code.observers:
+            raise NotInRuns  # they have come since
         self.state = BucketState.from_bytes(stored.value)
         runs = self.memory.runs
         self.result.was_ours = self.memory.knows(self.state.token)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq import codec
+from cq.app import QueueCode
 from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config import read_config
@@ -283,13 +284,28 @@ def test_of_runs_that_are_not_in_order_nothing_is_lost(db: Any, name: str, seed:
     assert nothing_queued(db, name)
 
 
+def code_with_observers(db: Any, name: str) -> QueueCode:
+    return cq.App().code(transact(db, lambda tr: read_config(tr, name)), FACTORIES)
+
+
+def test_a_queue_that_is_observed_from_now_on_is_not_merged(db: Any, name: str) -> None:
+    deep(db, name)
+    (bucket,) = buckets_of(db, name, limits=SMALL)
+    until_merging(bucket)
+    cq.configure(db, name, observers=[top()])
+    observed = Bucket(db, code_with_observers(db, name), 0, limits=SMALL, memory=bucket.memory)
+
+    refuse(db, observed)
+    assert sum(result.told for result in drained(observed)) >= len(WORDS)
+    assert values(db, name) == dict.fromkeys(WORDS, 2)
+
+
 @pytest.mark.parametrize("is_observed", [False, True])
 def test_backlogs_that_are_folded_first_are_not_sorted(db: Any, name: str, is_observed: bool) -> None:
     cq.configure(db, name, buckets=1, observers=[top()] if is_observed else [])
     for _ in range(20):
         add(db, name, dict.fromkeys(WORDS[:100], 1))
-    config = transact(db, lambda tr: read_config(tr, name))
-    bucket = Bucket(db, cq.App().code(config, FACTORIES), 0, limits=SMALL)
+    bucket = Bucket(db, code_with_observers(db, name), 0, limits=SMALL)
 
     assert not any(result.runs.is_any for result in drained(bucket))
     assert values(db, name) == dict.fromkeys(WORDS[:100], 20)
