@@ -17,6 +17,9 @@ from cq.errors import EmitterClosed
 from cq.intake import Also, Flush, Increment, Intake
 from cq.reporting import describe
 
+_NAME_BYTES: Final = 10
+_COUNT_BYTES: Final = 6
+"""Of operation ids: a name that no other emitter has, and a count of flushes."""
 MOST_FLUSHES: Final = 16
 """How many flushes may wait: they bound what large updates take, as `at_most` does not."""
 
@@ -80,11 +83,12 @@ class EmitterBuffer:
         self._every = every
         self._at_most = at_most
         self._flushes: deque[Flush] = deque()
+        self._name = machine.token_bytes(_NAME_BYTES)
+        self._made = 0
         self._is_trying = False  # the first of them may be committed at any time
         self._is_given_up = False
-        self._callers = (
-            1  # increments that have waited while a flush was committed: so many come again, about
-        )
+        # Increments that have waited while a flush was committed: so many come again, about.
+        self._callers = 1
         self._told_at = 0.0  # when callers have last been told
         self._flush_seconds = 0.0
         totals = ("committed", "failed", "lost", "flushes", "keys", "failures", "waits")
@@ -126,9 +130,12 @@ class EmitterBuffer:
         if len(self._flushes) >= MOST_FLUSHES:
             return None
         most = min(max(1, self._at_most // 2), self._at_most - held)
-        self.open = Flush(self._intake, most, self._callers if self._is_durable else most)
+        self._made += 1
+        operation = self._name + self._made.to_bytes(_COUNT_BYTES, "big")
+        self.open = Flush(self._intake, most, self._callers if self._is_durable else most, operation)
         self._flushes.append(self.open)
-        self.wake.set()
+        if not self._seconds_to_gather():
+            self.wake.set()
         return self.open
 
     def has_enough(self, flush: Flush) -> None:
@@ -179,23 +186,31 @@ class EmitterBuffer:
             return bool(self.refusal) and not self._flushes
 
     def due(self) -> tuple[Flush | None, float | None]:
-        """The flush to commit now; without one, in how many seconds there will be one, None for not known."""
+        """The flush to commit now; without one, in how many seconds to look again, None for once `wake` is set."""
         with self.lock:
             first = self._flushes[0] if self._flushes else None
             if first is None:
-                return None, None
-            if first is self.open:
-                left = self._gather_until(first) - machine.monotonic()
-                if left > 0 and first.count < first.enough:
+                return None, self._seconds_to_gather() or None
+            if first is self.open and first.count < first.enough:
+                left = self._seconds_to_gather(first)
+                if left:
                     return None, left
+            if first is self.open:
                 self.open = None
             return first, None
 
-    def _gather_until(self, flush: Flush) -> float:
-        """Until when a flush takes increments: in `durable` mode so long that callers just told can come again."""
+    def _seconds_to_gather(self, flush: Flush | None = None) -> float:
+        """How long increments are gathered yet, for the open flush or, without one, for the next.
+
+        In `durable` mode that is so long that callers who were just told can come again: for them nobody is woken.
+        """
         if self._is_durable:
-            return self._told_at + min(self._every, self._flush_seconds)
-        return flush.begun + self._every
+            until = self._told_at + min(self._every, self._flush_seconds)
+        elif flush is not None:
+            until = flush.begun + self._every
+        else:
+            return 0.0
+        return max(0.0, until - machine.monotonic())
 
     def begin_try(self, flush: Flush) -> bool:
         """Whether a flush is to be committed: it has not been given up."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 FLUSH_BYTES: Final = 500_000
 """What a transaction adds at most; FoundationDB's should stay below 1 MB."""
-OPERATION_BYTES: Final = 16
 Also = Callable[[Transaction], object]
 """What a caller writes, too, in the transaction that commits its increments."""
 _PLAIN_BYTES: Final = 12  # of CBOR for an int, and before a key
@@ -103,12 +102,12 @@ class Flush:
         intake: how it is merged.
         most: how many increments it takes; 0 once it has no room for more bytes.
         enough: how many make it due; at most `most`.
+        operation: its operation id, the same in each try.
 
     Attributes:
         sums: of small ints, by key; they need no order.
         count: how many increments it holds.
         size: their bytes, as if none but those in `sums` were merged.
-        operation: its operation id, the same in each try.
         begun: when it was made, by `machine.monotonic`.
         in_doubt: whether a try of it may have been committed.
         done: set once it is committed, or given up.
@@ -117,12 +116,12 @@ class Flush:
         awaiting: what tasks await, of any event loop: each is ready when the flush is done.
     """
 
-    def __init__(self, intake: Intake, most: int, enough: int) -> None:
+    def __init__(self, intake: Intake, most: int, enough: int, operation: bytes) -> None:
         self.most = most
         self.enough = min(most, enough)
         self.sums: dict[Any, int] = {}
         self.count = self.size = 0
-        self.operation = machine.token_bytes(OPERATION_BYTES)
+        self.operation = operation
         self.begun = machine.monotonic()
         self.in_doubt = False
         self.done = machine.latch()

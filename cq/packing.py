@@ -7,7 +7,8 @@ that is wrong is looked for one by one only when there is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import cbor2
@@ -38,15 +39,25 @@ def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packe
     keys, values = columns(updates)
     encoded = config.key.encode_all(keys)
     _check_updates(config, keys, values)
+    contents = _by_bucket(config.buckets, operation, encoded, values)
+    rows = {bucket: split(content) for bucket, content in contents.items()}
+    return Packed(rows, zip(encoded, values, strict=True))
+
+
+def _by_bucket(
+    buckets: int, operation: bytes | None, encoded: Sequence[bytes], values: Sequence[Any]
+) -> dict[int, list[Any]]:
+    """{bucket: [operation id, encoded key, update, ...]} of the buckets that there are updates for."""
+    if buckets == 1 and encoded:
+        return {0: [operation, *chain.from_iterable(zip(encoded, values, strict=True))]}
     contents: dict[int, list[Any]] = {}
-    for bucket, key, value in zip(buckets_of(encoded, config.buckets), encoded, values, strict=True):
+    for bucket, key, value in zip(buckets_of(encoded, buckets), encoded, values, strict=True):
         content = contents.get(bucket)
         if content is None:
             content = contents[bucket] = [operation]
         content.append(key)
         content.append(value)
-    rows = {bucket: split(content) for bucket, content in contents.items()}
-    return Packed(rows, zip(encoded, values, strict=True))
+    return contents
 
 
 def columns(updates: object) -> tuple[list[Any], list[Any]]:
