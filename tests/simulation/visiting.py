@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -22,7 +23,7 @@ from cq.observers.builtin import put_built_in
 from cq.observers.distinct import distinct
 from cq.observers.worker import Worker
 from cq.purging import is_purging
-from cq.setaside import read_aside, retry_aside
+from cq.setaside import drop_aside, read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.verify import verify
@@ -306,11 +307,21 @@ class Site(Scenario):
             once, updates = next(iter(self.operations.items()))
             self._add(process, updates, once)
         while self.left():
-            try:
-                self._retry(self.db(process))
-            except cq.InvalidData:
-                return  # an observer could not be told: nothing is to be added
+            self._add_again(self.db(process))
             self.hub.wait(5.0)
+
+    def _add_again(self, db: Any) -> None:
+        """What was set aside, key by key: of some an observer could not be told, and there is nothing to be added."""
+        for name in (SEEN, VISITORS):
+            key_type = transact(db, lambda tr: read_config(tr, name)).key  # noqa: B023
+            found = transact(db, lambda tr: read_aside(tr, name))  # noqa: B023
+            for encoded in sorted({each.encoded_key for each in found if each.updates}):
+                key = key_type.decode(encoded)
+                if name == SEEN:  # the other has no observers
+                    with suppress(cq.InvalidData):
+                        drop_aside(db, name, key)  # such notes, up to what has updates
+                with suppress(cq.InvalidData):
+                    retry_aside(db, name, key)
 
     def left(self) -> str:
         if self.operations:
