@@ -187,8 +187,7 @@ class Emitter:
             await self.emit_many_async(((key, update),))
         else:
             await done
-            if flush.error is not None:
-                self._check(flush)
+            self._check(flush)
 
     async def emit_many_async(
         self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]], also: Also | None = None
