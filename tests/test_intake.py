@@ -82,7 +82,11 @@ def test_merging_changes_no_value(kind: str, data: st.DataObject) -> None:
     assert found.keys() == by_key(given_).keys()
     for key, plain in by_key(given_).items():
         assert combiner.combine(key, found[key]) == combiner.combine(key, plain)
-        assert len(found[key]) <= 2  # small ints, and the rest
+        if kind not in (
+            "decimals",
+            "mixed",
+        ):  # an exact sum may be longer than what it is of: then it is not made
+            assert len(found[key]) <= 2  # small ints, and the rest
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), TEXT), max_size=30))
