@@ -342,6 +342,19 @@ def test_a_lost_answer_counts_once(db: Any, name: str, mode: str, code: int) -> 
     assert len(queue.operations) == 1
 
 
+def test_no_two_flushes_have_the_same_operation_id(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+    for _ in range(2):
+        with cq.Emitter(queue, db) as emitter:
+            for _ in range(3):
+                emitter.emit("k")
+
+    assert len(set(queue.operations)) == 6
+    drain(db, name)
+    assert_values(db, name, {"k": 6})
+
+
 def test_fast_keeps_what_fails_and_tries_it_again(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = Gate(name)
