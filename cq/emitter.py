@@ -40,9 +40,7 @@ from cq.store.transact import transact
 from cq.windows import Window
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
-
-    Awaited = tuple[AbstractEventLoop, Future[None]]
+    from asyncio import Future
 
 MODES: Final = ("durable", "fast")
 _FIRST_PAUSE: Final = 0.05
@@ -126,8 +124,8 @@ class Emitter:
             flush.done.wait()
             self._check(flush)
 
-    def _taken(self, key: Any, update: Any, awaited: Awaited | None = None) -> Flush | None:
-        """The flush that has taken in an increment of the commonest kind, and what awaits it; None if none has."""
+    def _taken(self, key: Any, update: Any, done: Future[None] | None = None) -> Flush | None:
+        """The flush that has taken in an increment of the commonest kind, and who awaits it; None if none has."""
         intake, buffer = self._intake, self._buffer
         if type(key) is not intake.plain_key or type(update) is not int or not is_int64(update):
             return None
@@ -141,9 +139,8 @@ class Emitter:
                 flush.grow(size)
             flush.sums[key] = total + update
             flush.count += 1
-            if awaited is not None:
-                loop, done = awaited
-                flush.awaiting.setdefault(loop, []).append(done)
+            if done is not None:
+                flush.awaiting.append(done)
             if flush.count >= flush.enough:
                 buffer.has_enough(flush)
         return flush
@@ -176,16 +173,11 @@ class Emitter:
         A task that is cancelled while it awaits has its update taken or not; it is never taken twice, and once taken
         it counts as if the task had gone on.
         """
-        if not self._is_durable:
-            if self._taken(key, update) is None:
-                await self.emit_many_async(((key, update),))
-            return
-        loop = _asyncio().get_running_loop()
-        done = loop.create_future()
-        flush = self._taken(key, update, (loop, done))
+        done = _asyncio().get_running_loop().create_future() if self._is_durable else None
+        flush = self._taken(key, update, done)
         if flush is None:
             await self.emit_many_async(((key, update),))
-        else:
+        elif done is not None:
             await done
             self._check(flush)
 

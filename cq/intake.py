@@ -113,7 +113,7 @@ class Flush:
         done: set once it is committed, or given up.
         error: why it was given up.
         also: what goes with them, from all callers.
-        awaiting: what the tasks of each event loop await: each is ready when the flush is done.
+        awaiting: what tasks await, of any event loop: each is ready when the flush is done.
     """
 
     def __init__(self, intake: Intake, most: int, enough: int, operation: bytes) -> None:
@@ -127,7 +127,7 @@ class Flush:
         self.done = machine.latch()
         self.error: Exception | None = None
         self.also: list[Also] = []
-        self.awaiting: dict[AbstractEventLoop, list[Future[None]]] = {}
+        self.awaiting: list[Future[None]] = []
         self._intake = intake
         self._others: dict[Any, list[Increment]] = {}
 
@@ -166,17 +166,24 @@ class Flush:
     def awaited(self, loop: AbstractEventLoop) -> Future[None]:
         """A future of an event loop that is ready when the flush, which is not done yet, is."""
         future: Future[None] = loop.create_future()
-        self.awaiting.setdefault(loop, []).append(future)
+        self.awaiting.append(future)
         return future
 
     def settle(self, error: Exception | None) -> None:
         """It is committed, or given up for this reason."""
         self.error = error
         self.done.set()
-        for loop, futures in self.awaiting.items():
+        for loop, futures in _by_loop(self.awaiting).items():
             with suppress(RuntimeError):  # the loop is closed: nobody awaits any more
                 loop.call_soon_threadsafe(_set_all, futures)
         self.awaiting.clear()
+
+
+def _by_loop(futures: Iterable[Future[None]]) -> dict[AbstractEventLoop, list[Future[None]]]:
+    found: dict[AbstractEventLoop, list[Future[None]]] = {}
+    for future in futures:
+        found.setdefault(future.get_loop(), []).append(future)
+    return found
 
 
 def _set_all(futures: Iterable[Future[None]]) -> None:
