@@ -191,11 +191,10 @@ class EmitterBuffer:
             first = self._flushes[0] if self._flushes else None
             if first is None:
                 return None, self._seconds_to_gather() or None
-            if first is self.open and first.count < first.enough:
-                left = self._seconds_to_gather(first)
-                if left:
-                    return None, left
             if first is self.open:
+                left = self._seconds_to_gather(first)
+                if left and first.count < first.enough:
+                    return None, left
                 self.open = None
             return first, None
 

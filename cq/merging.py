@@ -168,9 +168,10 @@ class RunsPass:
         report = report[: len(at)]
         waiting = [updates[encoded] for encoded in report]
         self._count(sum(map(len, waiting)), heads[0].rows[0].key)
-        left = self._advance(heads, turn_of(place(report[-1]), cursor))
+        last = place(report[-1])
+        left = self._advance(heads, turn_of(last, cursor))
         self._write_values(report, at, [current[key] for key in at], waiting)
-        self.state = replace(self.state, cursor=place(report[-1]))
+        self.state = replace(self.state, cursor=last)
         self.result.reported = len(report)
         self.result.forgets = True  # what was remembered of these keys
         self.result.runs = Runs(left, per_key=self.result.updates / len(report))

@@ -24,9 +24,8 @@ _GROWTH = 1.5
 _LARGEST = 120_000
 _UNLIMITED = 1 << 40
 
-_row = cast(
-    "Callable[[Row], KeyValue]", partial(tuple.__new__, KeyValue)
-)  # without a call in Python for each
+# Made without a call in Python for each.
+_row = cast("Callable[[Row], KeyValue]", partial(tuple.__new__, KeyValue))
 
 Read = Callable[[Place, Place, int, int], tuple[list[Row], bool]]
 """Reads one piece: from, to, at most so many rows (0: any number), about so many bytes; and whether there is more."""
