@@ -134,7 +134,8 @@ class Committer:
         self._latest = latest
         self._wal = WalKeeper(connection, lock)
         self._log = ConflictLog()
-        self._mutex = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()
+        self._at_rest = threading.Condition(self._mutex)
         self._queue: deque[Request] = deque()
         self._leading = False
         self._closed = False
@@ -179,7 +180,7 @@ class Committer:
         """Let the commits under way finish, and refuse others."""
         with self._mutex:
             self._closed = True
-            self._mutex.wait_for(lambda: not self._leading)
+            self._at_rest.wait_for(lambda: not self._leading)
             self._leading = True
         self._connection.close()
 
@@ -190,7 +191,7 @@ class Committer:
         with self._mutex:
             if not self._queue:
                 self._leading = False
-                self._mutex.notify_all()
+                self._at_rest.notify_all()
             return self._leading
 
     def _take(self) -> list[Request]:
@@ -228,7 +229,7 @@ class Committer:
         codes: list[int] = []
         detail, begun = "", False
         try:
-            with self._lock.held():
+            with self._lock:
                 group = self._take()
                 self._settle_doubt()
                 begun = True

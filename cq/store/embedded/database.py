@@ -74,7 +74,7 @@ class Database(AtomicOperations):
         self._unusable = None
 
     def _create(self) -> None:
-        with self._lock.held():
+        with self._lock:
             # Another process may have made it while this one waited for the lock.
             if not file.check(self.path):
                 file.create(self.path)

@@ -16,7 +16,6 @@ import os
 import select
 import sqlite3
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from cq.errors import NotAStore
@@ -45,20 +44,11 @@ class LockFile:
                 f"{self.path} cannot be opened ({error.strerror}): check its permissions"
             ) from None
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep all other processes, and other handles of this one, from committing."""
-        self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
-
-    def acquire(self) -> None:
-        """Wait for the lock."""
+    def __enter__(self) -> None:
+        """Wait for the lock; while it is held, no other process, and no other handle of this one, commits."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
-    def release(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let the next one have it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 

@@ -53,7 +53,7 @@ class WalKeeper:
             return
         self._pages = 0
         self._checkpoint("PASSIVE")
-        with self._lock.held():
+        with self._lock:
             length = self._checkpoint("PASSIVE")
         if length < LIMIT_PAGES:
             self._limit, self._wait_ms = LIMIT_PAGES, _FIRST_WAIT_MS
@@ -62,7 +62,7 @@ class WalKeeper:
 
     def _start_anew(self) -> None:
         """Stop commits until no reader needs the log, or for as long as this time allows."""
-        with self._lock.held():
+        with self._lock:
             self._connection.execute(f"PRAGMA busy_timeout = {self._wait_ms}")
             try:
                 length = self._checkpoint("TRUNCATE")
