@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from cq import codec, machine
-from cq.codec import is_int64
 from cq.config import read_config
 from cq.emitterbuffer import EmitterBuffer, EmitterStatistics
 from cq.errors import (
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 MODES: Final = ("durable", "fast")
+_SMALL: Final = 1 << 32  # of an increment that is taken in at once
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
@@ -127,17 +127,18 @@ class Emitter:
     def _taken(self, key: Any, update: Any, done: Future[None] | None = None) -> Flush | None:
         """The flush that has taken in an increment of the commonest kind, and who awaits it; None if none has."""
         intake, buffer = self._intake, self._buffer
-        if type(key) is not intake.plain_key or type(update) is not int or not is_int64(update):
+        if type(key) is not intake.plain_key or type(update) is not int or not -_SMALL < update < _SMALL:
             return None
         with buffer.lock:
             flush = buffer.open
-            total = None if flush is None else flush.sums.get(key)
-            if flush is None or total is None:
-                size, total = intake.plain_size(key), 0
+            if flush is not None and key in flush.sums:
+                flush.sums[key] += update
+            else:
+                size = intake.plain_size(key)
                 if (flush := flush or buffer.flush_for(1, size)) is None:
                     return None
+                flush.sums[key] = update
                 flush.grow(size)
-            flush.sums[key] = total + update
             flush.count += 1
             if done is not None:
                 flush.awaiting.append(done)
@@ -173,7 +174,7 @@ class Emitter:
         A task that is cancelled while it awaits has its update taken or not; it is never taken twice, and once taken
         it counts as if the task had gone on.
         """
-        done = _asyncio().get_running_loop().create_future() if self._is_durable else None
+        done = _asyncio().Future() if self._is_durable else None
         flush = self._taken(key, update, done)
         if flush is None:
             await self.emit_many_async(((key, update),))
@@ -276,12 +277,14 @@ class Emitter:
 
     def _run(self) -> None:
         buffer = self._buffer
-        while not buffer.is_over():
+        while True:
             flush, seconds = buffer.due()
-            if flush is None:
-                buffer.wake.wait(seconds)
-            else:
+            if flush is not None:
                 self._commit(flush)
+            elif buffer.is_over:
+                return
+            else:
+                buffer.wake.wait(seconds)
 
     def _commit(self, flush: Flush) -> None:
         """Commit a flush: until it is, or is given up, in `fast` mode; else with the store's own retries."""
@@ -295,6 +298,7 @@ class Emitter:
                 self._buffer.fail_try(flush, error)
             else:
                 self._buffer.commit(flush, len(updates), machine.monotonic() - begun)
+                return
             if not flush.done.is_set():
                 self._pause(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

@@ -67,7 +67,7 @@ class EmitterBuffer:
     Attributes:
         lock: to be held by whoever changes a flush, or `open`.
         open: the flush that takes increments in; None when there is none.
-        wake: set when something may be due.
+        wake: set when something may be due; a new one after each look.
         refusal: why nothing is taken any more; empty as long as it is.
         latest_failure: what went wrong the last time.
     """
@@ -75,7 +75,7 @@ class EmitterBuffer:
     def __init__(self, intake: Intake, *, is_durable: bool, every: float, at_most: int) -> None:
         self.lock = Lock()
         self.open: Flush | None = None
-        self.wake = machine.event()
+        self.wake = machine.latch()
         self.refusal = ""
         self.latest_failure = ""
         self._intake = intake
@@ -135,14 +135,14 @@ class EmitterBuffer:
         self.open = Flush(self._intake, most, self._callers if self._is_durable else most, operation)
         self._flushes.append(self.open)
         if not self._seconds_to_gather():
-            self.wake.set()
+            self._wake()
         return self.open
 
     def has_enough(self, flush: Flush) -> None:
         """The open flush, under the lock, holds enough to be committed."""
         if flush.count >= flush.most:
             self.open = None
-        self.wake.set()
+        self._wake()
 
     def seal(self) -> Flush | None:
         """Make all that was taken due; the last flush of it, None when nothing waits."""
@@ -153,6 +153,10 @@ class EmitterBuffer:
     def _seal(self) -> None:
         if self.open is not None:
             self.open = None
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self.wake.is_set():
             self.wake.set()
 
     def refuse(self, reason: str) -> bool:
@@ -161,7 +165,7 @@ class EmitterBuffer:
             was_taking = not self.refusal
             self.refusal = self.refusal or reason
             self._seal()
-        self.wake.set()
+            self._wake()
         return was_taking
 
     def statistics(self) -> EmitterStatistics:
@@ -179,15 +183,16 @@ class EmitterBuffer:
 
     # For the thread that commits
 
+    @property
     def is_over(self) -> bool:
-        """Whether nothing waits, and nothing will; from here on whatever may be due sets `wake` again."""
-        with self.lock:
-            self.wake.clear()
-            return bool(self.refusal) and not self._flushes
+        """Whether nothing waits, and nothing will."""
+        return bool(self.refusal) and not self._flushes
 
     def due(self) -> tuple[Flush | None, float | None]:
         """The flush to commit now; without one, in how many seconds to look again, None for once `wake` is set."""
         with self.lock:
+            if self.wake.is_set():
+                self.wake = machine.latch()
             first = self._flushes[0] if self._flushes else None
             if first is None:
                 return None, self._seconds_to_gather() or None

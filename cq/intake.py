@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cq import codec, machine
@@ -28,6 +29,7 @@ Also = Callable[[Transaction], object]
 """What a caller writes, too, in the transaction that commits its increments."""
 _PLAIN_BYTES: Final = 12  # of CBOR for an int, and before a key
 _SHORT: Final = 1_000
+_loop_of: Final = methodcaller("get_loop")
 
 
 class Increment(NamedTuple):
@@ -173,17 +175,12 @@ class Flush:
         """It is committed, or given up for this reason."""
         self.error = error
         self.done.set()
-        for loop, futures in _by_loop(self.awaiting).items():
+        awaiting, self.awaiting = self.awaiting, []
+        loops = set(map(_loop_of, awaiting))
+        for loop in loops:
+            futures = awaiting if len(loops) == 1 else [each for each in awaiting if each.get_loop() is loop]
             with suppress(RuntimeError):  # the loop is closed: nobody awaits any more
                 loop.call_soon_threadsafe(_set_all, futures)
-        self.awaiting.clear()
-
-
-def _by_loop(futures: Iterable[Future[None]]) -> dict[AbstractEventLoop, list[Future[None]]]:
-    found: dict[AbstractEventLoop, list[Future[None]]] = {}
-    for future in futures:
-        found.setdefault(future.get_loop(), []).append(future)
-    return found
 
 
 def _set_all(futures: Iterable[Future[None]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any, ClassVar, Final
 
 import cq
@@ -128,15 +129,18 @@ class Awaiting(Emitting):
         transactions = asyncio.run(self._all(end))
         return Added(transactions, transactions, machine.monotonic())
 
+    def _draw(self) -> None:
+        pool = self._workload.draw(self._seed)
+        self._next_one = cycle([update for updates in pool for update in updates.items()]).__next__
+
     async def _all(self, end: float) -> int:
         (emitter,) = _emitters.values()
         return sum(await asyncio.gather(*(self._emit(emitter, end) for _ in range(self._threads))))
 
     async def _emit(self, emitter: Emitter, end: float) -> int:
         """One task; returns how many increments have committed."""
-        number = 0
-        while machine.monotonic() < end:
-            for key, update in self._next().items():
-                await emitter.emit_async(key, update)
-                number += 1
+        number, emit, next_one, now = 0, emitter.emit_async, self._next_one, machine.monotonic
+        while now() < end:
+            await emit(*next_one())
+            number += 1
         return number
