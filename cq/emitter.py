@@ -5,8 +5,10 @@ threads of a process and merges them by key, with the queue's combiner; a thread
 time. It is the one loop and the one thread that an application gets from cq: whoever calls must not have to wait for
 others' increments to be enough, and an event loop must not wait for a store at all.
 
-Flushes are committed in the order in which they were filled, and each has an operation id that its tries share: so
-updates of a key count once and in the order of the calls, whatever becomes of a commit's answer.
+Flushes are committed in the order in which they were filled, and each has an operation id that its tries share: the
+emitter's, and a number. The store remembers the latest of each emitter, and no two commits can write the same. So
+updates of a key count once and in the order of the calls, whatever becomes of a commit's answer; and unlike those of
+`CombineQueue.add`, which come from anywhere and in any order, these ids leave nothing behind.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from cq import codec, machine
+from cq import codec, keys, machine
 from cq.config import read_config
 from cq.emitterbuffer import EmitterBuffer, EmitterStatistics
 from cq.errors import (
@@ -88,6 +90,7 @@ class Emitter:
         self.at_most = at_most
         self.timeout = timeout
         self._db = db
+        self._id = machine.token_bytes(keys.EMITTER_ID_BYTES)
         config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
         self._intake = Intake(config, own_combiner(queue, config))
         self._is_durable = mode == "durable"
@@ -304,13 +307,21 @@ class Emitter:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _add(self, tr: Transaction, flush: Flush, updates: Any) -> None:
-        """Add what a flush holds, and what goes with it, unless an earlier try is known to have been committed."""
+        """Add what a flush holds, and what goes with it, unless an earlier try has been committed.
+
+        Each try reads and writes the emitter's key. So of two, one of which may be committed at any time yet, the later
+        one to commit fails; and if the first has been, its number is there.
+        """
+        own = self.queue.keys.emitter(self._id)
         if flush.in_doubt:
-            if tr.snapshot.get_range(*self.queue.keys.markers(flush.operation), limit=1).to_list():
+            latest = tr.get(own).value
+            if latest is not None and keys.parse_flush(latest)[1] == flush.number:
                 return
             flush.in_doubt = False
+        tr.add_read_conflict_key(own)  # before the write: what is written already is no conflict
+        tr.set_versionstamped_value(own, keys.new_flush(flush.number))
         self._refuse_other_shape(tr)
-        self.queue.add(tr, updates, once=flush.operation)
+        self.queue.add(tr, updates)
         for also in flush.also:
             also(tr)
         flush.in_doubt = True  # from here on, it may be committed

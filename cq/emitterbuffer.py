@@ -17,9 +17,6 @@ from cq.errors import EmitterClosed
 from cq.intake import Also, Flush, Increment, Intake
 from cq.reporting import describe
 
-_NAME_BYTES: Final = 10
-_COUNT_BYTES: Final = 6
-"""Of operation ids: a name that no other emitter has, and a count of flushes."""
 MOST_FLUSHES: Final = 16
 """How many flushes may wait: they bound what large updates take, as `at_most` does not."""
 
@@ -83,7 +80,6 @@ class EmitterBuffer:
         self._every = every
         self._at_most = at_most
         self._flushes: deque[Flush] = deque()
-        self._name = machine.token_bytes(_NAME_BYTES)
         self._made = 0
         self._is_trying = False  # the first of them may be committed at any time
         self._is_given_up = False
@@ -131,8 +127,7 @@ class EmitterBuffer:
             return None
         most = min(max(1, self._at_most // 2), self._at_most - held)
         self._made += 1
-        operation = self._name + self._made.to_bytes(_COUNT_BYTES, "big")
-        self.open = Flush(self._intake, most, self._callers if self._is_durable else most, operation)
+        self.open = Flush(self._intake, most, self._callers if self._is_durable else most, self._made)
         self._flushes.append(self.open)
         if not self._seconds_to_gather():
             self._wake()

@@ -104,7 +104,7 @@ class Flush:
         intake: how it is merged.
         most: how many increments it takes; 0 once it has no room for more bytes.
         enough: how many make it due; at most `most`.
-        operation: its operation id, the same in each try.
+        number: which one of its emitter's it is; with the emitter's id it makes its operation id.
 
     Attributes:
         sums: of small ints, by key; they need no order.
@@ -118,12 +118,12 @@ class Flush:
         awaiting: what tasks await, of any event loop: each is ready when the flush is done.
     """
 
-    def __init__(self, intake: Intake, most: int, enough: int, operation: bytes) -> None:
+    def __init__(self, intake: Intake, most: int, enough: int, number: int) -> None:
         self.most = most
         self.enough = min(most, enough)
         self.sums: dict[Any, int] = {}
         self.count = self.size = 0
-        self.operation = operation
+        self.number = number
         self.begun = machine.monotonic()
         self.in_doubt = False
         self.done = machine.latch()

@@ -14,6 +14,7 @@ big-endian, so that keys sort as the numbers do.
     P "u" g4 bucket4 versionstamp10 counter8  packed updates                   add (blind)
     P "n" g4 bucket4                          versionstamp of the latest add   add (blind), cleared by a pass
     P "o" length2 id versionstamp10           ""                               add (blind), trimmed by workers
+    P "i" emitter10                           versionstamp, number8: a flush   that emitter, trimmed by workers
     P "d" h4 key                              current value                    a pass
     P "s" h4 key                              updates folded ahead of report   a pass
     P "b" g4 bucket4                          the bucket's state (the lock)    a pass
@@ -61,6 +62,7 @@ _WORKERS: Final = ROOT + b"w/"
 
 VERSIONSTAMP_BYTES: Final = 10
 WORKER_ID_BYTES: Final = 8
+EMITTER_ID_BYTES: Final = 10
 _INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
 _BUCKET: Final = Struct(">II")
 _HASH: Final = Struct(">I")
@@ -101,6 +103,18 @@ def prefix_end(prefix: bytes) -> bytes:
 def version_of(versionstamp: bytes) -> int:
     """The commit version in a versionstamp; transactions of one commit batch share it."""
     return int.from_bytes(versionstamp[:8], "big")
+
+
+def new_flush(number: int) -> bytes:
+    """The argument of `set_versionstamped_value` for an emitter's key."""
+    return _INCOMPLETE + _COUNTER.pack(number) + _OFFSET.pack(0)
+
+
+def parse_flush(value: bytes) -> tuple[bytes, int]:
+    """Versionstamp and number of the flush in the value of an emitter's key; raises `CorruptData`."""
+    if len(value) != VERSIONSTAMP_BYTES + _COUNTER.size:
+        raise CorruptData(f"it does not say which flush of an emitter was committed: {value[:40]!r}")
+    return value[:VERSIONSTAMP_BYTES], _COUNTER.unpack_from(value, VERSIONSTAMP_BYTES)[0]
 
 
 def check_name(name: object) -> str:
@@ -166,6 +180,7 @@ class QueueKeys:
         self._rows = self.prefix + b"u"
         self._notifications = self.prefix + b"n"
         self._markers = self.prefix + b"o"
+        self._emitters = self.prefix + b"i"
         self._states = self.prefix + b"b"
         self._attempts = self.prefix + b"a"
         self._aside = self.prefix + b"x"
@@ -228,6 +243,16 @@ class QueueKeys:
         """Operation id and versionstamp of a marker's key."""
         start = len(self._markers) + _LENGTH.size
         return key[start:-VERSIONSTAMP_BYTES], key[-VERSIONSTAMP_BYTES:]
+
+    # Emitters
+
+    def emitter(self, emitter_id: bytes) -> bytes:
+        """The key that says which flush of an emitter was committed last."""
+        return self._emitters + emitter_id
+
+    def emitters(self) -> tuple[bytes, bytes]:
+        """The range of the keys of all emitters."""
+        return self._emitters, prefix_end(self._emitters)
 
     # What observers keep
 

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from cq.errors import CorruptData
 from cq.foundkeys import later_than
-from cq.keys import QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
+from cq.keys import EMITTER_ID_BYTES, QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
 from cq.storeid import STORE_ID_BYTES
 
-PARTS: Final = frozenset("abdejklnorstuvwxyz")
+PARTS: Final = frozenset("abdeijklnorstuvwxyz")
 """The letters that begin a key behind a queue's prefix."""
 SINGLE: Final = ("config", "flags", "full", "purge")
 """The parts that are one key each."""
@@ -101,6 +101,12 @@ def of_marker(rest: bytes) -> tuple[bytes, bytes]:
     operation, stamp = _counted(rest, "a marker")
     _check(len(operation) > 0 and len(stamp) == VERSIONSTAMP_BYTES, "a marker")
     return operation, stamp
+
+
+def of_emitter(rest: bytes) -> bytes:
+    """The emitter's id, of the key that says which of its flushes was committed last."""
+    _check(len(rest) == EMITTER_ID_BYTES, "an emitter's latest flush")
+    return rest
 
 
 def of_value(rest: bytes) -> tuple[int, bytes]:

@@ -2,14 +2,17 @@
 
 An id is forgotten when its latest marker is older than a day and than every row that is queued, or that is to leave the
 queue's window. (Were the first of two markers trimmed while a row of the second try is queued, that row would count.)
+So is the one that the store remembers of an emitter, long after the emitter is gone.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 from cq import keys
 from cq.config import read_config
+from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
 from cq.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
@@ -26,7 +29,7 @@ class Trim:
     An add with an id that is being forgotten makes the page's transaction start again.
 
     Attributes:
-        removed: how many markers went.
+        removed: how many markers, and ids of emitters, went.
     """
 
     def __init__(self, db: Database, name: str, remember_seconds: float = REMEMBER_SECONDS) -> None:
@@ -37,6 +40,7 @@ class Trim:
         self._remember_seconds = remember_seconds
         self._horizon: int | None = None
         self._begin, self._end = self._keys.markers()
+        self._trim_page = self._trim_markers
 
     def step(self) -> bool:
         """Look through the next page; returns whether there are more."""
@@ -44,8 +48,14 @@ class Trim:
             self._horizon = transact(self._db, self._read_horizon)
         found, following = transact(self._db, self._trim_page)
         self.removed += found
-        self._begin = following or self._end
-        return following is not None
+        if following is not None:
+            self._begin = following
+            return True
+        if self._trim_page == self._trim_emitters:
+            return False
+        self._begin, self._end = self._keys.emitters()
+        self._trim_page = self._trim_emitters
+        return True
 
     def _read_horizon(self, tr: Transaction) -> int:
         """The version below which markers may go: older than asked for, and than every row with one.
@@ -60,7 +70,7 @@ class Trim:
         remembered = tr.get_read_version().wait() - int(self._remember_seconds * VERSIONS_PER_SECOND)
         return min([remembered, *oldest])
 
-    def _trim_page(self, tr: Transaction) -> tuple[int, bytes | None]:
+    def _trim_markers(self, tr: Transaction) -> tuple[int, bytes | None]:
         """Trim one page of markers; returns how many went, and where the next page begins."""
         rows = tr.snapshot.get_range(self._begin, self._end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
         operations: dict[bytes, list[Any]] = {}
@@ -80,6 +90,21 @@ class Trim:
         return sum(
             self._forget(tr, operation, markers) for operation, markers in operations.items()
         ), following
+
+    def _trim_emitters(self, tr: Transaction) -> tuple[int, bytes | None]:
+        """Trim one page of what is remembered of emitters; as `_trim_markers`."""
+        rows = tr.snapshot.get_range(self._begin, self._end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
+        gone = [row.key for row in rows if self._is_old(row.value)]
+        for key in gone:
+            tr.add_read_conflict_key(key)  # a flush may be committing
+            tr.clear(key)
+        return len(gone), keys.after(rows[-1].key) if len(rows) == _PAGE else None
+
+    def _is_old(self, latest: bytes) -> bool:
+        """Whether an emitter's latest flush is behind the horizon."""
+        with suppress(CorruptData):
+            return self._horizon is not None and version_of(keys.parse_flush(latest)[0]) < self._horizon
+        return False
 
     def _forget(self, tr: Transaction, operation: bytes, markers: list[Any]) -> int:
         latest = version_of(self._keys.parse_marker(markers[-1].key)[1])

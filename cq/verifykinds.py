@@ -35,6 +35,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "clears or renews it",
     ),
     "marker": ("the marker of an operation id is malformed, or from the future", "clears it"),
+    "emitter": ("the latest flush of an emitter is malformed, or from the future", "clears it"),
     "value-unreadable": ("a current value cannot be read, or is of another type than the queue's", NOTHING),
     "value-empty": ("a current value stands for no value, by the combiner", "clears it"),
     "value-astray": ("a value does not stand under the hash of its key", "sets it aside under its key"),

@@ -1,22 +1,24 @@
-"""What a verification looks at in what waits: queued rows, notifications, and the markers of operation ids."""
+"""What a verification looks at in what waits: queued rows, notifications, and what is remembered of operation ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from cq import layout
 from cq.codec import DELETE
 from cq.config import QueueConfig
 from cq.errors import CorruptData, InvalidData
 from cq.hashing import bucket_of
-from cq.keys import VERSIONSTAMP_BYTES, version_of
-from cq.layout import RowPlace, of_bucket, of_marker, of_row
+from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
+from cq.layout import RowPlace, of_bucket, of_emitter, of_marker, of_row
 from cq.mending import keep, keep_raw, rewrite_state, wake
 from cq.rows import Row, decode_row, encode_row
 from cq.store.api import KeyValue
 from cq.verifying import Piece
+
+_FROM_THE_FUTURE: Final = "stamped later than anything committed: copied from another store?"
 
 
 def key_of(config: QueueConfig, encoded: bytes) -> Any:
@@ -63,7 +65,7 @@ def check_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     version = version_of(at.versionstamp)
     shape = piece.shape(at.generation, at.bucket)
     if version > piece.version:
-        what = f"{len(row.updates):,} updates are stamped later than anything committed: copied from another store?"
+        what = f"{len(row.updates):,} updates are {_FROM_THE_FUTURE}"
         piece.found("row-future", found.key, what, partial(_keep_whole, piece, at, row, what))
     elif shape is None:
         where = f"{at.bucket} of generation {at.generation}"
@@ -183,9 +185,21 @@ def check_marker(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         piece.found("marker", found.key, str(error), clear)
         return None
     if version_of(versionstamp) > piece.version:
-        piece.found(
-            "marker", found.key, "stamped later than anything committed: copied from another store?", clear
-        )
+        piece.found("marker", found.key, _FROM_THE_FUTURE, clear)
     elif found.value:
         piece.found("marker", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
+    return None
+
+
+def check_emitter(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+    """Which flush of an emitter was committed last: not from the future, or it would never be forgotten."""
+    clear = partial(piece.tr.clear, found.key)
+    try:
+        of_emitter(rest)
+        versionstamp, _ = parse_flush(found.value)
+    except CorruptData as error:
+        piece.found("emitter", found.key, str(error), clear)
+        return None
+    if version_of(versionstamp) > piece.version:
+        piece.found("emitter", found.key, _FROM_THE_FUTURE, clear)
     return None

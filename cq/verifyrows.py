@@ -30,7 +30,7 @@ from cq.purging import read_purging
 from cq.state import BucketState, fresh_token
 from cq.store.api import KeyValue
 from cq.verifying import Difference, Handler, Piece, Verification
-from cq.verifyqueued import check_marker, check_notification, check_row
+from cq.verifyqueued import check_emitter, check_marker, check_notification, check_row
 from cq.verifyvalues import check_aside, check_staged, check_value
 from cq.verifywindow import check_window
 
@@ -278,6 +278,7 @@ HANDLERS: Final[Mapping[str, Sequence[Handler]]] = {
     "b": [check_state],
     "d": [check_value],
     "e": [check_nothing],
+    "i": [check_emitter],
     "j": [check_nothing],
     "k": [check_document],
     "l": [check_load],

@@ -9,6 +9,8 @@ from typing import Any
 import cq
 from cq.store.embedded import FDBError
 
+UNKNOWN = 1021
+
 
 class Gate(cq.CombineQueue):
     """A queue whose adds wait until the gate is open, and fail as long as there is a failure.
@@ -16,14 +18,12 @@ class Gate(cq.CombineQueue):
     Attributes:
         failure: makes what adds raise; None to add.
         sizes: the approximate sizes of transactions after each add.
-        operations: the operation id of each add.
     """
 
     def __init__(self, name: str, **given: Any) -> None:
         super().__init__(name, **given)
         self.failure: Callable[[], Exception] | None = None
         self.sizes: list[int] = []
-        self.operations: list[Any] = []
         self.reached = threading.Event()
         self._is_open = threading.Event()
         self._is_open.set()
@@ -38,7 +38,6 @@ class Gate(cq.CombineQueue):
     def add(self, tr: Any, updates: Any, once: str | bytes | None = None) -> None:
         self.reached.set()
         self._is_open.wait()
-        self.operations.append(once)
         if self.failure is not None:
             raise self.failure()
         super().add(tr, updates, once)
@@ -76,3 +75,59 @@ class _LostAnswer:
             committed.wait()
             raise FDBError(self._owner.code)
         return committed
+
+
+class LateCommit:
+    """A database whose first commit ends with 1021 and is made only when the next one is: before that, or after.
+
+    Attributes:
+        code: of the error that the late commit ends with; 0 if it was made.
+    """
+
+    def __init__(self, db: Any, *, is_first: bool) -> None:
+        self.db = db
+        self.code: int | None = None
+        self._is_first = is_first
+        self._late: Any = None
+
+    def create_transaction(self) -> Any:
+        return _OneOfTwo(self)
+
+    def commit(self, tr: Any) -> Any:
+        if self._late is None and tr.get_approximate_size().wait():
+            self._late = tr
+            raise FDBError(UNKNOWN)
+        if self._late is None or self.code is not None:
+            return tr.commit()
+        if self._is_first:
+            self._commit_late()
+        committed = tr.commit()
+        if not self._is_first:
+            committed.wait()
+            self._commit_late()
+        return committed
+
+    def _commit_late(self) -> None:
+        self.code = 0
+        try:
+            self._late.commit().wait()
+        except FDBError as error:
+            self.code = error.code
+
+
+class _OneOfTwo:
+    """A transaction that is another one from the next try on, as that of the last may be under way."""
+
+    def __init__(self, owner: LateCommit) -> None:
+        self._owner = owner
+        self._tr = owner.db.create_transaction()
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        return self._owner.commit(self._tr)
+
+    def on_error(self, code: int) -> Any:
+        self._tr = self._owner.db.create_transaction()
+        return self._tr.on_error(code)

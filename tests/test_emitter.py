@@ -16,14 +16,16 @@ import pytest
 
 import cq
 from cq.intake import FLUSH_BYTES
+from cq.keys import QueueKeys, parse_flush
 from cq.testing import assert_values, drain
-from tests.emitters import Gate, LostAnswers
+from tests.emitters import UNKNOWN, Gate, LateCommit, LostAnswers
 from tests.faults import FaultyDatabase
-from tests.helpers import get
+from tests.helpers import get, stored
 from tests.test_promises import in_threads
+from tests.test_queue import Calls
 
+NOT_COMMITTED = 1020
 TIMED_OUT = 1031
-UNKNOWN = 1021
 MODES = ("durable", "fast")
 CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))
 
@@ -32,6 +34,18 @@ def app_of(name: str) -> cq.App:
     app = cq.App()
     app.queue(name, combiner=CONCATENATE)
     return app
+
+
+class Calling:
+    """A database that knows the calls made on its latest transaction."""
+
+    def __init__(self, db: Any) -> None:
+        self.db = db
+        self.latest: Calls
+
+    def create_transaction(self) -> Any:
+        self.latest = Calls(self.db.create_transaction())
+        return self.latest
 
 
 def full() -> Exception:
@@ -339,20 +353,58 @@ def test_a_lost_answer_counts_once(db: Any, name: str, mode: str, code: int) -> 
     drain(db, name)
     assert_values(db, name, {"k": 1})
     assert emitter.statistics().committed == 1
-    assert len(queue.operations) == 1
+    assert len(queue.sizes) == 1
 
 
-def test_no_two_flushes_have_the_same_operation_id(db: Any, name: str) -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_try_that_commits_while_the_next_does_counts_once(
+    db: Any, name: str, mode: str, is_first: bool
+) -> None:
+    """Whichever of the two is first: the other one fails."""
     cq.configure(db, name)
-    queue = Gate(name)
+    late: Any = LateCommit(db, is_first=is_first)
+
+    with cq.Emitter(cq.CombineQueue(name), late, mode=mode) as emitter:
+        emitter.emit("k")
+
+    assert late.code == (0 if is_first else NOT_COMMITTED)
+    drain(db, name)
+    assert_values(db, name, {"k": 1})
+    assert emitter.statistics().committed == 1
+
+
+def test_flushes_leave_one_key_for_each_emitter(db: Any, name: str) -> None:
+    cq.configure(db, name)
     for _ in range(2):
-        with cq.Emitter(queue, db) as emitter:
+        with cq.Emitter(cq.CombineQueue(name), db) as emitter:
             for _ in range(3):
                 emitter.emit("k")
 
-    assert len(set(queue.operations)) == 6
+    queue = QueueKeys(name)
+    assert stored(db, queue.markers()) == []
+    assert [parse_flush(value)[1] for _, value in stored(db, queue.emitters())] == [3, 3]
     drain(db, name)
     assert_values(db, name, {"k": 6})
+
+
+def test_a_flush_issues_what_an_add_does_and_two_calls_more(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    calling: Any = Calling(db)
+
+    with cq.Emitter(cq.CombineQueue(name), calling) as emitter:
+        emitter.emit("k")
+        emitter.emit_many({"a": 1, "b": 2})
+
+    assert calling.latest.made == [
+        "add_read_conflict_key",  # the emitter's
+        "set_versionstamped_value",
+        "get",  # the metadata version, twice: for the emitter and for the add
+        "get",
+        "set_versionstamped_key",  # one row
+        "set_versionstamped_value",  # the notification
+        "commit",
+    ]
 
 
 def test_fast_keeps_what_fails_and_tries_it_again(db: Any, name: str) -> None:
@@ -369,7 +421,6 @@ def test_fast_keeps_what_fails_and_tries_it_again(db: Any, name: str) -> None:
         queue.failure = None
 
     assert get(db, name, "k", pending=True) == 2
-    assert len({*queue.operations[:3]}) == 1
     assert emitter.statistics().failed == emitter.statistics().lost == 0
 
 

@@ -88,7 +88,7 @@ def test_the_kinds_of_keys_of_a_queue_do_not_overlap() -> None:
         queue.staged_of_bucket(1, 0), queue.document_part(b"d", 0), (queue.config, keys.after(queue.config)),
         (queue.flags, keys.after(queue.flags)), (queue.state(1, 0), queue.state(1, 9)),
         queue.attempts(1, 0), queue.all_observer_data(), (queue.observer_current("a"), queue.observer_current("b")),
-        (queue.load(b"f"), queue.load(b"g")),
+        (queue.load(b"f"), queue.load(b"g")), queue.emitters(),
     ]  # fmt: skip
 
     ordered = sorted(ranges)

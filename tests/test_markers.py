@@ -11,6 +11,7 @@ import cq
 from cq import markers
 from cq.keys import QueueKeys
 from cq.markers import Trim
+from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from tests.helpers import add, stored
 
@@ -55,6 +56,17 @@ def trim(db: Any, name: str, seconds: float = 0.0) -> int:
     while trimming.step():
         pass
     return trimming.removed
+
+
+def remembered(db: Any, name: str) -> int:
+    """Of how many emitters there is something."""
+    return len(stored(db, QueueKeys(name).emitters()))
+
+
+def emit(db: Any, name: str) -> None:
+    """Commit a flush of an emitter of its own."""
+    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+        emitter.emit("a")
 
 
 def left(db: Any, name: str) -> list[bytes]:
@@ -110,3 +122,57 @@ def test_ids_with_many_tries_are_seen_whole_whatever_the_pages(
     assert len(left(db, combined)) >= 3
     drain(db, combined)
     assert_values(db, combined, {"a": 1, "b": 2, "c": 7})
+
+
+@pytest.mark.parametrize("page", [1, 2, 1000])
+def test_emitters_are_forgotten_long_after_their_last_flush(
+    db: Any, combined: str, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(markers, "_PAGE", page)
+    for _ in range(5):
+        emit(db, combined)
+    drain(db, combined)
+    add(db, combined, {"b": 1})
+    drain(db, combined)
+
+    assert trim(db, combined, markers.REMEMBER_SECONDS) == 0
+    assert remembered(db, combined) == 5
+    trim(db, combined)
+    assert remembered(db, combined) == 0
+
+
+def test_an_emitter_goes_on_when_it_is_forgotten(db: Any, combined: str) -> None:
+    with cq.Emitter(cq.CombineQueue(combined), db) as emitter:
+        emitter.emit("a")
+        drain(db, combined)
+        add(db, combined, {"b": 1})
+        drain(db, combined)
+        trim(db, combined)
+        assert remembered(db, combined) == 0
+        emitter.emit("a")
+
+    assert remembered(db, combined) == 1
+    drain(db, combined)
+    assert_values(db, combined, {"a": 3, "b": 2})
+
+
+def test_an_emitter_that_flushes_meanwhile_is_not_forgotten(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+        emitter.emit("a")
+        drain(db, name)
+        add(db, name, {"b": 1})
+        drain(db, name)
+        meanwhile = Interrupted(db, lambda: emitter.emit("a"))
+
+        assert trim(meanwhile, name) == 0
+        assert meanwhile.acts == []
+    assert remembered(db, name) == 1
+
+
+def test_what_no_emitter_has_written_is_left_alone(db: Any, combined: str) -> None:
+    where = QueueKeys(combined).emitter(b"x")
+    transact(db, lambda tr: tr.set(where, b"y"))
+
+    trim(db, combined)
+    assert remembered(db, combined) == 1

@@ -182,6 +182,11 @@ DAMAGES = {
         "marker", lambda q, key: {q.markers(b"other")[0] + FAR + bytes(2): b""}
     ),
     "a marker with a value": Damage("marker", lambda q, key: {q.markers(b"other")[0] + bytes(10): b"x"}),
+    "an emitter whose id is too short": Damage("emitter", lambda q, key: {q.emitter(b"x"): bytes(18)}),
+    "an emitter without a number": Damage("emitter", lambda q, key: {q.emitter(bytes(10)): bytes(10)}),
+    "an emitter from the future": Damage(
+        "emitter", lambda q, key: {q.emitter(bytes(10)): FAR + bytes(2) + bytes(8)}
+    ),
     "a value that is no CBOR": Damage("value-unreadable", lambda q, key: {q.value(encoded(NEW)): b"\xff"}),
     "a value of another type": Damage(
         "value-unreadable", lambda q, key: {q.value(encoded(NEW)): encoded("seven")}

@@ -26,7 +26,6 @@ class Flushed:
 
     account: Account = field(repr=False)
     updates: tuple[tuple[str, Any], ...]
-    once: str | None
 
 
 class Account:
@@ -52,7 +51,6 @@ class Account:
         self.committed: Counter[Any] = Counter()
         self._last: dict[tuple[str, int], int] = defaultdict(int)
         self._task: dict[str, int] = {}
-        self._ids: set[str] = set()
 
     def give(self, task: int, updates: list[tuple[str, Any]]) -> list[Any]:
         """Note what a task is about to emit; what it is called here."""
@@ -62,11 +60,7 @@ class Account:
         return found
 
     def commit(self, note: Flushed) -> None:
-        """A flush is committed; of its tries the first counts. Raises `Violation`."""
-        if note.once in self._ids:
-            return
-        if note.once is not None:
-            self._ids.add(note.once)
+        """A flush is committed: no two of its tries may be. Raises `Violation`."""
         for key, update in note.updates:
             if isinstance(update, str):
                 for piece in update.split(".")[:-1]:
@@ -101,8 +95,7 @@ class _Noting(cq.CombineQueue):
     def add(self, tr: Any, updates: Any, once: str | bytes | None = None) -> None:
         super().add(tr, updates, once)
         pairs = tuple(updates.items() if isinstance(updates, Mapping) else updates)
-        operation = once.hex() if isinstance(once, bytes) else once
-        tr.notes += [Added(self.name, pairs, operation), Flushed(self.account, pairs, operation)]
+        tr.notes += [Added(self.name, pairs, None), Flushed(self.account, pairs)]
 
 
 class Emitters:
