@@ -8,7 +8,7 @@ others' increments to be enough, and an event loop must not wait for a store at 
 Flushes are committed in the order in which they were filled, and each has an operation id that its tries share: the
 emitter's, and a number. The store remembers the latest of each emitter, and no two commits can write the same. So
 updates of a key count once and in the order of the calls, whatever becomes of a commit's answer; and unlike those of
-`CombineQueue.add`, which come from anywhere and in any order, these ids leave nothing behind.
+`CombineQueue.add`, which come from anywhere and in any order, these ids leave one key behind, and not one for each.
 """
 
 from __future__ import annotations
