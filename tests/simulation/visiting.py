@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -80,7 +81,7 @@ class VisitLog:
         """Forget visits whose rows are there no more; raises `Violation` if it is too early for one."""
         for version in self.inside.keys() - present:
             visit = self.inside.pop(version)
-            if visit.leaves > now * 1000:
+            if visit.leaves > _milliseconds(now):
                 early = visit.leaves / 1000 - now
                 raise Violation(f"the visit of version {version} is taken out {early:.1f} s too early")
 
@@ -174,7 +175,7 @@ class Site(Scenario):
             if self.window.add(tr, updates, once, at=at) == "taken":
                 width, step = config.window or (0, 1)
                 # What is promised: in for a width after the end of its slice.
-                tr.notes.append(Visited(updates, once, int(at * 1000) // step * step + step + width))
+                tr.notes.append(Visited(updates, once, _milliseconds(at) // step * step + step + width))
             if rng.random() < 0.1:
                 self.hub.wait(rng.expovariate(0.5))
 
@@ -298,7 +299,9 @@ class Site(Scenario):
                 raise Violation(f"verification finds {wrong[0]}")
         found = transact(self.inner, lambda tr: self.window.items(tr.snapshot, pending=True, now=now)).items
         kept = VisitLog()
-        kept.inside = {at: each for at, each in self.visits.inside.items() if each.leaves > int(now * 1000)}
+        kept.inside = {
+            at: each for at, each in self.visits.inside.items() if each.leaves > _milliseconds(now)
+        }
         if dict(found) != kept.totals():
             raise Violation(f"a reader sees {dict(found)}, and in the window is {kept.totals()}")
 
@@ -346,3 +349,8 @@ class Site(Scenario):
         self._look()
         if found := dict(cq.CombineQueue(SEEN).scan(self.inner)):
             raise Violation(f"long after, there is still {found}")
+
+
+def _milliseconds(seconds: float) -> int:
+    """Times count in milliseconds, rounded up; what a float of today's seconds cannot tell is no part of one."""
+    return ceil(round(seconds * 1000, 3))
