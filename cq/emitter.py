@@ -309,8 +309,8 @@ class Emitter:
     def _add(self, tr: Transaction, flush: Flush, updates: Any) -> None:
         """Add what a flush holds, and what goes with it, unless an earlier try has been committed.
 
-        Each try reads and writes the emitter's key. So of two, one of which may be committed at any time yet, the later
-        one to commit fails; and if the first has been, its number is there.
+        Each try has a read conflict with the emitter's key, and writes it. So of two, one of which may be committed at
+        any time yet, the later one to commit fails; and if the first has been, its number is there.
         """
         own = self.queue.keys.emitter(self._id)
         if flush.in_doubt:

@@ -39,23 +39,20 @@ class Trim:
         self._keys = QueueKeys(name)
         self._remember_seconds = remember_seconds
         self._horizon: int | None = None
-        self._begin, self._end = self._keys.markers()
-        self._trim_page = self._trim_markers
+        self._left = [
+            (self._trim_markers, *self._keys.markers()),
+            (self._trim_emitters, *self._keys.emitters()),
+        ]
 
     def step(self) -> bool:
         """Look through the next page; returns whether there are more."""
         if self._horizon is None:
             self._horizon = transact(self._db, self._read_horizon)
-        found, following = transact(self._db, self._trim_page)
+        trim, begin, end = self._left[0]
+        found, following = transact(self._db, lambda tr: trim(tr, begin, end))
         self.removed += found
-        if following is not None:
-            self._begin = following
-            return True
-        if self._trim_page == self._trim_emitters:
-            return False
-        self._begin, self._end = self._keys.emitters()
-        self._trim_page = self._trim_emitters
-        return True
+        self._left[:1] = [] if following is None else [(trim, following, end)]
+        return bool(self._left)
 
     def _read_horizon(self, tr: Transaction) -> int:
         """The version below which markers may go: older than asked for, and than every row with one.
@@ -70,9 +67,9 @@ class Trim:
         remembered = tr.get_read_version().wait() - int(self._remember_seconds * VERSIONS_PER_SECOND)
         return min([remembered, *oldest])
 
-    def _trim_markers(self, tr: Transaction) -> tuple[int, bytes | None]:
+    def _trim_markers(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
         """Trim one page of markers; returns how many went, and where the next page begins."""
-        rows = tr.snapshot.get_range(self._begin, self._end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
+        rows = tr.snapshot.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
         operations: dict[bytes, list[Any]] = {}
         for row in rows:
             operation, versionstamp = self._keys.parse_marker(row.key)
@@ -91,24 +88,24 @@ class Trim:
             self._forget(tr, operation, markers) for operation, markers in operations.items()
         ), following
 
-    def _trim_emitters(self, tr: Transaction) -> tuple[int, bytes | None]:
+    def _trim_emitters(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
         """Trim one page of what is remembered of emitters; as `_trim_markers`."""
-        rows = tr.snapshot.get_range(self._begin, self._end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
-        gone = [row.key for row in rows if self._is_old(row.value)]
-        for key in gone:
-            tr.add_read_conflict_key(key)  # a flush may be committing
-            tr.clear(key)
-        return len(gone), keys.after(rows[-1].key) if len(rows) == _PAGE else None
+        rows = tr.snapshot.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
+        gone = 0
+        for row in rows:
+            with suppress(CorruptData):  # which cq has not written
+                if self._is_old(keys.parse_flush(row.value)[0]):
+                    tr.add_read_conflict_key(row.key)  # a flush may be committing
+                    tr.clear(row.key)
+                    gone += 1
+        return gone, keys.after(rows[-1].key) if len(rows) == _PAGE else None
 
     def _is_old(self, latest: bytes) -> bool:
-        """Whether an emitter's latest flush is behind the horizon."""
-        with suppress(CorruptData):
-            return self._horizon is not None and version_of(keys.parse_flush(latest)[0]) < self._horizon
-        return False
+        """Whether the latest use of an id, by its versionstamp, is behind the horizon."""
+        return self._horizon is not None and version_of(latest) < self._horizon
 
     def _forget(self, tr: Transaction, operation: bytes, markers: list[Any]) -> int:
-        latest = version_of(self._keys.parse_marker(markers[-1].key)[1])
-        if self._horizon is None or latest >= self._horizon:
+        if not self._is_old(self._keys.parse_marker(markers[-1].key)[1]):
             return 0
         bounds = self._keys.markers(operation)
         tr.add_read_conflict_range(*bounds)  # another try may be committing

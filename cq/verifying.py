@@ -39,6 +39,7 @@ from cq.store.api import (
 
 T = TypeVar("T")
 
+FROM_THE_FUTURE: Final = "stamped later than anything committed: copied from another store?"
 ROWS: Final = 2_000
 BYTES: Final = 200_000
 """Of a piece, at most."""

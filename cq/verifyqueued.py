@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from cq import layout
 from cq.codec import DELETE
@@ -16,9 +16,7 @@ from cq.layout import RowPlace, of_bucket, of_emitter, of_marker, of_row
 from cq.mending import keep, keep_raw, rewrite_state, wake
 from cq.rows import Row, decode_row, encode_row
 from cq.store.api import KeyValue
-from cq.verifying import Piece
-
-_FROM_THE_FUTURE: Final = "stamped later than anything committed: copied from another store?"
+from cq.verifying import FROM_THE_FUTURE, Piece
 
 
 def key_of(config: QueueConfig, encoded: bytes) -> Any:
@@ -65,7 +63,7 @@ def check_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     version = version_of(at.versionstamp)
     shape = piece.shape(at.generation, at.bucket)
     if version > piece.version:
-        what = f"{len(row.updates):,} updates are {_FROM_THE_FUTURE}"
+        what = f"{len(row.updates):,} updates are {FROM_THE_FUTURE}"
         piece.found("row-future", found.key, what, partial(_keep_whole, piece, at, row, what))
     elif shape is None:
         where = f"{at.bucket} of generation {at.generation}"
@@ -185,7 +183,7 @@ def check_marker(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         piece.found("marker", found.key, str(error), clear)
         return None
     if version_of(versionstamp) > piece.version:
-        piece.found("marker", found.key, _FROM_THE_FUTURE, clear)
+        piece.found("marker", found.key, FROM_THE_FUTURE, clear)
     elif found.value:
         piece.found("marker", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
     return None
@@ -201,5 +199,5 @@ def check_emitter(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         piece.found("emitter", found.key, str(error), clear)
         return None
     if version_of(versionstamp) > piece.version:
-        piece.found("emitter", found.key, _FROM_THE_FUTURE, clear)
+        piece.found("emitter", found.key, FROM_THE_FUTURE, clear)
     return None

@@ -22,7 +22,7 @@ from cq.rows import decode_row
 from cq.setaside import updates_aside
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 from cq.store.transact import transact
-from cq.verifying import Difference, Piece, Verification
+from cq.verifying import FROM_THE_FUTURE, Difference, Piece, Verification
 from cq.verifyqueued import key_of, shown_key
 from cq.windowkeys import WindowKeys
 from cq.windowreading import read_waiting
@@ -57,7 +57,7 @@ def _check_row(piece: Piece, window: WindowKeys, found: KeyValue) -> None:
         key_of(piece.config, encoded)
         _check(type(update) is int, "a row of ints")
     if version_of(row.versionstamp) > piece.version:
-        raise CorruptData("a row is stamped later than anything committed: copied from another store?")
+        raise CorruptData(f"a row is {FROM_THE_FUTURE}")
     if row.operation is not None:
         stands = piece.snapshot.get(window.operation_of(row.key))
         piece.later(lambda: _look_whether_it_stands(piece, window.operation_of(row.key), stands.value))

@@ -82,10 +82,8 @@ def test_merging_changes_no_value(kind: str, data: st.DataObject) -> None:
     assert found.keys() == by_key(given_).keys()
     for key, plain in by_key(given_).items():
         assert combiner.combine(key, found[key]) == combiner.combine(key, plain)
-        if kind not in (
-            "decimals",
-            "mixed",
-        ):  # an exact sum may be longer than what it is of: then it is not made
+        # An exact sum may be longer than what it is of: then it is not made.
+        if kind not in ("decimals", "mixed"):
             assert len(found[key]) <= 2  # small ints, and the rest
 
 

@@ -63,6 +63,13 @@ def remembered(db: Any, name: str) -> int:
     return len(stored(db, QueueKeys(name).emitters()))
 
 
+def move_on(db: Any, name: str) -> None:
+    """Combine all there is, with a later commit, so that what was before is older than now."""
+    drain(db, name)
+    add(db, name, {"b": 1})
+    drain(db, name)
+
+
 def emit(db: Any, name: str) -> None:
     """Commit a flush of an emitter of its own."""
     with cq.Emitter(cq.CombineQueue(name), db) as emitter:
@@ -131,9 +138,7 @@ def test_emitters_are_forgotten_long_after_their_last_flush(
     monkeypatch.setattr(markers, "_PAGE", page)
     for _ in range(5):
         emit(db, combined)
-    drain(db, combined)
-    add(db, combined, {"b": 1})
-    drain(db, combined)
+    move_on(db, combined)
 
     assert trim(db, combined, markers.REMEMBER_SECONDS) == 0
     assert remembered(db, combined) == 5
@@ -144,9 +149,7 @@ def test_emitters_are_forgotten_long_after_their_last_flush(
 def test_an_emitter_goes_on_when_it_is_forgotten(db: Any, combined: str) -> None:
     with cq.Emitter(cq.CombineQueue(combined), db) as emitter:
         emitter.emit("a")
-        drain(db, combined)
-        add(db, combined, {"b": 1})
-        drain(db, combined)
+        move_on(db, combined)
         trim(db, combined)
         assert remembered(db, combined) == 0
         emitter.emit("a")
@@ -160,9 +163,7 @@ def test_an_emitter_that_flushes_meanwhile_is_not_forgotten(db: Any, name: str) 
     cq.configure(db, name)
     with cq.Emitter(cq.CombineQueue(name), db) as emitter:
         emitter.emit("a")
-        drain(db, name)
-        add(db, name, {"b": 1})
-        drain(db, name)
+        move_on(db, name)
         meanwhile = Interrupted(db, lambda: emitter.emit("a"))
 
         assert trim(meanwhile, name) == 0
