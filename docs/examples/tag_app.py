@@ -1,10 +1,11 @@
 """A web application: notes get tags and lose them, and every open page shows the cloud of tags as it changes.
 
-To look at it: `pip install -e '.[web]'`, `uvicorn --app-dir docs/examples --timeout-graceful-shutdown 1 tag_app:app`,
-and two windows at http://127.0.0.1:8000. Run as a program, it shows by itself what a page is told.
+To look at it: `pip install -e '.[web]'`, `uvicorn --app-dir docs/examples tag_app:app`, and two windows at
+http://127.0.0.1:8000; ^C ends it. Run as a program, it shows by itself what a page is told.
 """
 
 import json
+import signal
 import socket
 import tempfile
 import threading
@@ -95,6 +96,29 @@ async def events(request):
     return StreamingResponse(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
+@contextmanager
+def closed_on_signals(follower):
+    """Close the follower on ^C or SIGTERM: uvicorn waits for open streams, and these end with the follower."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are handled in the main thread only
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number, frame):
+        # A handler must not acquire locks that the interrupted thread may hold.
+        threading.Thread(target=follower.close).start()
+        if callable(handlers[number]):
+            handlers[number](number, frame)
+
+    for number in handlers:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def make_app(store=None):
     """The application on a store; without one, on that of $CQ_STORE."""
 
@@ -108,7 +132,8 @@ def make_app(store=None):
         working = threading.Thread(target=worker.run)
         working.start()
         try:
-            with CloudFollower(db, "tags") as follower:
+            with CloudFollower(db, "tags") as follower, closed_on_signals(follower):
+                app.state.follower = follower
                 yield {"db": db, "follower": follower}
         finally:
             worker.stop()
@@ -127,13 +152,14 @@ app = make_app()
 def serving(app):
     """The address of the application, which is served meanwhile."""
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_level="warning", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
+        app.state.follower.close()  # ends the open streams, for which the server waits
         server.should_exit = True
         thread.join()
         listening.close()

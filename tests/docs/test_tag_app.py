@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,3 +112,32 @@ def test_it_ends_although_pages_are_open(tmp_path: Path) -> None:
         stream = site.events()
         event(stream)
     stream.close()
+
+
+def test_an_interrupt_ends_the_server_and_its_open_pages_without_a_traceback(tmp_path: Path) -> None:
+    """uvicorn waits for open streams: without the application's own handler this server would never end."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    folder = str(EXAMPLE.parent)
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", folder, "--fd", str(listening.fileno())]
+    environment = {**os.environ, "CQ_STORE": f"embedded:{tmp_path / 'notes.db'}"}
+    with subprocess.Popen(
+        [*command, "tag_app:app"],
+        env=environment,
+        pass_fds=[listening.fileno()],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            site = Site(f"http://127.0.0.1:{listening.getsockname()[1]}")
+            site.post(name="one", tags="red")
+            with site.events() as stream:
+                event(stream)
+                server.send_signal(signal.SIGINT)
+                _, log = server.communicate(timeout=SECONDS)
+        finally:
+            server.kill()
+            listening.close()
+
+    assert server.returncode == 0
+    assert "Traceback" not in log
+    assert "Finished server process" in log
