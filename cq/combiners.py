@@ -9,10 +9,13 @@ give wrong answers (+1 and -1 folded ahead of a 5). The idea is that of Apache F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, localcontext
+from itertools import chain
+from operator import ne
 from types import NoneType
 from typing import Any, Final
 
@@ -75,11 +78,35 @@ def _is_zero(value: Any) -> bool:
 
 
 def _minimum(key: Any, values: Sequence[Any]) -> Any:
-    return min(values)
+    return min(_comparable(values))
 
 
 def _maximum(key: Any, values: Sequence[Any]) -> Any:
-    return max(values)
+    return max(_comparable(values))
+
+
+def is_comparable(value: object) -> bool:
+    """Whether comparisons order the value against every other of its type: false for NaN and sets, also in lists.
+
+    Sets are compared by inclusion. Neither order is total, so the least of several such values would depend on how they
+    are grouped.
+    """
+    if isinstance(value, float):
+        return value == value
+    if isinstance(value, Decimal):
+        return not value.is_nan()
+    if isinstance(value, list | tuple):
+        return all(map(is_comparable, value))
+    return not isinstance(value, Set)
+
+
+def _comparable(values: Sequence[Any]) -> Sequence[Any]:
+    """The comparable values, or the first value if there are none.
+
+    `add` refuses all others, but earlier versions stored them. Skipping them associates, and replaces a stored NaN
+    by the first number that follows.
+    """
+    return [value for value in values if is_comparable(value)] or values[:1]
 
 
 def _last(key: Any, values: Sequence[Any]) -> Any:
@@ -111,6 +138,8 @@ def _is_nothing(value: Any) -> bool:
     return not value
 
 
+COMPARING: Final = frozenset(("minimum", "maximum"))
+"""Built-in combiners that compare values, and take only those that are comparable."""
 _NUMBERS: Final = ("int", "decimal", "float", "any")
 _ORDERED: Final = (*_NUMBERS, "str", "bytes", "datetime")
 
@@ -128,7 +157,7 @@ BUILT_IN: Final[dict[str, Combiner]] = {
 """The combiners that every worker has:
 
 - `sum`: of int or Decimal, exact (floats do not associate: their sums are approximate); a sum of 0 deletes the key.
-- `minimum`, `maximum`: of numbers, str, bytes or datetimes.
+- `minimum`, `maximum`: of numbers, str, bytes or datetimes; NaN and sets have no order and are refused.
 - `last`, `first`: the update committed last or first; `DELETE` as an update of `last` deletes the key.
 - `union`: of sets; an empty set deletes the key.
 - `counter`: of dicts of counts, summed item by item; items of count 0 vanish, an empty dict deletes the key.
@@ -167,10 +196,27 @@ def _sums(lists: Sequence[Sequence[Any]]) -> list[Any] | None:
     return None if Decimal in set(map(type, sums)) else sums
 
 
+def _extremes(
+    choose: Callable[[Sequence[Any]], Any],
+) -> Callable[[Sequence[Sequence[Any]]], list[Any] | None]:
+    """A function that applies `choose` to each list; it returns None unless all values are surely comparable."""
+
+    def at_once(lists: Sequence[Sequence[Any]]) -> list[Any] | None:
+        kinds = set(map(type, chain.from_iterable(lists)))
+        if not kinds <= _SCALARS:
+            return None
+        if float in kinds and any(map(ne, chain.from_iterable(lists), chain.from_iterable(lists))):
+            return None  # only NaN differs from itself
+        return list(map(choose, lists))
+
+    return at_once
+
+
+_SCALARS: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime))
 _AT_ONCE: Final[dict[Callable[[Any, Any], Any], Callable[[Sequence[Sequence[Any]]], list[Any] | None]]] = {
     _sum: _sums,
-    _minimum: lambda lists: list(map(min, lists)),
-    _maximum: lambda lists: list(map(max, lists)),
+    _minimum: _extremes(min),
+    _maximum: _extremes(max),
     _last: lambda lists: [values[-1] for values in lists],
     _first: lambda lists: [values[0] for values in lists],
 }

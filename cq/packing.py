@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from math import isnan
 from typing import Any, Final, NamedTuple
 
 import cbor2
 
 from cq import codec
 from cq.codec import DELETE, MAX_UPDATE_BYTES, is_int64
+from cq.combiners import COMPARING, is_comparable
 from cq.config import QueueConfig
 from cq.errors import InvalidData
 from cq.hashing import buckets_of
@@ -78,7 +80,7 @@ def columns(updates: object) -> tuple[list[Any], list[Any]]:
 def _check_updates(config: QueueConfig, keys: list[Any], values: list[Any]) -> None:
     kinds = set(map(type, values))
     if not config.value.types or kinds <= set(config.value.types):
-        if kinds <= _NINE_BYTES:
+        if kinds <= _NINE_BYTES and not (config.combiner.name in COMPARING and any(map(isnan, values))):
             return
         if kinds == {int} and is_int64(min(values)) and is_int64(max(values)):
             return
@@ -94,9 +96,15 @@ def check_update(config: QueueConfig, key: Any, update: Any) -> int:
         except InvalidData as error:
             raise InvalidData(f"key {codec.brief(key)}: {error}") from None
     try:
-        return len(codec.encode_value(update, MAX_UPDATE_BYTES))
+        size = len(codec.encode_value(update, MAX_UPDATE_BYTES))
     except InvalidData as error:
         raise type(error)(f"key {codec.brief(key)}: {error}") from None
+    if config.combiner.name in COMPARING and not is_comparable(update):
+        raise InvalidData(
+            f"key {codec.brief(key)}: expected an update that the combiner {config.combiner.name!r} can compare, "
+            f"got: {codec.shown(update)}; NaN and sets have no order"
+        )
+    return size
 
 
 def split(content: list[Any]) -> list[bytes]:

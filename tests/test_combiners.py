@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from decimal import Context, Decimal, Inexact, localcontext
 from fractions import Fraction
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -45,6 +47,24 @@ def test_built_in_combiners_associate(name: str, data: st.DataObject) -> None:
     last_first = combine("k", [*values[:cut], combine("k", values[cut:])])
     assert final(name, at_once) == final(name, in_two) == final(name, last_first)
     assert at_once is not None
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "pool", [[NAN, -1.0, 0.0, 1.0], [[NAN], [0.0, NAN], [0.0], [1.0]], [{1, 2}, {3}, {1}]]
+)
+@pytest.mark.parametrize("name", ["minimum", "maximum"])
+def test_extremes_associate_over_stored_values_without_an_order(name: str, pool: list[Any]) -> None:
+    """Earlier versions stored NaN and sets, which the queue refuses now."""
+    combiner = BUILT_IN[name]
+    combine = partial(combiner.combine, "k")
+    for first, second, third in product(pool, repeat=3):
+        at_once = repr(combine([first, second, third]))
+        assert repr(combine([combine([first, second]), third])) == at_once
+        assert repr(combine([first, combine([second, third])])) == at_once
+        assert repr(combiners.combine_many(combiner, ["k"], [[first, second, third]])) == f"[{at_once}]"
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

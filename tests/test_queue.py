@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
+from cq import codec
 from cq.codec import MAX_UPDATE_BYTES
 from cq.errors import (
     BacklogTooDeep,
@@ -22,7 +24,7 @@ from cq.errors import (
 from cq.keys import QueueKeys
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
-from tests.helpers import add, combine_all, get, stored
+from tests.helpers import add, aside, combine_all, get, stored
 
 
 class Calls:
@@ -141,6 +143,45 @@ def test_an_add_is_validated_whole_before_its_first_write(
 
     transact(db, add)
     assert_drained(db, name)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("combiner", ["minimum", "maximum"])
+@pytest.mark.parametrize("update", [NAN, Decimal("NaN"), [1.0, [NAN]], {1}, [frozenset({1})]], ids=repr)
+def test_an_extreme_of_what_has_no_order_is_refused(db: Any, name: str, combiner: str, update: Any) -> None:
+    cq.configure(db, name, value="any", combiner=combiner, buckets=1)
+
+    def add(tr: Any) -> None:
+        with pytest.raises(InvalidData, match="key 'b'"):
+            cq.CombineQueue(name).add(tr, {"a": 1.0, "b": update})
+
+    transact(db, add)
+    assert_drained(db, name)
+
+
+@pytest.mark.parametrize("combiner", ["minimum", "maximum"])
+def test_an_emitter_refuses_nan_for_an_extreme(db: Any, name: str, combiner: str) -> None:
+    cq.configure(db, name, value=float, combiner=combiner)
+    with cq.Emitter(cq.CombineQueue(name), db) as emitter, pytest.raises(InvalidData, match="have no order"):
+        emitter.emit("a", NAN)
+
+
+@pytest.mark.parametrize(("combiner", "rest"), [("minimum", [1.0, 0.0]), ("maximum", [0.0, 1.0])])
+def test_numbers_replace_a_stored_nan(db: Any, name: str, combiner: str, rest: list[float]) -> None:
+    """An earlier version has stored it as a value and as an update."""
+    cq.configure(db, name, value=float, combiner=combiner, buckets=1)
+    keys, encoded = QueueKeys(name), codec.encode("a")
+    transact(db, lambda tr: tr.set(keys.value(encoded), codec.encode(NAN)))
+    for update in (NAN, *rest):
+        row = codec.encode([None, encoded, update])
+        transact(db, lambda tr: tr.set_versionstamped_key(keys.new_row(1, 0, 0), row))  # noqa: B023
+
+    combine_all(db, name)
+
+    assert get(db, name, "a") == rest[-1]
+    assert aside(db, name) == []
 
 
 def test_the_largest_update_goes_all_the_way(db: Any, name: str) -> None:
