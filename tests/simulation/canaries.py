@@ -21,6 +21,7 @@ from cq.observers.runner import DONE
 from cq.observers.sqlprogress import ProgressTables
 from cq.state import Memory
 from cq.store.transact import transact
+from tests.simulation.application import SUMS, TEXTS
 from tests.simulation.cellcanaries import MOVING
 from tests.simulation.feedcanaries import FEEDING
 from tests.simulation.plan import QUEUES, Plan
@@ -263,6 +264,16 @@ def flushes_without_looking() -> Any:
     return patch.object(Emitter, "_add", without)
 
 
+def flushes_without_a_conflict() -> Any:
+    """The first try of a flush can commit after the second one has."""
+
+    def weak(self: FaultyTransaction, key: bytes) -> None:
+        if not key.startswith((QueueKeys(TEXTS).emitters()[0], QueueKeys(SUMS).emitters()[0])):
+            self.inner.add_read_conflict_key(key)
+
+    return patch.object(FaultyTransaction, "add_read_conflict_key", weak, create=True)
+
+
 def tells_callers_too_early() -> Any:
     """A durable call returns before its flush is committed."""
     durable = property(lambda self: False, lambda self, value: None)
@@ -310,12 +321,13 @@ CANARIES: Final[dict[Canary, int]] = {
     purges_what_came_later: 60,
     purges_no_staged_updates: 60,
     sets_aside_and_forgets: 20,
-    exports_without_a_fence: 40,
+    exports_without_a_fence: 100,
     clears_exports_first: 60,
     leaves_old_scores: 10,
     never_misses_the_dead: 60,
     sleeps_for_ever: 20,
     flushes_without_looking: 60,
+    flushes_without_a_conflict: 60,
     tells_callers_too_early: 60,
     drops_what_fails: 60,
     holds_more_than_was_said: 60,
@@ -334,6 +346,7 @@ SYSTEM_OF: Final[Mapping[Canary, str]] = {
 _WITH: Final[Mapping[Canary, frozenset[str]]] = {
     exports_without_a_fence: frozenset(("table", "freezes", "the table's database fails")),
     says_that_nothing_counts: frozenset(("emitters", "unknown commits")),
+    flushes_without_a_conflict: frozenset(("emitters", "unknown commits", "commits land late")),
 }
 """{canary: the kinds that all of its plans have}, for those that are seldom caught without."""
 

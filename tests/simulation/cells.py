@@ -25,7 +25,7 @@ from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
-from tests.simulation.store import FaultyTransaction
+from tests.simulation.store import CommitRequest
 
 DIRECTORY: Final = "directory"
 CELLS: Final = ("north", "south", "west")
@@ -198,7 +198,7 @@ class CellsWorld(Scenario):
 
     # What is committed
 
-    def log(self, store: str, tr: FaultyTransaction, version: int) -> None:
+    def log(self, store: str, tr: CommitRequest, version: int) -> None:
         """Each write once, under the next id; and each user in one cell at most, at any time."""
         for note in tr.notes:
             ids = self.written[note.user]

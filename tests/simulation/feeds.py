@@ -24,7 +24,7 @@ from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
-from tests.simulation.store import FaultyTransaction
+from tests.simulation.store import CommitRequest
 
 FEED: Final = "feed"
 TERMINALS: Final = ("phone", "tablet")
@@ -161,10 +161,10 @@ class FeedWorld(Scenario):
 
     # What is committed, and the end
 
-    def log(self, store: str, tr: FaultyTransaction, version: int) -> None:
+    def log(self, store: str, tr: CommitRequest, version: int) -> None:
         self.model.commit(tr.notes)
 
-    def refused(self, store: str, tr: FaultyTransaction, code: int) -> None:
+    def refused(self, store: str, tr: CommitRequest, code: int) -> None:
         """Who sends, joins or leaves conflicts with nobody."""
         if code == 1020 and any(isinstance(note, Sent | Moved) for note in tr.notes):
             self.violations.append(f"who only appends has a conflict: {tr.notes}")

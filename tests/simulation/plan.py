@@ -48,7 +48,13 @@ FAULTS: Final = (
 LATER: Final = (
     "emitters",  # increments from emitters of both modes
 )
-"""Operations that came later: drawn after all others, and seldom, so that most seeds are as they were."""
+"""Operations of the queues that came later: drawn after all others, and seldom, so that most seeds are as they were."""
+LATER_FAULTS: Final = (
+    "commits land late",  # after the process was given an error
+    "timeouts",
+    "the cluster changes",
+)
+"""Faults that came later, drawn as these."""
 QUEUES: Final = "queues"
 SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     QUEUES: OPERATIONS,
@@ -106,6 +112,7 @@ class Plan:
         on = [what for what in (*SYSTEMS[system], *FAULTS) if rng.random() < share]
         if system == QUEUES:
             on += [what for what in LATER if rng.random() < share / 2]
+        on += [what for what in LATER_FAULTS if rng.random() < share / 2]
         return cls(seed, frozenset(on), steps, system)
 
     def __contains__(self, what: str) -> bool:

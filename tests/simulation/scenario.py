@@ -28,10 +28,12 @@ from cq.store.embedded import Database
 from tests.simulation.hub import Hub, Process, SimMachine
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
-from tests.simulation.store import Faults, FaultyDatabase, FaultyTransaction, Surroundings, WatchBoard
+from tests.simulation.store import CommitRequest, Faults, FaultyDatabase, Surroundings, WatchBoard
 
 STORE: Final = "store"
 """The store's name in a scenario that has but one."""
+LANDING: Final = "landing"
+"""The name of tasks that commit after the process was given an error."""
 END_SECONDS: Final = 300.0
 """How long after the last fault everything must be done."""
 CONVERGE_SECONDS: Final = 60.0
@@ -73,6 +75,9 @@ class Scenario(ABC):
             late=plan.chance("calls are late", 0.02),
             conflict=plan.chance("conflicts", 0.3),
             unknown=plan.chance("unknown commits", 0.3),
+            timeout=plan.chance("timeouts", 0.1),
+            other_cluster=plan.chance("the cluster changes", 0.1),
+            lands_late=plan.chance("commits land late", 1.0),
             too_large=plan.chance("too large", 0.1),
             watch_late=plan.chance("watches are late", 0.6),
             watch_early=plan.chance("watches fire early", 0.3),
@@ -94,10 +99,10 @@ class Scenario(ABC):
         """Make what lies in the stores, and start everybody."""
 
     @abstractmethod
-    def log(self, store: str, tr: FaultyTransaction, version: int) -> None:
+    def log(self, store: str, tr: CommitRequest, version: int) -> None:
         """A transaction is committed. Raises `Violation`."""
 
-    def refused(self, store: str, tr: FaultyTransaction, code: int) -> None:  # noqa: B027 - most need nothing
+    def refused(self, store: str, tr: CommitRequest, code: int) -> None:  # noqa: B027 - most need nothing
         """The store itself has refused a commit."""
 
     @abstractmethod
@@ -179,8 +184,9 @@ class Scenario(ABC):
             self.hub.run(lambda: self.hub.clock >= look)  # noqa: B023
 
     def _begun(self) -> str:
-        """What others than workers have begun."""
-        tasks = [task for task in self.hub.tasks if task.process.is_alive and task.name in self.beginners]
+        """What processes other than workers have begun, and commits that have not arrived yet."""
+        beginners = (*self.beginners, LANDING)
+        tasks = [task for task in self.hub.tasks if task.process.is_alive and task.name in beginners]
         return ", ".join(f"{task.process}/{task.name}" for task in tasks)
 
     # Processes
@@ -211,6 +217,7 @@ class Scenario(ABC):
             self.hub.rng,
             self.hub.wait,
             lambda seconds, call: self.hub.start(process, "network", call, seconds),
+            lambda seconds, call: self.hub.start(self.sky, LANDING, call, seconds),
             self._commit,
             lambda tr, version: self._committed(store, tr, version),
             lambda tr, code: self.refused(store, tr, code),
@@ -248,7 +255,7 @@ class Scenario(ABC):
         finally:
             self.machine.in_store = False
 
-    def _committed(self, store: str, tr: FaultyTransaction, version: int) -> None:
+    def _committed(self, store: str, tr: CommitRequest, version: int) -> None:
         """Every commit that has happened, in order; its owner may never hear of it."""
         where = f"in {store}, " if len(self.stores) > 1 else ""
         self.trace("commits", version, f"({where}read {tr.read_version})", *tr.notes)

@@ -8,7 +8,7 @@ late as FoundationDB allows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Any, Final, cast
 from weakref import WeakSet
@@ -18,7 +18,11 @@ from cq.store.embedded import FDBError
 
 READ_ERRORS: Final = (1007, 1009, 1037)
 COMMIT_ERRORS: Final = (1007, 1020, 1020, 1042)
+TIMED_OUT: Final = 1031
+OTHER_CLUSTER: Final = 1039
+MAY_HAVE_COMMITTED: Final = (1021, TIMED_OUT, OTHER_CLUSTER)
 LATE_SECONDS: Final = 6.0
+LANDING_SECONDS: Final = 3.0
 
 
 @dataclass
@@ -30,6 +34,10 @@ class Faults:
         late: a call takes long, up to more than a transaction may.
         conflict: a commit fails that nothing is wrong with.
         unknown: a commit ends with `commit_unknown_result`; half of these have committed.
+        timeout: a read or a commit ends with `transaction_timed_out`, which no loop retries; half of these commits
+            have committed.
+        other_cluster: a read or a commit ends with `cluster_version_changed`; half of these commits have committed.
+        lands_late: of the commits whose result is unknown, those that commit up to three seconds after the error.
         too_large: a commit that writes fails as if it wrote too much.
         watch_late, watch_early, watch_error: a watch fires late, though nothing has changed, or fails.
         latency: seconds that a call takes, about.
@@ -39,6 +47,9 @@ class Faults:
     late: float = 0.0
     conflict: float = 0.0
     unknown: float = 0.0
+    timeout: float = 0.0
+    other_cluster: float = 0.0
+    lands_late: float = 0.0
     too_large: float = 0.0
     watch_late: float = 0.0
     watch_early: float = 0.0
@@ -47,9 +58,9 @@ class Faults:
 
     def calm(self) -> None:
         """Let nothing go wrong any more."""
-        for what in ("read_error", "late", "conflict", "unknown", "too_large", "watch_late", "watch_early"):
-            setattr(self, what, 0.0)
-        self.watch_error = 0.0
+        for each in fields(self):
+            if each.name != "latency":
+                setattr(self, each.name, 0.0)
 
 
 @dataclass
@@ -59,7 +70,8 @@ class Surroundings:
     Attributes:
         rng: numbers to draw from.
         wait: waits for so many seconds.
-        later: calls something after so many seconds.
+        later: calls a function after a number of seconds, unless the process dies before.
+        land: calls a function after a number of seconds, even if the process dies before.
         commit: commits the real transaction.
         committed: told of each commit that has happened, whether its owner hears of it or not.
         refused: told of each commit that the store itself has refused, with the error's code.
@@ -69,6 +81,7 @@ class Surroundings:
     rng: Random
     wait: Callable[[float], None]
     later: Callable[[float, Callable[[], object]], object]
+    land: Callable[[float, Callable[[], object]], object]
     commit: Callable[[Any], None] = lambda inner: inner.commit().wait()
     committed: Callable[[Any, int], None] = lambda tr, version: None
     refused: Callable[[Any, int], None] = lambda tr, code: None
@@ -104,7 +117,7 @@ class FaultyDatabase:
         board: the watches on the store, in a simulation; None to use the store's own.
 
     Attributes:
-        shape_note: what its owner notes of the changes of shapes that are committed from now on.
+        shape_note: what its owner notes of the changes of shapes that begin their commit from now on.
     """
 
     def __init__(
@@ -181,7 +194,6 @@ class FaultyTransaction(Reads):
 
     Attributes:
         notes: what its owner notes of it; they count once it is committed.
-        read_version, size: when it is committed; 0 for the version if it has read nothing.
         stamped: the keys it has given versionstamps in.
     """
 
@@ -212,12 +224,20 @@ class FaultyTransaction(Reads):
 
     def read(self) -> None:
         """A read is waited for."""
-        database = self.database
+        database, rng = self.database, self.database.around.rng
         database.call()
-        if database.faults.read_error and database.around.rng.random() < database.faults.read_error:
-            self._error = database.around.rng.choice(READ_ERRORS)
-            database.around.trace("read fails", self._error)
-            raise FDBError(self._error)
+        faults = database.faults
+        if faults.read_error and rng.random() < faults.read_error:
+            self._fail(rng.choice(READ_ERRORS))
+        if faults.timeout and rng.random() < faults.timeout / 4:
+            self._fail(TIMED_OUT)
+        if faults.other_cluster and rng.random() < faults.other_cluster / 4:
+            self._fail(OTHER_CLUSTER)
+
+    def _fail(self, code: int) -> None:
+        self._error = code
+        self.database.around.trace("read fails", code)
+        raise FDBError(code)
 
     def set_versionstamped_value(self, key: bytes, param: bytes) -> None:
         self.has_changed_shapes |= key == METADATA_VERSION
@@ -260,39 +280,99 @@ class FaultyTransaction(Reads):
         if self._error is not None:
             raise FDBError(self._error)
         code = self._drawn_error()
-        if code and (code != 1021 or around.rng.random() < 0.5):
+        is_unknown = code in MAY_HAVE_COMMITTED
+        if code and (not is_unknown or around.rng.random() < 0.5):
             around.trace("commit fails", code)
             raise FDBError(code)
+        request = self._request()
+        if is_unknown and database.faults.lands_late and around.rng.random() < database.faults.lands_late:
+            # The store has it, and this process goes on with another transaction under the same name.
+            self.inner = database.inner.create_transaction()
+            around.land(around.rng.random() * LANDING_SECONDS, request.land)
+            around.trace("commit unknown, under way")
+            raise FDBError(code)
+        version = request.commit()
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.begin()
+        database.call()
+        if code:
+            around.trace("commit unknown", code, version)
+            raise FDBError(code)
+
+    def _request(self) -> CommitRequest:
         if self._begun:
             self.read_version = self.inner.get_read_version().wait()
         self.size = self.inner.get_approximate_size().wait()
+        if self.has_changed_shapes and self.database.shape_note is not None:
+            self.notes.append(self.database.shape_note)
+        return CommitRequest(
+            self.database,
+            self.inner,
+            tuple(self.notes),
+            tuple(self.stamped),
+            self.read_version,
+            self.size,
+            self.has_changed_shapes,
+        )
+
+    def _drawn_error(self) -> int:
+        faults, rng = self.database.faults, self.database.around.rng
+        drawn = rng.random()
+        codes = {
+            1020: faults.conflict,
+            1021: faults.unknown,
+            TIMED_OUT: faults.timeout,
+            OTHER_CLUSTER: faults.other_cluster,
+        }
+        for code, chance in codes.items():
+            if drawn < chance:
+                return rng.choice(COMMIT_ERRORS) if code == 1020 else code
+            drawn -= chance
+        is_small = self.inner.get_approximate_size().wait() < 300
+        return 2101 if not is_small and rng.random() < faults.too_large else 0
+
+
+@dataclass(eq=False)
+class CommitRequest:
+    """A transaction that the store has been asked to commit.
+
+    Attributes:
+        notes: what its owner has noted of it.
+        stamped: the keys in which it has versionstamps.
+        read_version: 0 if it has read nothing.
+        size: in bytes.
+    """
+
+    database: FaultyDatabase
+    inner: Any
+    notes: tuple[Any, ...]
+    stamped: tuple[bytes, ...]
+    read_version: int
+    size: int
+    has_changed_shapes: bool
+
+    def commit(self) -> int:
+        """The version of the commit; raises the store's `FDBError`."""
+        around, board = self.database.around, self.database.board
         try:
             around.commit(self.inner)
         except FDBError as error:
             around.refused(self, error.code)
             raise
-        version = self.inner.get_committed_version()
-        watches, self._watches = self._watches, []
-        for watch in watches:
-            watch.begin()
+        version = int(self.inner.get_committed_version())
         if version > 0:
             around.committed(self, version)
-            if database.board is not None:
-                database.board.look(database.inner)
-        database.call()
-        if code:
-            around.trace("commit unknown", version)
-            raise FDBError(code)
+            if board is not None:
+                board.look(self.database.inner)
+        return version
 
-    def _drawn_error(self) -> int:
-        faults, rng = self.database.faults, self.database.around.rng
-        drawn = rng.random()
-        if drawn < faults.conflict:
-            return rng.choice(COMMIT_ERRORS)
-        if drawn < faults.conflict + faults.unknown:
-            return 1021
-        is_small = self.inner.get_approximate_size().wait() < 300
-        return 2101 if not is_small and rng.random() < faults.too_large else 0
+    def land(self) -> None:
+        """Commit after its owner was given an error; the owner never learns the result."""
+        try:
+            self.database.around.trace("lands late", self.commit())
+        except FDBError as error:
+            self.database.around.trace("does not land", error.code)
 
 
 class Future:

@@ -29,7 +29,7 @@ from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
-from tests.simulation.store import FaultyTransaction
+from tests.simulation.store import CommitRequest
 
 TAGS: Final = "tags"
 SHOWN: Final = 3
@@ -85,7 +85,7 @@ class TagCloud(Scenario):
         for page in self.pages:
             self.hub.start(self.sky, "look", page.run)
 
-    def log(self, store: str, tr: FaultyTransaction, version: int) -> None:
+    def log(self, store: str, tr: CommitRequest, version: int) -> None:
         """Events are counted: they must be the next ones of their log."""
         for note in tr.notes:
             if note.begin != self.read[note.log]:

@@ -35,6 +35,7 @@ def test_every_update_counts_once_whatever_fails(db: Any, name: str, seed: int) 
             Random(seed * 100 + number),
             time.sleep,
             later,
+            later,
             committed=lambda tr, version: committed.append(version),
         )
         return FaultyDatabase(db, faults, around)

@@ -35,8 +35,9 @@ from tests.simulation.hub import START_NS, Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import MAY_SET_ASIDE, Plan
 from tests.simulation.scenario import Scenario
-from tests.simulation.store import FaultyTransaction
+from tests.simulation.store import CommitRequest
 
+_PURGED: Final = "purged"
 SEEN: Final = "seen"
 VISITORS: Final = "visitors"
 MOST_SKEW: Final = 100.0
@@ -218,7 +219,7 @@ class Site(Scenario):
             db.shape_note = None
 
     def _purge(self, db: Any) -> None:
-        db.shape_note = "purged"
+        db.shape_note = _PURGED
         cq.purge(db, SEEN)
 
     def _retry(self, db: Any) -> None:
@@ -233,12 +234,13 @@ class Site(Scenario):
 
     # What is committed
 
-    def log(self, store: str, tr: FaultyTransaction, version: int) -> None:
+    def log(self, store: str, tr: CommitRequest, version: int) -> None:
         """Note what is committed, and look at all there is now and then."""
         for note in tr.notes:
-            self.visits.add(version, note)
-        if tr.has_changed_shapes and tr.database.shape_note == "purged":
-            self.visits.inside.clear()
+            if note == _PURGED:
+                self.visits.inside.clear()
+            else:
+                self.visits.add(version, note)
         self._commits += 1
         if self._commits % _LOOK_COMMITS == 0:
             self._look()
