@@ -29,6 +29,7 @@ from cq.observers.builtin import put_built_in
 from cq.observers.cloud import CloudReader
 from cq.observers.exports import export_spec, find_export
 from cq.observers.exportspec import DEFAULT_ENV
+from cq.observers.spawning import starting
 from cq.observers.top import top as top_spec
 from cq.observers.worker import Worker
 from cq.status import is_drained
@@ -194,8 +195,9 @@ def _worker_processes(number: int, store: str | None) -> Iterator[list[SpawnProc
     """So many processes that combine, stopped in the end."""
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_combine, args=(store,)) for _ in range(number)]
-    for process in processes:
-        process.start()
+    with starting():
+        for process in processes:
+            process.start()
     try:
         yield processes
     finally:

@@ -155,7 +155,8 @@ def _run_processes(number: int, grace: float, metrics: Address | None, *, may_en
     for variable in ("NOTIFY_SOCKET", "WATCHDOG_USEC"):
         os.environ.pop(variable, None)  # the parent speaks for all
     environments = [{**os.environ, **place} for place in places]
-    command = [sys.executable, "-m", "cq.cli", *sys.argv[1:]]
+    # With -P: -m alone would import a `typer.py` of the current folder. --app adds that folder by itself.
+    command = [sys.executable, "-P", "-m", "cq.cli", *sys.argv[1:]]
     running = Processes(command, environments, grace=grace, may_end=may_end)
     stop_on_signals(running.stop, running.kill)
     status = running.run(notifier.alive)

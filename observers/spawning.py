@@ -1,4 +1,4 @@
-"""What processes need that are spawned to help the one that starts them."""
+"""How a process starts others that help it, and how these end with it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,34 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
+
+_SAFE_PATH_ENV: Final = "PYTHONSAFEPATH"
 
 
 @contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Put off ^C: a process that was started in part would complain, and one that starts must not get it at all."""
+def starting() -> Iterator[None]:
+    """Start processes of `multiprocessing` inside this: ^C is delayed, and the current folder is not searched for code.
+
+    Such a process runs `python -c`, which imports the modules of `multiprocessing` before it takes over the parent's
+    import path. Without `$PYTHONSAFEPATH` a `signal.py` in the current folder would be run instead of Python's.
+    """
+    before = os.environ.get(_SAFE_PATH_ENV)
+    os.environ[_SAFE_PATH_ENV] = "1"
+    try:
+        with _without_interrupts():
+            yield
+    finally:
+        # Only these processes: those that an application starts find its modules as before.
+        if before is None:
+            del os.environ[_SAFE_PATH_ENV]
+        else:
+            os.environ[_SAFE_PATH_ENV] = before
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Delay ^C: a process that was started in part would complain, and one that starts must not get it at all."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

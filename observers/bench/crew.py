@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from cq import machine
 from cq.errors import CqError
 from cq.observers.bench.errors import CannotMeasure
-from cq.observers.spawning import end_with_parent, without_interrupts
+from cq.observers.spawning import end_with_parent, starting
 
 _AHEAD_SECONDS: Final = 0.05  # the signal is for so much later, that it reaches all in time
 _END_SECONDS: Final = 10.0
@@ -55,7 +55,7 @@ class Crew:
             for role in roles:
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_serve, args=(theirs, role), daemon=True)
-                with without_interrupts():
+                with starting():
                     process.start()
                     self._connections.append(ours)
                     self._processes.append(process)

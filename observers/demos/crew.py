@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from cq import machine
 from cq.errors import CqError
 from cq.observers.demos.errors import DemoFailed
-from cq.observers.spawning import end_with_parent, without_interrupts
+from cq.observers.spawning import end_with_parent, starting
 
 LOOK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 10.0
@@ -102,7 +102,7 @@ class Crew:
         context = multiprocessing.get_context("spawn")
         self._last_words[name], theirs = context.Pipe(duplex=False)
         process = context.Process(target=_run, args=(self._roles[name], theirs), name=name, daemon=True)
-        with without_interrupts():
+        with starting():
             process.start()
             self._processes[name] = process
         theirs.close()

@@ -48,12 +48,13 @@ class Cli:
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
         }
+        self.program: Sequence[str] = (sys.executable, "-m", "cq.cli")
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *args: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:
         """The command in a process that goes on; it is killed when the test ends."""
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.environment, **settings}
-        command: Sequence[str | bytes] = [sys.executable, "-m", "cq.cli", *args]
+        command: Sequence[str | bytes] = [*self.program, *args]
         process = subprocess.Popen(command, cwd=self.folder, **settings)
         self.started.append(process)
         return process
