@@ -6,7 +6,6 @@ additions, so that users are placed and moved at the same time without conflicts
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from cq import cellkeys as keys
 from cq.cellrecords import DRAINING, OPEN, Cell, Record
 from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
 from cq.keys import after, check_name, prefix_end
-from cq.store import located
+from cq.store import absolute
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 from cq.storeid import ensure_store_id
@@ -199,13 +198,13 @@ def checked_cell(name: str, url: str, weight: int) -> Cell:
             f"expected the weight of a cell to be 1 to {MAX_WEIGHT:,}, got: {weight!r}"
         )
     try:
-        scheme, path = located(url)
+        full = absolute(url)
     except InvalidUrl:
         # Not shown: it may be that of another kind of database, with its password.
         raise InvalidUrl(
             f"the URL of cell {name!r} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster"
         ) from None
-    return Cell(f"{scheme}:{os.path.abspath(path) if path else ''}", weight)
+    return Cell(full, weight)
 
 
 def read_cell(tr: TransactionRead, name: str) -> Cell:

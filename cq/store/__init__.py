@@ -6,6 +6,7 @@ Both kinds of store offer the methods of the official Python binding; `cq.store.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +17,7 @@ DEFAULT_URL = "embedded:cq.db"
 
 T = TypeVar("T")
 
-__all__ = ["DEFAULT_URL", "OpenDatabase", "close", "located", "open"]
+__all__ = ["DEFAULT_URL", "OpenDatabase", "absolute", "close", "located", "open"]
 
 
 class OpenDatabase(Database, Protocol):
@@ -30,7 +31,8 @@ class OpenDatabase(Database, Protocol):
 def open(url: str | None = None) -> OpenDatabase:
     """Open the store of `url`, else of `$CQ_STORE`, else `embedded:cq.db`.
 
-    - `embedded:PATH`: one SQLite file, made if it does not exist
+    - `embedded:PATH`: one SQLite file, made if it does not exist, for its owner alone
+    - `embedded:PATH?mode=0660`: the same; a new file gets these permissions, here for its group, too
     - `fdb:`: the cluster of the default cluster file; `fdb:/path/to/fdb.cluster`: of that one
 
     `~` at the start of a path is the home directory.
@@ -38,7 +40,7 @@ def open(url: str | None = None) -> OpenDatabase:
     Raises `InvalidUrl` for anything else, and a `StoreError` when the store cannot be used: `NotAStore`,
     `ClientLibraryError`, `StoreUnreachable`. Each message is one line that says what to do.
     """
-    scheme, path = located(url)
+    scheme, path, mode = _parsed(url)
     if scheme == "fdb":
         from cq.store.foundationdb import open_cluster
 
@@ -46,7 +48,7 @@ def open(url: str | None = None) -> OpenDatabase:
         return cluster
     from cq.store.embedded import Database as Embedded
 
-    return Embedded(path)
+    return Embedded(path) if mode is None else Embedded(path, mode=mode)
 
 
 def close(db: Database) -> None:
@@ -65,10 +67,26 @@ def is_local(db: object) -> bool:
 
 def located(url: str | None = None) -> tuple[str, str]:
     """`embedded` or `fdb`, and the path, of the URL that `open` would take; raises `InvalidUrl`."""
+    scheme, path, _ = _parsed(url)
+    return scheme, path
+
+
+def absolute(url: str) -> str:
+    """The URL with its path in full, so that it means the same in every folder; raises `InvalidUrl`."""
+    scheme, path, mode = _parsed(url)
+    return f"{scheme}:{os.path.abspath(path) if path else ''}" + ("" if mode is None else f"?mode={mode:04o}")
+
+
+def _parsed(url: str | None) -> tuple[str, str, int | None]:
+    """The kind of store, its path, and the permissions of a new file, if the URL has any."""
     source, url = _chosen(url)
     scheme, colon, path = url.partition(":")
     if not colon or scheme not in ("embedded", "fdb"):
         raise InvalidUrl(f"{source} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster")
+    mode = None
+    if scheme == "embedded" and "?mode=" in path:
+        path, _, digits = path.rpartition("?mode=")
+        mode = _permissions(source, digits)
     if scheme == "embedded" and not path:
         raise InvalidUrl(f"{source} names no file: write embedded:PATH, for example {DEFAULT_URL}")
     try:
@@ -78,7 +96,15 @@ def located(url: str | None = None) -> tuple[str, str]:
         raise InvalidUrl(
             f"{source} names no file: a path has no NUL, and nothing that the system cannot spell"
         ) from None
-    return scheme, os.path.expanduser(path)
+    return scheme, os.path.expanduser(path), mode
+
+
+def _permissions(source: str, digits: str) -> int:
+    if not re.fullmatch("0?6[0246][0246]", digits):
+        raise InvalidUrl(
+            f"{source} has permissions that no store can have: write ?mode=0660 to share a new store with its group"
+        )
+    return int(digits, 8)
 
 
 def _chosen(url: str | None) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,23 @@ def test_embedded_opens_a_file_and_makes_it_if_there_is_none(tmp_path: Path) -> 
     assert (tmp_path / "one.db").exists()
     assert isinstance(store.open("embedded:one.db"), Database)
     assert value(store.open(f"embedded:{tmp_path}/one.db")) == b"1"
+
+
+def test_the_url_says_who_may_use_a_new_store(tmp_path: Path) -> None:
+    store.close(store.open("embedded:mine.db"))
+    store.close(store.open("embedded:ours.db?mode=0660"))
+
+    assert stat.S_IMODE((tmp_path / "mine.db").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "ours.db").stat().st_mode) == 0o660
+    assert store.located("embedded:ours.db?mode=0660") == ("embedded", "ours.db")
+    assert store.absolute("embedded:ours.db?mode=660") == f"embedded:{tmp_path}/ours.db?mode=0660"
+
+
+@pytest.mark.parametrize("digits", ["", "0060", "0200", "0777", "1660", "rw"])
+def test_permissions_that_lock_the_owner_out_or_mean_nothing_are_refused(tmp_path: Path, digits: str) -> None:
+    with pytest.raises(InvalidUrl, match=r"write \?mode=0660 to share a new store with its group"):
+        store.open(f"embedded:ours.db?mode={digits}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_url_the_environment_decides_and_else_cq_db(

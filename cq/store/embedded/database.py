@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from cq.errors import StoreError
 
-from . import file, handles
+from . import access, file, handles
+from .access import Access
 from .committer import Committer
 from .error import FDBError
 from .future import FutureVoid
@@ -36,6 +37,9 @@ class Database(AtomicOperations):
     With `power_safe`, a commit that has returned survives a power failure; without, it survives only the end of the
     process, however sudden, and commits are several times as fast.
 
+    `mode` is the permissions of a new store: 0o600, for its owner alone, without this. The files beside it have the
+    permissions of the store, so `chmod` shares an existing one.
+
     Nothing of it survives a fork: start processes with spawn, or open the store after forking.
 
     Raises:
@@ -43,7 +47,9 @@ class Database(AtomicOperations):
         StoreError: it cannot be read or written: its disk is full or fails, or another process keeps it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, power_safe: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, power_safe: bool = True, mode: int = access.PRIVATE
+    ) -> None:
         self._unusable: str | None = "the store could not be opened"
         # One name for one file: the lock beside it must be the same for everybody.
         self.path = Path(path).resolve()
@@ -52,14 +58,15 @@ class Database(AtomicOperations):
         self.bypass_unreadable = False
         self.protect_commit = True
         with handles.lock:
-            self._open(functools.partial(file.connect, self.path, power_safe=power_safe))
+            self._open(functools.partial(file.connect, self.path, power_safe=power_safe), mode)
 
-    def _open(self, connect: Callable[..., sqlite3.Connection]) -> None:
+    def _open(self, connect: Callable[..., sqlite3.Connection], mode: int) -> None:
         exists = file.check(self.path)
-        self._lock = LockFile(self.path)
+        rights = access.existing(self.path) if exists else access.new(mode)
+        self._lock = LockFile(self.path, rights)
         try:
             if not exists:
-                self._create()
+                self._create(rights)
             self._file_id = file.identify(self.path)
             self._connection = file.connect_first(self.path, connect)
         except BaseException:
@@ -73,11 +80,11 @@ class Database(AtomicOperations):
         handles.acquire(self._file_id, self)
         self._unusable = None
 
-    def _create(self) -> None:
+    def _create(self, rights: Access) -> None:
         with self._lock:
             # Another process may have made it while this one waited for the lock.
             if not file.check(self.path):
-                file.create(self.path)
+                file.create(self.path, rights)
 
     # Transactions
 

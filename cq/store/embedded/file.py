@@ -13,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from cq.errors import NotAStore, StoreError
 
-from . import handles
+from . import access, handles
+from .access import Access
 from .error import explain, is_damaged
 
 APPLICATION_ID = 0x6371_6B76  # "cqkv"
@@ -32,6 +34,7 @@ BUSY_SECONDS = 10.0
 _MAGIC = b"SQLite format 3\x00"
 _LOG_MAGICS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _HEADER_BYTES = 100
+_HELPERS = ("-wal", "-shm", "-journal")
 _VERSIONS = {1, 2}  # of SQLite's format: without a log, and with one
 
 _SETTINGS = f"""
@@ -95,13 +98,14 @@ def check(path: Path) -> bool:
         _check_directory(path)
         return False
     _check_header(path, header, size)
+    _check_helpers(path)
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         raise NotAStore(f"{path} or its directory cannot be written: check their permissions")
     return True
 
 
-def create(path: Path) -> None:
-    """Make an empty store. The caller holds the lock, so nobody else does so at the same time."""
+def create(path: Path, access: Access) -> None:
+    """Make an empty store. The caller holds the lock, so no other process makes it at the same time."""
     log = _log(path)
     if log.exists() and log.stat().st_size:
         # SQLite would take it for the new store's.
@@ -109,8 +113,9 @@ def create(path: Path) -> None:
             f"{log} is there and its store is not: put {path.name} back beside it, or remove it to begin anew"
         )
     draft = path.with_name(f"{path.name}-new")
-    draft.unlink(missing_ok=True)
     try:
+        draft.unlink(missing_ok=True)
+        os.close(access.create(draft))  # SQLite itself would make it readable for everyone
         with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
             connection.executescript(_SETTINGS + _SCHEMA)
         with draft.open("rb") as file:
@@ -198,6 +203,23 @@ def _check_directory(path: Path) -> None:
         raise NotAStore(f"the directory of {path} does not exist: make it first")
     if not os.access(path.parent, os.W_OK):
         raise NotAStore(f"the directory of {path} cannot be written: check its permissions")
+
+
+def _check_helpers(path: Path) -> None:
+    """Refuse a log or index of SQLite's that was made by a user without write permission for the store.
+
+    SQLite would read their content as a part of the store.
+    """
+    store = access.existing(path)
+    for ending in _HELPERS:
+        helper = path.with_name(path.name + ending)
+        with contextlib.suppress(FileNotFoundError):
+            status = helper.lstat()
+            if not (stat.S_ISREG(status.st_mode) and store.admits(status.st_uid, status.st_gid)):
+                raise NotAStore(
+                    f"{helper} was not made by a user who may write the store (but by user {status.st_uid}): "
+                    "look where it comes from, and move it away"
+                )
 
 
 def _check_header(path: Path, header: bytes, size: int) -> None:

@@ -1,8 +1,11 @@
-"""The file beside the store that lets processes take turns and tell each other of commits.
+"""The lock file of a store: processes take turns to commit, and notify each other of commits.
 
 SQLite alone would do the first by polling; a lock of the operating system wakes the next one at once, and is gone
 with the process that held it, however that ended. For the second, every commit writes a byte here, which other
 processes may watch with `inotify`; and its version before that, see `latest`.
+
+Commits write into this file, so opening it must not be a way to have another file overwritten: a link, a file of
+another user, and a file with other content are refused before anything is written.
 """
 
 from __future__ import annotations
@@ -15,34 +18,42 @@ import mmap
 import os
 import select
 import sqlite3
+import stat
 import sys
 from pathlib import Path
 
 from cq.errors import NotAStore
 
+from .access import Access
+
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
-# The first byte is the one that is watched.
+_NAME = slice(1, 8)  # the kind of file; processes watch the byte before it
+_MAGIC = b"cq-lock"
 _VERSION = slice(8, 16)  # of the latest commit
 _CHANGED = slice(16, 24)  # of the latest one that changes the metadata version
 _LENGTH = 24
+_TRIES = 10
 
 
 class LockFile:
     """One process's handle of the lock file."""
 
-    def __init__(self, path: Path) -> None:
-        self.store = path
-        self.path = path.with_name(f"{path.name}-lock")
+    def __init__(self, store: Path, access: Access) -> None:
+        self.store = store
+        self.path = store.with_name(f"{store.name}-lock")
         try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            if os.fstat(self._descriptor).st_size < _LENGTH:
-                os.ftruncate(self._descriptor, _LENGTH)
-            self._content = mmap.mmap(self._descriptor, _LENGTH, prot=mmap.PROT_READ)
+            self._descriptor = _open(self.path, access)
         except OSError as error:
             raise NotAStore(
                 f"{self.path} cannot be opened ({error.strerror}): check its permissions"
             ) from None
+        try:
+            _prepare(self._descriptor)
+            self._content = mmap.mmap(self._descriptor, _LENGTH, prot=mmap.PROT_READ)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise NotAStore(f"{self.path} cannot be made ({error.strerror}): check its disk") from None
 
     def __enter__(self) -> None:
         """Wait for the lock; while it is held, no other process, and no other handle of this one, commits."""
@@ -90,6 +101,60 @@ class LockFile:
             self._content.close()
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _open(path: Path, access: Access) -> int:
+    """Open the lock file, and make it if it does not exist; raises `NotAStore` for a file of another kind."""
+    for _ in range(_TRIES):  # in between, another process may make the file or remove it
+        with contextlib.suppress(FileNotFoundError):
+            return _open_existing(path, access)
+        with contextlib.suppress(FileExistsError):
+            return access.create(path)
+    raise NotAStore(f"{path} comes and goes: look which process makes and removes it")
+
+
+def _open_existing(path: Path, access: Access) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR):
+            raise
+        raise _foreign(path, "it is a link or a directory") from None
+    try:
+        if fault := _fault(descriptor, access):
+            raise _foreign(path, fault)
+        access.apply(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _fault(descriptor: int, access: Access) -> str:
+    """Why a file is not the lock of a store; "" for a lock. Empty files are locks that a crash left unfinished."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        return "it is no regular file"
+    if status.st_nlink > 1:
+        return "it has several names (hard links)"
+    if not access.admits(status.st_uid, status.st_gid):
+        return f"it belongs to user {status.st_uid}, who may not write the store"
+    content = os.pread(descriptor, _LENGTH + 1, 0)
+    is_named = content[_NAME] in (_MAGIC, bytes(len(_MAGIC)))  # zeros: as earlier versions made it
+    if content and not (len(content) == _LENGTH and content[0] == 0 and is_named):
+        return "it has other content"
+    return ""
+
+
+def _foreign(path: Path, fault: str) -> NotAStore:
+    return NotAStore(f"{path} is not the lock of a store ({fault}): move it away, it was left as it is")
+
+
+def _prepare(descriptor: int) -> None:
+    """Give a new file its content. Two processes may do so at the same time: neither undoes anything."""
+    if os.fstat(descriptor).st_size < _LENGTH:
+        os.ftruncate(descriptor, _LENGTH)
+        os.pwrite(descriptor, _MAGIC, _NAME.start)
 
 
 class Listener:

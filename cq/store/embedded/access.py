@@ -1,0 +1,64 @@
+"""Owner, group and permissions of a store, and which files beside it may be trusted.
+
+SQLite gives the files that it makes beside a store (`-wal`, `-shm`) the store's permissions. The lock file has them,
+too: one setting, the permissions of the store, says who may use it. A file beside the store that was made by a user
+who cannot write the store may be a trap, as in a directory like `/tmp`: it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+PRIVATE = 0o600
+"""The permissions of a new store, unless the caller shares it."""
+
+_PERMISSIONS = 0o666  # a store is never executable
+_SYSTEMS_CHOICE = -1  # the process's group, or that of the directory
+
+
+class Access(NamedTuple):
+    """Who may use a store: its owner, its group, and the permission bits of its file."""
+
+    user: int
+    group: int
+    mode: int
+
+    def create(self, path: Path) -> int:
+        """The descriptor of a new, empty file with this access; raises `FileExistsError` also for a link."""
+        descriptor = os.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, self.mode
+        )
+        try:
+            if os.geteuid() == 0 and self.group != _SYSTEMS_CHOICE:
+                os.fchown(descriptor, self.user, self.group)  # root must not lock the store's owner out
+            self.apply(descriptor)  # the umask may have taken permissions away
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def apply(self, descriptor: int) -> None:
+        """Give a file the permissions of the store, if this process may."""
+        status = os.fstat(descriptor)
+        if os.geteuid() in (0, status.st_uid) and stat.S_IMODE(status.st_mode) != self.mode:
+            os.fchmod(descriptor, self.mode)
+
+    def admits(self, owner: int, group: int) -> bool:
+        """Whether a file of this owner and group was made by a user who may write the store."""
+        if owner in (os.geteuid(), 0, self.user) or self.mode & stat.S_IWOTH:
+            return True
+        return bool(self.mode & stat.S_IWGRP) and group == self.group
+
+
+def new(mode: int) -> Access:
+    """The access of a store that this process makes."""
+    return Access(os.geteuid(), _SYSTEMS_CHOICE, mode)
+
+
+def existing(path: Path) -> Access:
+    """The access of the store at a path."""
+    status = path.stat()
+    return Access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode) & _PERMISSIONS)
