@@ -99,8 +99,10 @@ def export_config(db: Database, names: Sequence[str] = ()) -> dict[str, Any]:
     Raises `QueueNotConfigured`, and `InvalidConfiguration` for an observer whose settings JSON cannot carry.
     """
 
+    asked = sorted({*names})  # once: a retry would find an iterator empty, and export all queues
+
     def read(tr: Transaction) -> list[_Queue]:
-        wanted = sorted({*names}) or queue_names(tr.snapshot)
+        wanted = asked or queue_names(tr.snapshot)
         return [_Queue(read_config(tr.snapshot, name), read_flags(tr.snapshot, name)) for name in wanted]
 
     found = transact(db, read)

@@ -15,6 +15,7 @@
     │   ├── NotReady                what an observer keeps is still being built
     │   └── NotNow                  a change of the queue that must wait for one under way
     ├── InvalidData                 (ValueError) a key, update or operation id that a queue does not take
+    │   ├── OneShotIterable         (TypeError) an iterator, which is empty when the transaction is retried
     │   └── TooLarge                a key, update or value beyond FoundationDB's limits
     ├── QueueFull                   so much waits in the queue that adds are refused
     ├── EmitterFull                 so much waits in an emitter that nothing more is taken
@@ -127,6 +128,10 @@ class NotNow(ConfigurationError):
 
 class InvalidData(CqError, ValueError):
     """A key, update or operation id that the queue does not take; nothing was written."""
+
+
+class OneShotIterable(InvalidData, TypeError):
+    """An iterator where the transaction may be retried: it would be empty by then. Nothing was written."""
 
 
 class TooLarge(InvalidData):

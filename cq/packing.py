@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import cbor2
 
 from cq import codec
+from cq.arguments import repeatable
 from cq.codec import DELETE, MAX_UPDATE_BYTES, is_int64
 from cq.combiners import COMPARING, is_comparable
 from cq.config import QueueConfig
@@ -63,14 +64,17 @@ def _by_bucket(
 
 
 def columns(updates: object) -> tuple[list[Any], list[Any]]:
-    """The keys and the updates of a dict, or of pairs, in order; raises `InvalidData` when it is neither."""
+    """The keys and the updates of a dict, or of pairs, in order; raises `InvalidData` when it is neither.
+
+    Raises `OneShotIterable`, too.
+    """
     if type(updates) is dict or isinstance(updates, Mapping):
         return list(updates.keys()), list(updates.values())
     if not isinstance(updates, Iterable):
         raise InvalidData(
             f"expected a dict of updates, or pairs of key and update, got: {codec.shown(updates)}"
         )
-    pairs = list(updates)
+    pairs = list(repeatable(updates, "updates"))
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidData(f"expected a pair of key and update, got: {codec.shown(pair)}")

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
 from cq import codec, hashing, keys
+from cq.arguments import repeatable
 from cq.combiners import BUILT_IN, Combiner
 from cq.config import QueueConfig, read_config
 from cq.errors import CodeMismatch, InvalidData
@@ -87,7 +88,7 @@ class CombineQueue:
         Args:
             tr: a transaction of either store.
             updates: `{key: update}`, of the types that the queue is configured for; or pairs of these, in whose order a
-                key may occur several times.
+                key may occur several times. No iterator: it would be empty when the transaction is retried.
             once: an operation id (str or bytes, up to 1,000 bytes). Of all transactions that add to this queue with
                 the same id, only the first to commit counts, whatever the others contain: give one when the
                 transaction may be run again after its commit got lost (`commit_unknown_result`). It covers this
@@ -98,6 +99,7 @@ class CombineQueue:
             QueueNotConfigured: `cq.configure` has not been called.
             QueueFull: the queue has limits, and more waits than these allow; nothing was written.
             InvalidData, TooLarge: a key, an update or the operation id does not fit; nothing was written.
+            OneShotIterable: `updates` is an iterator, such as a generator or `zip`; nothing was written.
             FDBError: from the store, as for any read; the retry loop deals with it.
         """
         config = read_config(tr, self.name)
@@ -129,10 +131,13 @@ class CombineQueue:
         return None if current.value is None else codec.decode(current.value)
 
     def get_many(self, tr: TransactionRead, wanted: Iterable[Any]) -> dict[Any, Any]:
-        """The values last reported of several keys, read all at once: `{key: value}`, None where there is none."""
+        """The values last reported of several keys, read all at once: `{key: value}`, None where there is none.
+
+        Raises as `get` does, and `OneShotIterable` if the keys are in an iterator, as for `add`.
+        """
         config = read_config(snapshot_of(tr), self.name)
         encode = config.key.encoder()
-        futures = {key: tr.get(self.keys.value(encode(key))) for key in wanted}
+        futures = {key: tr.get(self.keys.value(encode(key))) for key in repeatable(wanted, "keys")}
         return {
             key: None if future.value is None else codec.decode(future.value)
             for key, future in futures.items()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cq import codec, keys
+from cq.arguments import repeatable
 from cq.combiners import Combiner
 from cq.config import QueueConfig, read_config
 from cq.errors import ConfigurationConflict, InvalidData
@@ -138,7 +139,7 @@ class Window:
         snapshot = snapshot_of(tr)
         config, _ = self._config(snapshot)
         encode = config.key.encoder()
-        encoded = {key: encode(key) for key in wanted}
+        encoded = {key: encode(key) for key in repeatable(wanted, "keys")}
         futures = {key: tr.get(self.keys.value(each)) for key, each in encoded.items()}
         overdue = read_overdue(snapshot, config, milliseconds(now))
         exact = list(encoded.values()) if pending else [each for each in encoded.values() if each in overdue]

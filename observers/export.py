@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from cq.arguments import repeatable
 from cq.changes import Change, ObserverFunction
 from cq.config import QueueConfig
 from cq.exportkeys import ExportKeys
@@ -59,9 +60,12 @@ class ExportQueue:
         self.add_many(tr, [(key, value)])
 
     def add_many(self, tr: Transaction, pairs: Iterable[tuple[Any, Any]]) -> None:
-        """`add` for each (key, value) in order; cheaper, as many entries share a row. Errors as for `add`."""
+        """`add` for each (key, value) in order; cheaper, as many entries share a row. Errors as for `add`.
+
+        Raises `OneShotIterable` if the pairs are in an iterator, which would be empty when the transaction is retried.
+        """
         buckets: dict[int, list[tuple[bytes, Any]]] = {}
-        pairs = list(pairs)
+        pairs = list(repeatable(pairs, "pairs"))
         for encoded, (_, value) in zip(encoded_keys([key for key, _ in pairs]), pairs, strict=True):
             buckets.setdefault(bucket_of(encoded, BUCKETS), []).append((encoded, value))
         packed = {bucket: pack(entries) for bucket, entries in buckets.items()}

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cq import codec, machine
+from cq.arguments import repeatable
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
 from cq.feedkeys import (
     FeedKeys,
@@ -146,10 +147,16 @@ class Feed:
         return self.append_many(tr, receiver, [message])[0]
 
     def append_many(self, tr: Transaction, receiver: Any, messages: Iterable[Any]) -> list[bytes]:
-        """`append` for several messages to one receiver, in this order."""
+        """`append` for several messages to one receiver, in this order; raises `OneShotIterable` for an iterator."""
         config = read_feed_config(tr, self.name)
         encoded = encode_name("receiver", receiver)
-        return put_messages(tr, config, self.keys, encoded, [encode_message(each) for each in messages])
+        return put_messages(
+            tr,
+            config,
+            self.keys,
+            encoded,
+            [encode_message(each) for each in repeatable(messages, "messages")],
+        )
 
     def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> Page:
         """The receiver's messages behind an id, in the order of their ids: at most `limit`, or about 1 MB.

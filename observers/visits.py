@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import cq
 from cq import machine
+from cq.arguments import repeatable
 from cq.observers.builtin import put_built_in
 from cq.observers.distinct import count_now, distinct
 from cq.store.api import Database, Transaction, TransactionRead, snapshot_of
@@ -117,8 +118,11 @@ class Visits:
         at: float | None = None,
         once: str | bytes | None = None,
     ) -> str:
-        """Count visits of the same time, as pairs of page and visitor; `authors` has those of pages. As `count`."""
-        found, now = Counter(visits), machine.time()
+        """Count visits of the same time, as pairs of page and visitor; `authors` has those of pages. As `count`.
+
+        Raises `OneShotIterable` if the visits are in an iterator, which would be empty when the transaction is retried.
+        """
+        found, now = Counter(repeatable(visits, "visits")), machine.time()
         said = self.views.add(tr, _by_page(found), once, at=at, now=now)
         if said == TAKEN:
             self.seen.add(tr, found, once, at=at, now=now)

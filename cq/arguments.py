@@ -1,0 +1,24 @@
+"""Checks of arguments that several public functions share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from cq.errors import OneShotIterable
+
+T = TypeVar("T", bound=Iterable[object])
+
+
+def repeatable(given: T, what: str) -> T:
+    """The iterable itself, called `what` in messages; raises `OneShotIterable` if it is an iterator.
+
+    A transaction is retried after a conflict. The first try has exhausted an iterator by then, so the retry would
+    write nothing and commit without an error.
+    """
+    if iter(given) is given:
+        raise OneShotIterable(
+            f"expected {what} in a collection, got an iterator ({type(given).__name__}): it would be empty when the "
+            f"transaction is retried; give a list or a dict made of it"
+        )
+    return given

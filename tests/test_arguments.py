@@ -1,0 +1,137 @@
+"""Functions that a retried transaction calls take collections, and refuse iterators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import cq
+from cq.carrying import export_config
+from cq.observers.export import ExportQueue
+from cq.observers.feed import Feed
+from cq.observers.visits import Visits
+from cq.store.embedded import FDBError
+from cq.store.transact import transact
+from cq.testing import assert_drained, assert_values, drain
+from tests.helpers import add
+
+CONFLICT = 1020
+PAIRS = [("a", 1), ("b", 2)]
+ITERATORS: list[Callable[[], Iterator[Any]]] = [
+    lambda: iter(PAIRS),
+    lambda: (pair for pair in PAIRS),
+    lambda: zip("ab", (1, 2), strict=True),
+    lambda: map(tuple, PAIRS),
+]
+
+
+@pytest.mark.parametrize("made", ITERATORS)
+def test_an_add_of_an_iterator_is_refused_and_writes_nothing(
+    db: Any, name: str, made: Callable[[], Iterator[Any]]
+) -> None:
+    cq.configure(db, name, window=60)
+    queue, tries = cq.CombineQueue(name), []
+    for adds in (queue, cq.Window(queue)):
+        updates = made()
+
+        def fail_once(tr: Any) -> None:
+            adds.add(tr, updates)  # noqa: B023 - runs at once
+            tries.append(tr)
+            if len(tries) == 1:
+                raise FDBError(CONFLICT)
+
+        with pytest.raises(TypeError, match="when the transaction is retried") as refused:
+            transact(db, fail_once)
+        assert isinstance(refused.value, cq.InvalidData)
+    assert_drained(db, name)
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [PAIRS, tuple(PAIRS), {*PAIRS}, frozenset(PAIRS), dict(PAIRS), dict(PAIRS).items(), Counter(dict(PAIRS))],
+    ids=lambda updates: type(updates).__name__,
+)
+def test_collections_are_added(db: Any, name: str, updates: Any) -> None:
+    cq.configure(db, name)
+    add(db, name, updates)
+    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+        emitter.emit_many(updates)
+    drain(db, name)
+
+    assert_values(db, name, {"a": 2, "b": 4})
+
+
+def test_a_late_add_of_an_iterator_is_refused(db: Any, name: str) -> None:
+    """It would be counted as late, and with 0 updates by a retry."""
+    cq.configure(db, name, window=60)
+    with pytest.raises(TypeError, match="retried"):
+        transact(db, lambda tr: cq.Window(name).add(tr, iter(PAIRS), at=1.0))
+
+
+def test_an_emitter_refuses_iterators(db: Any, name: str) -> None:
+    """A caller whose call ended with `EmitterFull` calls again with the same argument."""
+    cq.configure(db, name)
+    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+        with pytest.raises(TypeError, match="retried"):
+            emitter.emit_many(iter(PAIRS))
+        with pytest.raises(TypeError, match="retried"):
+            asyncio.run(emitter.emit_many_async(iter(PAIRS)))
+        assert emitter.statistics().emitted == 0
+
+
+def test_reads_of_many_keys_refuse_iterators(db: Any, name: str) -> None:
+    cq.configure(db, name, window=60)
+    for readable in (cq.CombineQueue(name), cq.Window(name)):
+        assert transact(db, lambda tr: readable.get_many(tr, {"a", "b"})) == {"a": None, "b": None}  # noqa: B023
+        with pytest.raises(TypeError, match="retried"):
+            transact(db, lambda tr: readable.get_many(tr, iter("ab")))  # noqa: B023
+
+
+def test_feeds_exports_and_visits_refuse_iterators(db: Any, name: str) -> None:
+    feed, visits = Feed(name), Visits(name)
+    feed.configure(db)
+    visits.configure(db)
+    calls: list[Callable[[Any], object]] = [
+        lambda tr: feed.append_many(tr, "ann", iter(["hello"])),
+        lambda tr: ExportQueue(name).add_many(tr, iter(PAIRS)),
+        lambda tr: visits.count_many(tr, iter([("page", "ann")])),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="retried"):
+            transact(db, call)
+
+
+def test_a_retried_export_of_the_configuration_reads_the_same_queues(db: Any, name: str) -> None:
+    """An iterator of names is read once, before the transaction."""
+    cq.configure(db, name)
+    cq.configure(db, f"{name}-other")
+    assert list(export_config(_FailsOnce(db), iter([name]))["queues"]) == [name]  # type: ignore[arg-type]
+
+
+class _FailsOnce:
+    """A database whose first commit ends with a conflict."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def create_transaction(self) -> Any:
+        return _ConflictOnce(self._db.create_transaction())
+
+
+class _ConflictOnce:
+    def __init__(self, tr: Any) -> None:
+        self._tr = tr
+        self._has_failed = False
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        if not self._has_failed:
+            self._has_failed = True
+            raise FDBError(CONFLICT)
+        return self._tr.commit()
