@@ -19,12 +19,13 @@ from typing import Any, Final, NamedTuple
 from cq import codec, machine
 from cq.backfill import parse_generation
 from cq.config import read_config
-from cq.errors import CorruptData, InvalidConfiguration, NotReady
+from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotReady
 from cq.keys import QueueKeys
 from cq.observers.ranking import check_group, missing, settings_of
-from cq.observers.top import NAME
+from cq.observers.scores import exact
+from cq.observers.top import MAX_N, NAME
 from cq.observers.watching import wait_for
-from cq.observers.weights import weights
+from cq.observers.weights import LEAST, MOST, weights
 from cq.store.api import Database, Transaction, TransactionRead, Void, snapshot_of
 from cq.store.transact import transact
 from cq.topkeys import CloudKeys
@@ -36,7 +37,9 @@ CLOUD_BYTES: Final = 500_000
 
 _FORMAT: Final = 1
 _MOST_VERSIONS: Final = (1 << 63) - 1
-_MOST_PIECES: Final = 1_000
+_MOST_PIECES: Final = 10
+"""More than a cloud of `CLOUD_BYTES` takes: a reader fetches all pieces into memory."""
+_KEY_PARTS: Final = frozenset((str, int, bytes))
 _LAST_MILLISECOND: Final = 253_402_300_799_999  # of the year 9999
 
 
@@ -198,19 +201,43 @@ class Head:
         if self.pieces:
             found = [tr.get(keys.piece(group, self.version, number)) for number in range(self.pieces)]
             data = b"".join(piece.value or b"" for piece in found)
-        try:
-            return tuple(
-                CloudEntry(tuple(key) if isinstance(key, list) else key, score, weight)
-                for key, score, weight in codec.decode(data)
-            )
-        except (TypeError, ValueError) as error:
-            raise CorruptData(f"the entries of a cloud are not such as cq writes: {error}") from None
+        return decode_entries(data)
 
 
 def encode_entries(entries: Sequence[tuple[Any, Any]]) -> bytes:
     """(key, score) pairs with their weights, as stored in a cloud."""
     weighed = zip(entries, weights([score for _, score in entries]), strict=True)
     return codec.encode([[key, score, weight] for (key, score), weight in weighed])
+
+
+def decode_entries(data: bytes) -> tuple[CloudEntry, ...]:
+    """The inverse of `encode_entries`; raises `CorruptData`, also for an entry of another type or range.
+
+    Pages are made of the entries, so a reader relies on their types: a weight that is text may be a script.
+    """
+    found = codec.decode(data)
+    try:
+        if type(found) is not list or len(found) > MAX_N:
+            raise InvalidData("they are no list, or too long")
+        return tuple(map(_entry, found))
+    except InvalidData as error:
+        raise CorruptData(
+            f"the entries of a cloud are not those that cq writes ({error}): `cq verify --repair` publishes it again"
+        ) from None
+
+
+def _entry(stored: object) -> CloudEntry:
+    """The entry in this list; raises `InvalidData`."""
+    if type(stored) is not list or len(stored) != len(CloudEntry._fields):
+        raise InvalidData(f"expected key, score and weight, got: {codec.brief(stored)}")
+    key, score, weight = stored
+    parts = key if type(key) is list else [key]
+    if not parts or not _KEY_PARTS.issuperset(map(type, parts)):
+        raise InvalidData(f"expected a key, got: {codec.shown(key)}")
+    exact(score)
+    if type(weight) is not int or not LEAST <= weight <= MOST:
+        raise InvalidData(f"expected a weight from {LEAST} to {MOST}, got: {codec.shown(weight)}")
+    return CloudEntry(tuple(key) if type(key) is list else key, score, weight)
 
 
 def digest_of(data: bytes) -> bytes:

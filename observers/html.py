@@ -117,7 +117,11 @@ def _list(entries: tuple[CloudEntry, ...]) -> str:
 
 def _item(entry: CloudEntry) -> str:
     word = f'<span dir="auto">{escape(shown(entry.key))}</span>'
-    return f'<li class="w{entry.weight}">{word} <span class="score">{escape(number(entry.score))}</span></li>'
+    # A caller may have made the entry: the weight is escaped, too.
+    return (
+        f'<li class="w{escape(str(entry.weight))}">{word} '
+        f'<span class="score">{escape(number(entry.score))}</span></li>'
+    )
 
 
 def shown(key: Any) -> str:

@@ -261,10 +261,12 @@ def entry_of(config: QueueConfig, place: bytes, score: bytes) -> Entry:
     """The entry that stands in the index at this place, with this value."""
     number = codec.decode(score)
     try:
-        length = len(descending(number))
+        expected = descending(number)
     except InvalidData as error:
         raise CorruptData(f"a score in the top of queue {config.name!r} is none: {error}") from None
-    return Entry(from_sort_key(config.key, place[length:]), number)
+    if not place.startswith(expected):
+        raise CorruptData(f"a score in the top of queue {config.name!r} is not that of its place")
+    return Entry(from_sort_key(config.key, place[len(expected) :]), number)
 
 
 def _bounds(

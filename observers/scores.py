@@ -57,7 +57,7 @@ def ascending(score: Score) -> bytes:
     if type(score) is int and -_SHORT < score < _SHORT:
         text = str(abs(score))
         return _ZERO if score == 0 else _signed(score < 0, _magnitude(text.rstrip("0"), len(text)))
-    number = _exact(score)
+    number = exact(score)
     if number.is_infinite():
         return _signed(number < 0, _INFINITY)
     if not number:
@@ -76,7 +76,8 @@ def _of_int(score: int) -> bytes:
     return ascending(score).translate(_DESCENDING)
 
 
-def _exact(score: object) -> Decimal:
+def exact(score: object) -> Decimal:
+    """The score as a Decimal, with all digits; raises `InvalidData` for what is no score."""
     if type(score) is float or type(score) is int or isinstance(score, Decimal):
         number = Decimal(score)
         if not number.is_nan():

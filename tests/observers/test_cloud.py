@@ -20,13 +20,13 @@ from cq.config import ObserverConfig
 from cq.configuring import remove_observer
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import prefix_end
-from cq.observers.cloud import CLOUD_BYTES, Cloud, CloudEntry, CloudReader, Head, encode_entries
+from cq.observers.cloud import CLOUD_BYTES, Cloud, CloudEntry, CloudReader, Head, digest_of, encode_entries
 from cq.observers.publisher import BUILDING_SECONDS, MARKS, Publisher
 from cq.observers.runner import DONE
 from cq.observers.top import top
 from cq.observers.weights import weights
 from cq.store.transact import transact
-from cq.topkeys import CloudKeys
+from cq.topkeys import CloudKeys, TopKeys
 from tests.faults import FaultyDatabase
 from tests.observers.tops import FIRST, ToldTop
 from tests.test_queue import Calls
@@ -407,6 +407,71 @@ def test_a_cloud_of_another_format_is_refused(db: Any) -> None:
         transact(db, lambda tr: tr.set(head, stored))  # noqa: B023
         with pytest.raises(CorruptData):
             cloud(told)
+
+
+SCRIPT = '1"><script>alert(1)</script>'
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [["a", 1, SCRIPT]],
+        [["a", 1, 0]],
+        [["a", 1, 10]],
+        [["a", 1, True]],
+        [["a", 1, 5.0]],
+        [["a", SCRIPT, 5]],
+        [["a", float("nan"), 5]],
+        [["a", True, 5]],
+        [["a", None, 5]],
+        [[{"a": 1}, 1, 5]],
+        [[[], 1, 5]],
+        [[["a", [SCRIPT]], 1, 5]],
+        [[None, 1, 5]],
+        [["a", 1]],
+        ["abc"],
+        {"abc": 1},
+        [["a", 1, 5]] * 10_001,
+    ],
+    ids=lambda entries: cq.codec.brief(entries)[:40],
+)
+def test_forged_entries_are_refused(db: Any, entries: Any) -> None:
+    """Each reader may rely on their types and ranges, whoever has written them."""
+    told = ToldTop(db)
+    data = cq.codec.encode(entries)
+    head = CloudKeys(told.keys).head(None)
+    transact(db, lambda tr: tr.set(head, Head(1, 1, digest_of(data), 0, data).to_bytes()))
+
+    with pytest.raises(CorruptData, match="cq verify --repair"):
+        cloud(told)
+    with pytest.raises(CorruptData):
+        CloudReader(told.name).wait(db)
+
+
+def test_a_head_of_more_pieces_than_a_cloud_has_is_refused(db: Any) -> None:
+    told = ToldTop(db)
+    head = CloudKeys(told.keys).head(None)
+    transact(db, lambda tr: tr.set(head, Head(1, 1, b"", 11, b"").to_bytes()))
+
+    with pytest.raises(CorruptData):
+        cloud(told)
+
+
+def test_a_forged_score_of_the_top_is_not_published(db: Any) -> None:
+    told = ToldTop(db, every=0)
+    told.tell({"a": 1})
+    place = TopKeys(told.keys, told.generation).entries(None)
+
+    for forged in (2, SCRIPT, float("nan"), [1]):
+        transact(
+            db,
+            lambda tr: [
+                tr.set(row.key, cq.codec.encode(forged))  # noqa: B023
+                for row in tr.get_range(place, prefix_end(place)).to_list()
+            ],
+        )
+        with pytest.raises(CorruptData):
+            publish(publisher(told))
 
 
 # Other generations of the top

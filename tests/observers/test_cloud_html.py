@@ -92,6 +92,12 @@ def test_markup_is_escaped() -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#x27;" in text
 
 
+def test_a_weight_that_a_caller_has_made_up_is_escaped() -> None:
+    weight: Any = '1"><script>alert(1)</script>'
+
+    assert "<script" not in to_html(cloud(("a", 1, weight)))
+
+
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
