@@ -95,6 +95,9 @@ def worker(
     Steps under way are finished then, nothing is lost; a second signal ends at once. Any number of workers share the
     work, on any number of machines, and take over from those that die. Code for combiners, observers and exporters
     comes from --app only. With --json a line of totals is printed at the end.
+
+    With --drain, queues that cannot be combined are named in the log, and do not stop the others. They are an error
+    only if QUEUE names them.
     """
     log_to_stderr(as_json=log is Log.JSON, verbose=verbose)
     say = note if log is Log.TEXT else _say_nothing

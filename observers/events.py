@@ -159,8 +159,8 @@ EVENTS: Final[Mapping[str, Kind]] = {
     ),
     "work_left": Kind(
         WARNING,
-        "{task}: left with work to do, {reason}",
-        "A worker that drains ends although an export or a cloud is not done.",
+        "{task}: left with work to do: {reason}",
+        "A worker that drains ends although a queue is not combined, or an export or a cloud is not done.",
         others=("queue",),
     ),
     "store_failed": Kind(
@@ -310,6 +310,13 @@ EVENTS: Final[Mapping[str, Kind]] = {
         others=("queue",),
         logger="cq.export",
         metrics=(Metric("cq_export_failures", "counter", 1.0, "tries to export that failed"),),
+    ),
+    "export_left_alone": Kind(
+        WARNING,
+        "export of queue {queue!r} is left to other workers: {reason}",
+        "The worker lacks the URL, the driver or the columns of an export. The queue itself is combined.",
+        logger="cq.export",
+        metrics=(Metric("cq_export_failures", "counter", 1.0),),
     ),
     "export_stopped": Kind(
         ERROR,

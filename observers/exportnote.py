@@ -49,17 +49,17 @@ class FailureNote:
     def failed(self, what: object, error: Exception) -> float:
         """Note an error; returns after how many seconds to try again."""
         text = f"{type(error).__name__}: {error}"
-        self._load()
-        self._failure = failure = next_failure(self._failure, self._bucket, text)
-        self.problem = failure.error
         self._tries += 1
         pause = pause_after(self._tries)
         emit("export_failed", queue=name_of(self._queue.prefix), task=str(what), pause=pause, error=text)
-        try:
-            transact(self._db, lambda tr: self._write(tr, failure))
-        except Exception as lost:  # noqa: BLE001 - the store may be what fails
-            log.warning("%s: the error could not be noted: %s", what, lost)
+        self._note(text)
         return pause
+
+    def left(self, error: Exception) -> None:
+        """Note an error that this process cannot recover from: it leaves the export to other workers."""
+        queue = name_of(self._queue.prefix)
+        emit("export_left_alone", queue=queue, reason=str(error))
+        self._note(f"{type(error).__name__}: {error}")
 
     def clear(self) -> None:
         """Note that it works: the note, if there is one, goes."""
@@ -69,6 +69,15 @@ class FailureNote:
         if self._failure is not None:
             transact(self._db, lambda tr: tr.clear(self._queue.failure(self._bucket)))
             self._failure = None
+
+    def _note(self, text: str) -> None:
+        self._load()
+        self._failure = failure = next_failure(self._failure, self._bucket, text)
+        self.problem = failure.error
+        try:
+            transact(self._db, lambda tr: self._write(tr, failure))
+        except Exception as lost:  # noqa: BLE001 - the store may be what fails
+            log.warning("queue %r: the error could not be noted: %s", name_of(self._queue.prefix), lost)
 
     def _write(self, tr: Transaction, failure: Failure) -> None:
         write_failure(tr, self._queue, failure)

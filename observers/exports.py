@@ -101,16 +101,17 @@ def _export(
 def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
     """The tasks of a worker for a queue's export: the keeper, which is to look at it now, and one for each bucket.
 
-    None when this process lacks the columns that the export asks for; that is noted as its failure.
+    None when this process lacks the columns that the export asks for, or the reporting database's URL or driver: other
+    workers may have them. That is noted as the export's failure. Other queues, and this one's passes, go on.
     """
     from cq.observers.exportnote import FailureNote
 
     try:
         export = _export(db, config, observer)
+        export.reporting.check_url()
         exporter = export.exporter()
-    except ExportFailed as error:
-        # Other queues, and this one's passes, go on.
-        FailureNote(db, ExportKeys(config.name), None).failed(f"export of queue {config.name!r}", error)
+    except (ExportFailed, InvalidConfiguration) as error:
+        FailureNote(db, ExportKeys(config.name), None).left(error)
         return []
     width = 1 if export.reporting.takes_turns else None
     return kept_tasks(db, config, observer, exporter, width=width)

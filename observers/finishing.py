@@ -1,15 +1,17 @@
-"""Running tasks to their end, in the calling thread: what a drain does for observers once all is combined."""
+"""The end of a drain: run what observers need once all is combined, and report what could not be combined."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from cq import machine
+from cq.errors import CqError
 from cq.observers.jobs import Job
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
+from cq.observers.work import Work
 from cq.store.api import error_code
 
 PATIENCE_SECONDS: Final = 10.0
@@ -35,8 +37,21 @@ def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job
         if machine.monotonic() + seconds > deadline or stopping.wait(seconds):
             break
     for job in left:
-        reason = job.task.problem or "as it has no end yet"
+        reason = job.task.problem or "it always has more to do"
         emit("work_left", queue=job.share.queue, task=str(job), reason=reason)
+
+
+def report_left(work: Work, names: Collection[str]) -> None:
+    """Report the queues that a drain could not combine: by an error if `names` has them, else by `work_left`.
+
+    Errors that are not cq's are raised in any case: the store fails, or cq has a defect. Queues that the worker leaves
+    alone were reported when it began.
+    """
+    for name, error in work.left.items():
+        if name in names or not isinstance(error, CqError):
+            raise error
+        if not work.problem(name):
+            emit("work_left", queue=name, task=f"queue {name!r}", reason=str(error))
 
 
 def _run(

@@ -14,7 +14,10 @@ from cq.changes import Change, ObserverFunction
 from cq.combiners import BUILT_IN
 from cq.config import Named, ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
+from cq.exportkeys import ExportKeys
 from cq.observers.export import ExportQueue
+from cq.observers.exporterrors import ExportFailed
+from cq.observers.exportnote import FailureNote
 from cq.observers.exports import kept_tasks
 from cq.observers.exportspec import check_alone
 from cq.observers.forwarding import ForwardExporter
@@ -85,8 +88,17 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
 
 
 def forward_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """The tasks of a worker for a queue that is forwarded: the keeper, and one for each bucket."""
-    return kept_tasks(db, config, observer, forward_exporter(db, config, observer))
+    """The tasks of a worker for a queue that is forwarded: the keeper, and one for each bucket.
+
+    None when this process lacks the receiving store's URL: other workers may have it.
+    """
+    exporter = forward_exporter(db, config, observer)
+    try:
+        exporter.check_url()
+    except ExportFailed as error:
+        FailureNote(db, ExportKeys(config.name), None).left(error)
+        return []
+    return kept_tasks(db, config, observer, exporter)
 
 
 def forward_exporter(db: Database, config: QueueConfig, observer: ObserverConfig) -> ForwardExporter:

@@ -168,17 +168,21 @@ class ForwardExporter:
                 store.close(opened)
         return receiving
 
-    def _opened(self) -> Database:
+    def check_url(self) -> tuple[str, str, str]:
+        """The receiving store's URL, with its scheme and path; raises `ExportFailed` if it is missing or wrong."""
         url = os.environ.get(self._url_env)
         if not url:
             raise ExportFailed(f"${self._url_env} is not set: it must have the URL of the receiving store")
         try:
-            scheme, path = store.located(url)
+            return url, *store.located(url)
         except InvalidUrl:
             # Not shown: it may be that of another kind of database, with its password.
             raise ExportFailed(
                 f"the URL in ${self._url_env} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster"
             ) from None
+
+    def _opened(self) -> Database:
+        url, scheme, path = self.check_url()
         if scheme == "embedded" and not os.path.exists(path):  # opening it would make an empty one
             raise ExportFailed(
                 f"there is no store where ${self._url_env} says: make it, or correct the variable"

@@ -60,6 +60,7 @@ class Job:
         is_guest: whether this worker runs it, until it is done, though it is another one's, which does not get on.
         is_fresh: whether it has not run since it was taken up.
         failures: in a row.
+        given_up: the error for which a drain runs it no more.
         rests_until: when it is woken before, it waits until then, see `Gathering`.
     """
 
@@ -69,6 +70,7 @@ class Job:
         self.weight = weight
         self.watch = WatchSlot()
         self.failures = 0
+        self.given_up: BaseException | None = None
         self.rests_until = 0.0
         self.owned = False
         self.is_guest = False

@@ -58,6 +58,10 @@ class ReportingDatabase:
                 self._engine = self._open()
             return self._engine
 
+    def check_url(self) -> None:
+        """Raise `InvalidConfiguration` if the URL or its driver is missing or wrong. Connects to nothing."""
+        _ = self.engine
+
     @property
     def takes_turns(self) -> bool:
         """Whether transactions that write wait for each other, whatever they write: it is an SQLite file.

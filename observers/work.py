@@ -64,6 +64,10 @@ class Work:
         roles: see `ROLES`, and `MEASURE`.
         totals: of what is done.
         limits: of each pass.
+
+    Attributes:
+        found: the queues.
+        left: {name: error} of the queues that a drain cannot combine, as of the latest `notified`.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Work:
         limits: Limits | None,
     ) -> None:
         self.found: dict[str, Found] = {}
+        self.left: dict[str, BaseException] = {}
         self._db, self._app, self._names, self._roles = db, app, names, roles
         self._totals, self._limits = totals, limits
         self._open: dict[str, OpenQueue] = {}
@@ -118,23 +123,36 @@ class Work:
 
     def take_out(self) -> None:
         """Take out of the queues that it works on what has left their windows: what a drain begins with."""
+        self.left = {}
         for name, queue in self._open.items():
             if self.combines and queue.found is not None:
-                while (taken := take_out(self._db, name)) is not None and taken.rows:
-                    pass
+                try:
+                    while (taken := take_out(self._db, name)) is not None and taken.rows:
+                        pass
+                except CorruptData as error:  # other queues go on
+                    self.left[name] = error
 
     def notified(self) -> list[Job] | None:
         """The jobs of all buckets with work, at one read version; None when there are some that it does not know yet.
 
-        Raises `ConfigurationError` when updates wait in a queue that it must leave alone.
+        Those that a drain leaves alone are noted in `left`.
         """
-        jobs = []
+        jobs: list[Job] = []
+        is_complete = True
         for name, buckets in notified_buckets(self._db, list(self.found) if self.combines else []).items():
             if buckets and self.problem(name):
-                raise ConfigurationError(f"updates wait that cannot be combined: {self.problem(name)}")
-            jobs += [self._open[name].buckets.get(place) for place in buckets]
-        known = [job for job in jobs if job is not None]
-        return known if len(known) == len(jobs) else None
+                reason = f"updates wait that cannot be combined: {self.problem(name)}"
+                self.left[name] = ConfigurationError(reason)
+                continue
+            for place in buckets:
+                job = self._open[name].buckets.get(place)
+                if job is None:
+                    is_complete = False
+                elif job.given_up is None:
+                    jobs.append(job)
+                else:
+                    self.left[name] = job.given_up
+        return jobs if is_complete else None
 
     def problem(self, name: str) -> str:
         """Why a queue is left alone; empty when it is not."""

@@ -21,7 +21,7 @@ from cq.batch import Limits
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.observers.arming import look
 from cq.observers.combining import CombineTask, Paused, end_attempts, passes_at_once
-from cq.observers.finishing import finish
+from cq.observers.finishing import finish, report_left
 from cq.observers.gathering import Gathering
 from cq.observers.handing import Given, Overdue
 from cq.observers.jobs import Job
@@ -117,7 +117,6 @@ class Worker:
         self._is_scanning = False  # whether there are more tasks than watches
         self._used = False
         self._draining = False
-        self._error: BaseException | None = None
         self._telling = Telling(self._membership.me, self.totals, passes_at_once(db, concurrency))
         self._runner: Runner[Job] = Runner(
             self._run,
@@ -155,12 +154,15 @@ class Worker:
             self._end()
 
     def drain(self) -> None:
-        """Combine until nothing is queued at some moment, or `stop` is called; whoever else works on it.
+        """Combine until nothing is queued at some moment, or `stop` is called, also while other workers run.
+
+        A queue that cannot be combined does not stop the others. At the end it is an error if the worker was made for
+        this queue by name; otherwise an event reports it.
 
         Raises:
             QueueNotConfigured: a queue named does not exist.
-            ConfigurationError: something is queued that this process lacks the code for, or in a queue that is paused.
-            CorruptData: a bucket's rows are stamped later than the store's versions.
+            ConfigurationError: a queue named has queued updates, and is paused or needs code that this process lacks.
+            CorruptData: something stored of a queue named cannot be read.
             FDBError: the store fails again and again.
         """
         self._use()
@@ -172,13 +174,12 @@ class Worker:
                 jobs = self._work.notified()
                 if jobs == []:
                     finish(self._work.others, self._stopping, self._failed)
+                    report_left(self._work, self.names)
                     return
                 for job in jobs or []:
                     self._runner.submit(job)
                 while not self._runner.wait_idle(_LOOK_SECONDS) and not self._stopping.is_set():
                     pass
-            if self._error is not None:
-                raise self._error
         finally:
             self._end()
 
@@ -385,15 +386,11 @@ class Worker:
     def _failed(self, job: Job, error: BaseException) -> float:
         job.failures += 1
         if self._draining and job.failures >= _DRAIN_TRIES:
-            self._give_up(error)
+            job.given_up = error
             return DONE
         delay = _delay(job.failures)
         self._telling.failed(job, error, delay)
         return delay
-
-    def _give_up(self, error: BaseException) -> None:
-        self._error = error
-        self.stop()
 
 
 def _delay(failures: int) -> float:

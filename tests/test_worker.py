@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from cq.observers.membership import Membership, Report
 from cq.observers.pressure import PressureTask
 from cq.observers.runner import DONE, Runner
 from cq.observers.settling import SettleTask
+from cq.observers.telemetry import Event, subscribe
 from cq.observers.totals import Totals
 from cq.observers.work import Work
 from cq.observers.worker import Worker
@@ -288,6 +290,42 @@ def test_a_drain_gives_up_when_the_store_fails_again_and_again(
 
     with pytest.raises(FDBError):
         Worker(failing, queues=[name]).drain()
+
+
+def test_a_drain_combines_other_queues_though_one_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cq.observers.worker._FIRST_DELAY", 0.001)
+    events = list[Event]()
+    db: Any = cq.open(f"embedded:{tmp_path / 'store.db'}")
+    for each in ("damaged", "sound"):
+        cq.configure(db, each, buckets=1)
+        add(db, each, {"a": 1})
+    copied_from_elsewhere(db, "damaged")
+
+    unsubscribe = subscribe(events.append)
+    Worker(db).drain()
+    unsubscribe()
+
+    assert dict(cq.CombineQueue("sound").scan(db)) == {"a": 1}
+    (left,) = [event for event in events if event.name == "work_left"]
+    assert str(left).startswith("queue 'damaged': left with work to do: a row is stamped later")
+    with pytest.raises(cq.CorruptData, match="stamped later"):
+        Worker(db, queues=["damaged"]).drain()
+    db.close()
+
+
+def copied_from_elsewhere(db: Any, name: str) -> None:
+    """Give the only queued row of a queue a version that the store has not reached."""
+    queue = QueueKeys(name)
+
+    def move(tr: Any) -> None:
+        (row,) = tr.get_range(*queue.all_rows()).to_list()
+        stamp = queue.versionstamp_of_row(row.key)
+        tr.clear(row.key)
+        tr.set(row.key.replace(stamp, b"\x7f" + stamp[1:]), row.value)
+
+    transact(db, move)
 
 
 class Failing:

@@ -150,15 +150,68 @@ def test_code_comes_from_the_app_only_and_a_failing_key_is_set_aside(cli: Cli) -
     cli.run("add", "words", "ab=2", "cd=1", "bad=1")
 
     without = cli.run("worker", "--drain")
+    by_name = cli.run("worker", "words", "--drain")
     drained = cli.run("worker", "--drain", "--app", "shop:app")
 
-    assert without.status == 1
+    assert without.status == 0
     assert "start it with --app" in without.err
+    assert by_name.status == 1
+    assert "start it with --app" in by_name.err.splitlines()[-1]
     assert drained.status == 0
     assert "set aside 'bad': observer 'refuse': ValueError: not this one" in drained.err
     assert cli.run("items", "lengths").out == "2\t3\n"
     assert cli.run("status", "words", "--json").rows()[0]["aside"] == 1
     assert cli.run("get", "words", "bad").status == 3
+
+
+def test_a_drain_combines_what_it_can_and_fails_only_for_queues_that_were_named(here: Here, cli: Cli) -> None:
+    for queue in ("first", "middle", "last"):
+        here("configure", queue)
+        here("add", queue, "a=1")
+    here("pause", "middle")
+
+    of_all = cli.run("worker", "--drain")
+    by_name = cli.run("worker", "middle", "--drain")
+
+    assert [here("get", queue, "a").status for queue in ("first", "middle", "last")] == [0, 3, 0]
+    assert of_all.status == 0
+    assert "queue 'middle' is paused (by hand)" in of_all.err
+    assert by_name.status == 1
+    assert by_name.err.splitlines()[-1] == (
+        "cq: updates wait that cannot be combined: queue 'middle' is paused (by hand)"
+    )
+
+
+def test_a_drain_combines_other_queues_before_it_fails_for_one_that_was_named(here: Here) -> None:
+    for queue in ("a", "b"):
+        here("configure", queue)
+        here("add", queue, "k=1")
+    here("pause", "a")
+
+    assert here("worker", "a", "b", "--drain").status == 1
+    assert here("get", "b", "k").out == "k\t1\n"
+
+
+def test_an_export_without_its_url_is_one_line(cli: Cli) -> None:
+    cli.run("configure", "words", "--export", "word_counts")
+    cli.run("add", "words", "a=1")
+    assert "CQ_REPORTING_URL" not in cli.environment
+
+    drained = cli.run("worker", "--drain")
+
+    assert drained.status == 0
+    (line,) = [line for line in drained.err.splitlines() if "CQ_REPORTING_URL" in line]
+    assert "export of queue 'words' is left to other workers: $CQ_REPORTING_URL is not set" in line
+    assert "WARNING" not in drained.err.replace(line, "")
+    assert cli.run("get", "words", "a").out == "a\t1\n"
+    (status,) = cli.run("exports", "--json").rows()
+    assert status["state"] == "failing"
+    assert status["waiting_buckets"] == 1
+    cli.environment["CQ_REPORTING_URL"] = f"sqlite:///{cli.folder / 'reports.db'}"
+    assert cli.run("export", "init", "words").status == 0
+    assert cli.run("worker", "--drain").status == 0, "another worker can do it"
+    (status,) = cli.run("exports", "--json").rows()
+    assert (status["state"], status["waiting_buckets"]) == ("active", 0)
 
 
 def test_a_worker_leaves_alone_what_it_lacks_the_code_for(cli: Cli, db: Any) -> None:
