@@ -37,7 +37,7 @@ from cq.intake import Also, Flush, Increment, Intake
 from cq.pressure import is_positive
 from cq.queue import CombineQueue, own_combiner
 from cq.store.api import Database, Transaction
-from cq.store.transact import transact
+from cq.store.transact import transact, transact_noting
 from cq.windows import Window
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class Emitter:
         while self._buffer.begin_try(flush):
             try:
                 updates = updates or flush.updates()
-                transact(self._db, lambda tr: self._add(tr, flush, updates))  # noqa: B023 - runs at once
+                transact_noting(self._db, lambda tr: self._add(tr, flush, updates), flush.doubt)  # noqa: B023 - runs at once
             except Exception as error:  # noqa: BLE001 - whatever it is, callers are told, or it is tried again
                 self._buffer.fail_try(flush, error)
             else:
@@ -317,14 +317,13 @@ class Emitter:
             latest = tr.get(own).value
             if latest is not None and keys.parse_flush(latest)[1] == flush.number:
                 return
-            flush.in_doubt = False
+            # Still in doubt: an earlier try may commit after this read, if this one fails.
         tr.add_read_conflict_key(own)  # before the write: what is written already is no conflict
         tr.set_versionstamped_value(own, keys.new_flush(flush.number))
         self._refuse_other_shape(tr)
         self.queue.add(tr, updates)
         for also in flush.also:
             also(tr)
-        flush.in_doubt = True  # from here on, it may be committed
 
     def _refuse_other_shape(self, tr: Transaction) -> None:
         """What was checked and merged for one configuration must not be added under another."""

@@ -111,7 +111,7 @@ class Flush:
         count: how many increments it holds.
         size: their bytes, as if none but those in `sums` were merged.
         begun: when it was made, by `machine.monotonic`.
-        in_doubt: whether a try of it may have been committed.
+        in_doubt: whether a try of it may have committed, or may commit later. This ends only with a known commit.
         done: set once it is committed, or given up.
         error: why it was given up.
         also: what goes with them, from all callers.
@@ -132,6 +132,10 @@ class Flush:
         self.awaiting: list[Future[None]] = []
         self._intake = intake
         self._others: dict[Any, list[Increment]] = {}
+
+    def doubt(self) -> None:
+        """Note that a try may have committed, or may commit later."""
+        self.in_doubt = True
 
     def has_room(self, size: int) -> bool:
         """Whether increments of so many bytes fit in."""

@@ -45,12 +45,21 @@ class Gate(cq.CombineQueue):
 
 
 class LostAnswers:
-    """A database whose commits happen, but the next `left` of them end with this error."""
+    """A database whose next `left` commits end with this error.
 
-    def __init__(self, db: Any, code: int) -> None:
+    Args:
+        is_made: whether these commits happen.
+
+    Attributes:
+        on_loss: called before the error is raised.
+    """
+
+    def __init__(self, db: Any, code: int, *, is_made: bool = True) -> None:
         self.db = db
         self.code = code
+        self.is_made = is_made
         self.left = 0
+        self.on_loss: Callable[[], object] = lambda: None
 
     @property
     def options(self) -> Any:
@@ -69,12 +78,13 @@ class _LostAnswer:
         return getattr(self._tr, what)
 
     def commit(self) -> Any:
-        committed = self._tr.commit()
-        if self._owner.left:
-            self._owner.left -= 1
-            committed.wait()
-            raise FDBError(self._owner.code)
-        return committed
+        if not self._owner.left:
+            return self._tr.commit()
+        self._owner.left -= 1
+        if self._owner.is_made:
+            self._tr.commit().wait()
+        self._owner.on_loss()
+        raise FDBError(self._owner.code)
 
 
 class LateCommit:
@@ -90,6 +100,11 @@ class LateCommit:
         self._is_first = is_first
         self._late: Any = None
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the first commit has ended with its error, and is not made."""
+        return self._late is not None and self.code is None
+
     def create_transaction(self) -> Any:
         return _OneOfTwo(self)
 
@@ -100,14 +115,15 @@ class LateCommit:
         if self._late is None or self.code is not None:
             return tr.commit()
         if self._is_first:
-            self._commit_late()
+            self.land()
         committed = tr.commit()
         if not self._is_first:
             committed.wait()
-            self._commit_late()
+            self.land()
         return committed
 
-    def _commit_late(self) -> None:
+    def land(self) -> None:
+        """Make the late commit."""
         self.code = 0
         try:
             self._late.commit().wait()

@@ -374,6 +374,55 @@ def test_a_try_that_commits_while_the_next_does_counts_once(
     assert emitter.statistics().committed == 1
 
 
+class FullAfterwards(cq.CombineQueue):
+    """A queue that is full as soon as the first commit of its database is under way."""
+
+    def __init__(self, name: str, late: LateCommit) -> None:
+        super().__init__(name)
+        self._late = late
+
+    def add(self, tr: Any, updates: Any, once: str | bytes | None = None) -> None:
+        if self._late.is_under_way:
+            raise full()
+        super().add(tr, updates, once)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_full_queue_does_not_end_the_doubt_about_an_earlier_try(db: Any, name: str, mode: str) -> None:
+    """The second try finds nothing of the first, which commits after all."""
+    cq.configure(db, name)
+    late = LateCommit(db, is_first=True)
+    emitter = cq.Emitter(FullAfterwards(name, late), late, mode=mode, timeout=0.3)  # type: ignore[arg-type]
+
+    with pytest.raises(cq.FlushFailed, match="they may count all the same") as raised:
+        emitter.emit("k")
+        emitter.close()
+
+    assert raised.value.is_unknown
+    late.land()
+    assert late.code == 0
+    assert get(db, name, "k", pending=True) == 1
+    emitter.close()
+
+
+def test_a_refused_commit_leaves_no_doubt(db: Any, name: str) -> None:
+    """A conflict, and a full queue afterwards: none of it counts, and the caller is told so."""
+    cq.configure(db, name)
+    queue, refusing = Gate(name), LostAnswers(db, NOT_COMMITTED, is_made=False)
+
+    def fail_from_now_on() -> None:
+        queue.failure = full
+
+    refusing.on_loss = fail_from_now_on
+    with cq.Emitter(queue, refusing) as emitter:
+        refusing.left = 1
+        with pytest.raises(cq.FlushFailed, match="none of them counts") as raised:
+            emitter.emit("k")
+
+    assert not raised.value.is_unknown
+    assert get(db, name, "k", pending=True) is None
+
+
 def test_flushes_leave_one_key_for_each_emitter(db: Any, name: str) -> None:
     cq.configure(db, name)
     for _ in range(2):

@@ -23,6 +23,10 @@ TRANSACTION_TOO_OLD = 1007
 NOT_COMMITTED = 1020
 COMMIT_UNKNOWN_RESULT = 1021
 TRANSACTION_TOO_LARGE = 2101
+_REFUSED_COMMITS = frozenset(
+    (TRANSACTION_TOO_OLD, NOT_COMMITTED, 1009, 1037, 1038, 1042, 1051, 1078, 1213, 1223)
+)
+"""After these the store has not committed and never will (`RETRYABLE_NOT_COMMITTED` of FoundationDB's C API)."""
 
 
 class Value(Protocol):
@@ -126,6 +130,12 @@ def snapshot_of(tr: TransactionRead) -> TransactionRead:
     """The transaction's snapshot reads, or `tr` itself if it is those already."""
     snapshot: TransactionRead = getattr(tr, "snapshot", tr)
     return snapshot
+
+
+def may_have_committed(code: int | None) -> bool:
+    """Whether a commit that ended with this error may have happened, or may happen later; None: not the store's."""
+    is_clients_own = code is not None and 2000 <= code < 3000  # raised before anything is sent
+    return not is_clients_own and code not in _REFUSED_COMMITS
 
 
 def error_code(error: BaseException) -> int | None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from cq.store.api import error_code
+from cq.store.api import error_code, may_have_committed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,16 +37,29 @@ def transact_versioned(db: Any, fn: Callable[[Any], T]) -> tuple[T, int]:
     return result, int(tr.get_committed_version())
 
 
-def _run(db: Any, fn: Callable[[Any], T]) -> tuple[T, Any]:
+def transact_noting(db: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object]) -> T:
+    """As `transact`; calls `in_doubt` when a try fails that may have committed, or may commit later.
+
+    Neither a retry nor the error in the end can say so: a retry that reads the store at an earlier version does not
+    see that commit, and may fail for another reason.
+    """
+    return _run(db, fn, in_doubt)[0]
+
+
+def _run(db: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object] = lambda: None) -> tuple[T, Any]:
     """What `fn` returned, and the transaction that has committed."""
     tr = db.create_transaction()
     while True:
+        is_committing = False
         try:
             result = fn(tr)
             _refuse_deferred(result)
+            is_committing = True
             tr.commit().wait()
         except Exception as error:
             code = error_code(error)
+            if is_committing and may_have_committed(code):
+                in_doubt()
             if code is None:
                 raise
             tr.on_error(code).wait()

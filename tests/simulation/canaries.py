@@ -302,6 +302,19 @@ def says_that_nothing_counts() -> Any:
     return patch.object(Flush, "in_doubt", doubt, create=True)
 
 
+def ends_doubt_by_looking() -> Any:
+    """An emitter takes a try for failed that is not committed yet."""
+    add = Emitter._add
+
+    def looking(self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
+        try:
+            add(self, tr, flush, updates)
+        finally:
+            flush.in_doubt = False
+
+    return patch.object(Emitter, "_add", looking)
+
+
 CANARIES: Final[dict[Canary, int]] = {
     forgets_to_clear_rows: 5,
     clears_too_many_rows: 20,
@@ -332,6 +345,7 @@ CANARIES: Final[dict[Canary, int]] = {
     drops_what_fails: 60,
     holds_more_than_was_said: 60,
     says_that_nothing_counts: 100,
+    ends_doubt_by_looking: 100,
 } | {**TAGGING, **VISITING, **FEEDING, **MOVING}
 """{canary: within how many seeds, from 0 on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
@@ -346,6 +360,7 @@ SYSTEM_OF: Final[Mapping[Canary, str]] = {
 _WITH: Final[Mapping[Canary, frozenset[str]]] = {
     exports_without_a_fence: frozenset(("table", "freezes", "the table's database fails")),
     says_that_nothing_counts: frozenset(("emitters", "unknown commits")),
+    ends_doubt_by_looking: frozenset(("emitters", "unknown commits", "commits land late", "limit")),
     flushes_without_a_conflict: frozenset(("emitters", "unknown commits", "commits land late")),
 }
 """{canary: the kinds that all of its plans have}, for those that are seldom caught without."""
