@@ -10,7 +10,8 @@ import typer
 
 from cq.cli.options import Json, Store
 from cq.cli.output import as_word, print_json, print_table
-from cq.cli.settings import CONFIG_ENV, SETTINGS, Setting, settings_file
+from cq.cli.settings import SETTINGS, Setting
+from cq.cli.settingsfile import CONFIG_ENV, settings_file
 from cq.observers.exportspec import DEFAULT_ENV
 
 

@@ -35,7 +35,8 @@ from cq.cli import (
 )
 from cq.cli.options import opened
 from cq.cli.output import note
-from cq.cli.settings import Commands, InvalidSettings, use_file
+from cq.cli.settings import Commands, use_file
+from cq.cli.settingsfile import InvalidSettings
 from cq.errors import CqError
 from cq.store.api import error_code
 

@@ -7,24 +7,17 @@ but `$CQ_STORE`.
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from cq.errors import InvalidConfiguration
+from cq.cli.settingsfile import InvalidSettings, read_settings, settings_file
 from cq.observers.exportspec import DEFAULT_ENV
 from cq.store import DEFAULT_URL
-
-CONFIG_ENV: Final = "CQ_CONFIG"
-"""The environment variable that names another file."""
-DEFAULT_FILE: Final = "cq.toml"
-"""The file in the current folder."""
 
 _TYPES: Final = {
     str: "a string",
@@ -34,10 +27,6 @@ _TYPES: Final = {
     list: "an array",
     dict: "a table",
 }
-
-
-class InvalidSettings(InvalidConfiguration):
-    """The file of settings is none; the message names it, and the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +96,6 @@ def options_of(
         yield from ((path, option) for option in command.params if setting.flag in option.opts)
 
 
-def settings_file() -> str | None:
-    """The file that is read; None when there is none."""
-    if named := os.environ.get(CONFIG_ENV):
-        return os.path.expanduser(named)
-    return DEFAULT_FILE if os.path.lexists(DEFAULT_FILE) else None
-
-
 def use_file(ctx: typer.Context) -> None:
     """Let the file, if there is one, say what options are that are not given; raises `InvalidSettings`."""
     path = settings_file()
@@ -129,6 +111,12 @@ def use_file(ctx: typer.Context) -> None:
                 table = table.setdefault(word, {})
             table[option.name] = value
     ctx.default_map = defaults
+
+
+def file_of(ctx: typer.Context, option: str) -> str | None:
+    """The file that the command has this option from; None if it comes from elsewhere."""
+    source = ctx.get_parameter_source(option)
+    return settings_file() if source is not None and source.name == "DEFAULT_MAP" else None
 
 
 def _read(path: str) -> Iterator[tuple[Setting, Any]]:
@@ -147,11 +135,9 @@ def _read(path: str) -> Iterator[tuple[Setting, Any]]:
 
 def _parsed(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_bytes().decode())
-    except OSError as error:
-        raise InvalidSettings(
-            f"cannot read the settings in {path}: {error.strerror}; mend that, or name another file in ${CONFIG_ENV}"
-        ) from error
+        return tomllib.loads(read_settings(path).decode())
+    except InvalidSettings:
+        raise
     except (ValueError, RecursionError) as error:  # also of what is no UTF-8
         raise InvalidSettings(f"{path} is no TOML: {error}") from error
 

@@ -16,6 +16,7 @@ import typer
 
 from cq.cli.options import AppPath, Json, Store, load_app, open_store, opened
 from cq.cli.output import note, print_json
+from cq.cli.settings import file_of
 from cq.config import read_config
 from cq.observers.collector import collect_seldom
 from cq.observers.feedconfig import is_feed
@@ -24,6 +25,7 @@ from cq.observers.membership import ROLES
 from cq.observers.metrics import Address, serve
 from cq.observers.processes import Processes
 from cq.observers.systemd import Notifier
+from cq.observers.telemetry import emit
 from cq.observers.worker import CONCURRENCY, GRACE_SECONDS, Worker
 
 
@@ -48,6 +50,7 @@ def register(app: typer.Typer) -> None:
 
 
 def worker(
+    ctx: typer.Context,
     queues: Annotated[
         list[str] | None, typer.Argument(metavar="QUEUE", help="Queues and feeds; all of them if left out.")
     ] = None,
@@ -106,6 +109,8 @@ def worker(
         processes, with_input, identity = 1, True, place
         metrics = os.environ.pop(_METRICS_ENV, None)
     address = None if metrics is None else Address.parse(metrics)
+    if place is None and (file := file_of(ctx, "app_path")):
+        emit("app_named", app=app_path, file=os.path.abspath(file))  # before its code runs
     db, app = open_store(store), load_app(app_path)
     runner = Worker(
         db,

@@ -60,6 +60,7 @@ class Kind:
 
 FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "address": ("", "host and port"),
+    "app": ("", "module and name of the application"),
     "aside": ("keys", "set aside, with their updates"),
     "bucket": ("", "the bucket's number"),
     "buckets": ("", "buckets to combine that are this worker's"),
@@ -69,6 +70,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "export_bytes": ("bytes", "that wait to be exported, about"),
     "export_lag": ("s", "age of the oldest entry that waits to be exported; 0 when none waits"),
     "feed": ("", "the feed's name"),
+    "file": ("", "the path of the file"),
     "folded": ("keys", "whose updates were combined ahead of their report"),
     "host": ("", "the machine's name"),
     "key": ("", "the key that was set aside, as Python writes it"),
@@ -108,6 +110,11 @@ EVENTS: Final[Mapping[str, Kind]] = {
         "worker {worker} started: {roles}",
         "A worker begins.",
         others=("host", "pid", "queues"),
+    ),
+    "app_named": Kind(
+        INFO,
+        "the app {app} is imported, which {file} names",
+        "The app of a worker comes from the file of settings.",
     ),
     "worker_stopped": Kind(
         INFO,

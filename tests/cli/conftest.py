@@ -14,7 +14,8 @@ import pytest
 
 import cq
 from cq.cli.main import main
-from cq.cli.settings import CONFIG_ENV, SETTINGS
+from cq.cli.settings import SETTINGS
+from cq.cli.settingsfile import CONFIG_ENV
 from cq.observers.exportspec import DEFAULT_ENV
 
 ROOT = Path(__file__).parents[2]

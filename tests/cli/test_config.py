@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,7 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
         ("store = = 1", "cq.toml is no TOML: Invalid value (at line 1, column 9)"),
         ("store", "cq.toml is no TOML: Expected '='"),
         (b'store = "\xff"', "cq.toml is no TOML: 'utf-8' codec can't decode"),
-        ("a = " + "[" * 100_000, "cq.toml is no TOML: maximum recursion depth"),
+        ("a = " + "[" * 60_000, "cq.toml is no TOML: maximum recursion depth"),
         (
             'stor = "embedded:x.db"',
             "unknown key 'stor': expected one of store, ",
@@ -226,6 +227,73 @@ def test_a_file_that_cannot_be_read_is_named(
     assert ended.status == 2
     assert ended.err.startswith(f"cq: cannot read the settings in {named}: {said}")
     assert ended.err.count("\n") == 1
+
+
+APP_FILE = '[worker]\napp = "shop:app"\n'
+
+
+def test_the_worker_names_the_file_that_its_app_comes_from_once(cli: Cli) -> None:
+    (cli.folder / "shop.py").write_text(APP)
+    (cli.folder / "cq.toml").write_text(APP_FILE)
+
+    for more in ([], ["--processes", "2"]):
+        said = cli.run("worker", "--drain", *more).err
+        assert said.count(f"the app shop:app is imported, which {cli.folder / 'cq.toml'} names\n") == 1
+    lines = cli.run("worker", "--drain", "--log", "json").err.splitlines()
+    assert [json.loads(line)["event"] for line in lines].count("app_named") == 1
+    assert "is imported" not in cli.run("worker", "--drain", "--app", "shop:app").err
+
+
+@pytest.mark.parametrize("mode", [0o660, 0o606, 0o622])
+@pytest.mark.parametrize("command", ["config", "worker"])
+def test_a_file_that_others_can_write_is_refused(here: Here, command: str, mode: int) -> None:
+    Path("cq.toml").write_text(APP_FILE)
+    Path("shop.py").write_text("raise SystemExit('this was run')")
+    Path("cq.toml").chmod(mode)
+
+    ended = here(command)
+
+    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "can be written by other users, and settings can name code: run `chmod go-w cq.toml`" in ended.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_or_link_of_another_user_is_refused_unless_it_is_named(
+    here: Here, monkeypatch: pytest.MonkeyPatch, link: bool
+) -> None:
+    Path("target.toml").write_text("[worker]\nconcurrency = 5")
+    if link:
+        Path("cq.toml").symlink_to("target.toml")
+    else:
+        Path("target.toml").rename("cq.toml")
+    assert shown(here)["worker.concurrency"] == (5, "cq.toml")
+
+    os.chown("cq.toml", 54_321, -1, follow_symlinks=False)
+    ended = here("worker", "--drain")
+    monkeypatch.setenv("CQ_CONFIG", "cq.toml")
+
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "belongs to another user (uid 54321), and settings can name code" in ended.err
+    assert shown(here)["worker.concurrency"] == (5, "cq.toml")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_pipe_a_device_and_a_long_file_are_refused(
+    here: Here, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    if named:
+        monkeypatch.setenv("CQ_CONFIG", "cq.toml")
+    for make, said in (
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: path.write_text("#" * 65_537), "exceeds the limit of 65,536 bytes"),
+    ):
+        make(Path("cq.toml"))
+        ended = here("status")
+        assert (ended.status, ended.err.count("\n")) == (2, 1)
+        assert ended.err.startswith(f"cq: cq.toml {said}")
+        Path("cq.toml").unlink()
 
 
 @pytest.mark.parametrize("command", ["config", "worker"])
