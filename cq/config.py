@@ -1,7 +1,7 @@
 """A queue's configuration: its shape, how it is stored, and how every process knows it without a round trip.
 
-The shape lies in one key for each queue, and every process caches it, see `cq.configcache`: an add reads it without a
-round trip, and commits under no outdated one.
+The shape lies in one key for each queue, and every process caches it, see `cq.configcache`: an add knows it without a
+round trip, and does not commit under an outdated one.
 
 Pauses lie in a key of their own, the flags, which only workers read: a change of them disturbs no add.
 """
@@ -299,25 +299,24 @@ _FLAGS: Final = {what: get_args(kind) or (kind,) for what, kind in get_type_hint
 def read_config(tr: TransactionRead, name: str) -> QueueConfig:
     """The queue's configuration at the transaction's read version.
 
-    Costs no round trip while no shape has changed. Through a transaction it adds a read conflict on the metadata
-    version, so that the transaction fails when a shape changes under it; through `tr.snapshot` it adds none. Raises
-    `QueueNotConfigured`.
+    Costs no round trip while no configuration in the store has changed. Through a transaction it adds a read conflict
+    on the queue's `config` key, so that the transaction fails when this queue's configuration changes before the
+    commit; through `tr.snapshot` it adds none. Raises `QueueNotConfigured`.
     """
     return _known.get(tr, name)
 
 
-def _read_stored(tr: TransactionRead, name: str) -> QueueConfig:
-    stored = tr.get(QueueKeys(name).config).value
+def _parse(name: str, stored: bytes | None) -> QueueConfig:
     if stored is None:
         raise QueueNotConfigured(name)
     return QueueConfig.from_bytes(name, stored)
 
 
-_known: Final = ConfigCache(_read_stored)
+_known: Final = ConfigCache(lambda name: QueueKeys(name).config, _parse)
 
 
 def write_config(tr: Transaction, config: QueueConfig) -> None:
-    """Store a configuration, so that no add commits under the one before, and workers look at it."""
+    """Store a configuration, so that no add commits under the one before, and workers read the new one."""
     tr.set(QueueKeys(config.name).config, config.to_bytes())
     tell_change(tr)
 

@@ -1,18 +1,20 @@
-"""What is configured of a store, as every process knows it without a round trip.
+"""The cache of configurations, which lets a transaction know one without a round trip.
 
 Configurations are cached, per database, under the value of `\\xff/metadataVersion`, which comes with a transaction's
-read version and so costs nothing to read. Whoever changes one sets that key; who relies on one reads it for real, so
-nothing commits under an outdated one. Other layers may set the key too: then the configuration is read again, no more.
+read version and so costs nothing to read. Each change of a configuration sets that key and writes the configuration's
+own key in one commit. A transaction reads the former by a snapshot read and adds a read conflict on the latter: it
+fails when the configuration that it relies on changes before it commits, and no change by another queue or another
+layer aborts it. After such a foreign change the next transaction reads the configuration again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP
-from cq.store.api import METADATA_VERSION, Transaction, TransactionRead
+from cq.store.api import METADATA_VERSION, Transaction, TransactionRead, snapshot_of
 
 T = TypeVar("T")
 
@@ -21,30 +23,40 @@ class ConfigCache(Generic[T]):
     """The configurations of one kind that the transactions of each database have read, by name.
 
     Args:
-        read: reads one that is not known yet, and raises when there is none.
+        key: returns the key under which the configuration of a name is stored. Each transaction that changes the
+            configuration must write this key and call `tell_change`.
+        parse: makes a configuration of a name and the stored bytes; raises when the bytes are None.
     """
 
-    def __init__(self, read: Callable[[TransactionRead, str], T]) -> None:
-        self._read = read
-        self._known: WeakKeyDictionary[Any, tuple[bytes | None, dict[str, T]]] = WeakKeyDictionary()
+    def __init__(self, key: Callable[[str], bytes], parse: Callable[[str, bytes | None], T]) -> None:
+        self._key, self._parse = key, parse
+        self._known: WeakKeyDictionary[Any, tuple[bytes | None, dict[str, tuple[bytes, T]]]]
+        self._known = WeakKeyDictionary()
 
     def get(self, tr: TransactionRead, name: str) -> T:
-        """The configuration at the transaction's read version; raises what `read` does.
+        """The configuration at the transaction's read version; raises what `parse` does.
 
-        Through a transaction it adds a read conflict on the metadata version, so that the transaction fails when
-        anything configured changes under it; through `tr.snapshot` it adds none.
+        Through a transaction it adds a read conflict on the configuration's key, so that the transaction fails when
+        the configuration changes before the commit; through `tr.snapshot` it adds none.
         """
-        version = tr.get(METADATA_VERSION).value
+        snapshot = snapshot_of(tr)
+        version = snapshot.get(METADATA_VERSION).value
         known = self._known.get(tr.db)
         if known is None or known[0] != version:
             known = self._known[tr.db] = version, {}
-        config = known[1].get(name)
-        if config is None:
-            config = known[1][name] = self._read(tr, name)
-        return config
+        found = known[1].get(name)
+        if found is None:
+            key = self._key(name)
+            found = known[1][name] = key, self._parse(name, tr.get(key).value)
+        elif snapshot is not tr:
+            cast(Transaction, tr).add_read_conflict_key(found[0])
+        return found[1]
 
 
 def tell_change(tr: Transaction) -> None:
-    """Have nothing commit under what was configured before, and workers look at what is now."""
+    """Invalidate every cached configuration, and have workers read theirs again.
+
+    For a transaction that also writes the key of the configuration that it changes.
+    """
     tr.set_versionstamped_value(METADATA_VERSION, INCOMPLETE_VERSIONSTAMP)
     tr.set_versionstamped_value(CHANGED, INCOMPLETE_VERSIONSTAMP)

@@ -1,7 +1,7 @@
 """Changing a queue's configuration: `configure`, its observers, pause and resume.
 
-Whoever changes a shape sets the metadata version, so that no add commits under an outdated one, and a key that
-workers watch.
+A transaction that changes a shape writes the queue's `config` key, so that no add commits under an outdated shape, the
+metadata version, which invalidates caches, and a key that workers watch.
 """
 
 from __future__ import annotations

@@ -79,9 +79,9 @@ class CombineQueue:
     ) -> None:
         """Queue an update for each key, as a part of the transaction.
 
-        Blind: it reads nothing but the metadata version that came with the read version, and conflicts neither with
-        other adds nor with workers. Everything is validated before the first write. If the queue has a window, this
-        happens now; `Window.add` is for what has happened at another time.
+        Blind: it reads nothing but the metadata version that came with the read version. It conflicts with changes of
+        this queue's configuration, and neither with other adds nor with workers. Everything is validated before the
+        first write. If the queue has a window, this happens now; `Window.add` is for what has happened at another time.
         Cost: one notification for each bucket that the keys touch, and one row there for every 8 kB; one atomic
         addition more for each if the queue has an audit, and a row more for every 8 kB if it has a window.
 

@@ -1,7 +1,7 @@
 """Changing the number of a queue's buckets while it is in use: `rebucket`.
 
 A change of shape begins a new generation. Adds go to its buckets from then on: none commits under the old shape after
-the change, as each add reads the shape for real. What was added before is drained from the buckets of the generation
+the change, as each add has a read conflict on it. What was added before is drained from the buckets of the generation
 before, staged updates included. A pass over a new bucket first makes sure, at its read version, that nothing is left in
 the old buckets that share hashes with it: so updates are combined in commit order, and none is lost or repeated.
 Current values do not move, as they are kept by hash.

@@ -1,7 +1,7 @@
-"""What is configured of a feed, and how it is stored.
+"""A feed's configuration, and how it is stored.
 
-As with queues, every process keeps what it has read under the store's metadata version, which comes with each read
-version: so an append costs no read, and conflicts with a change of the feed that it does not know yet.
+As with queues, every process caches it under the store's metadata version, see `cq.configcache`: an append reads
+nothing more, and conflicts with a change of its feed.
 """
 
 from __future__ import annotations
@@ -73,20 +73,19 @@ class FeedConfig:
 def read_feed_config(tr: TransactionRead, name: str) -> FeedConfig:
     """The feed's configuration at the transaction's read version; raises `FeedNotConfigured`.
 
-    Costs no round trip while nothing has changed. Through a transaction it adds a read conflict on the metadata
-    version, through `tr.snapshot` none.
+    Costs no round trip while no configuration in the store has changed. Through a transaction it adds a read conflict
+    on the feed's `config` key, through `tr.snapshot` none.
     """
     return _known.get(tr, name)
 
 
-def _read_stored(tr: TransactionRead, name: str) -> FeedConfig:
-    stored = tr.get(FeedKeys(name).config).value
+def _parse(name: str, stored: bytes | None) -> FeedConfig:
     if stored is None:
         raise FeedNotConfigured(name)
     return FeedConfig.from_bytes(name, stored)
 
 
-_known: Final = ConfigCache(_read_stored)
+_known: Final = ConfigCache(lambda name: FeedKeys(name).config, _parse)
 
 
 def write_feed_config(tr: Transaction, config: FeedConfig) -> None:

@@ -416,7 +416,7 @@ def test_an_add_makes_one_atomic_addition_more_for_each_bucket(db: Any, name: st
     words.add(tr, {"a": 1, "b": 2, "c": 0}, once="id")
 
     assert tr.made == [
-        "get",  # the metadata version, which came with the read version
+        "add_read_conflict_key",  # the queue's configuration
         "set_versionstamped_key",  # one row
         "set_versionstamped_value",  # the notification
         "set_versionstamped_key",  # the marker of the operation

@@ -71,6 +71,7 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
 
     assert snapshot.made == [
         "get",  # the notification
+        "get",  # the metadata version
         "get_range",  # rows
         "get",  # current value of a
         "get",  # current value of b
@@ -78,7 +79,7 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
     assert tr.made == [
         "get_read_version",
         "get",  # the bucket's state, for real: the lock
-        "get",  # the metadata version
+        "add_read_conflict_key",  # the queue's configuration
         "set",  # value of a
         "set",  # value of b
         "clear_range",  # the rows
@@ -98,7 +99,8 @@ def calls_of(db: Any, code: QueueCode, memory: Memory, **settings: Any) -> tuple
     return snapshot.made, calls.made
 
 
-BEGIN = ["get_read_version", "get", "get"]  # the bucket's state, the metadata version
+BEGIN = ["get_read_version", "get", "add_read_conflict_key"]  # the bucket's state, the queue's configuration
+READ = ["get", "get", "get_range"]  # by snapshot reads: notification, metadata version, rows
 
 
 def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: Any, name: str) -> None:
@@ -106,18 +108,18 @@ def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: A
     add(db, name, {"a": 1, "b": 1}, {"a": 1})
     code, memory = code_of(db, name), Memory()
 
-    # Notification and rows; a and b staged, the rows cleared, the state.
+    # a and b staged, the rows cleared, the state.
     first = calls_of(db, code, memory, limits=STAGING, max_report=0)
-    assert first == (["get", "get_range"], [*BEGIN, "set", "set", "clear_range", "set"])
+    assert first == (READ, [*BEGIN, "set", "set", "clear_range", "set"])
     add(db, name, {"a": 1, "c": 1})
 
     # Of what is staged only that of c is not known.
     second = calls_of(db, code, memory, limits=STAGING, max_report=0)
-    assert second == (["get", "get_range", "get"], [*BEGIN, "set", "set", "clear_range", "set"])
+    assert second == ([*READ, "get"], [*BEGIN, "set", "set", "clear_range", "set"])
 
     # All that is staged in one range, and the current values; each value set and what was staged cleared, no rows.
     third = calls_of(db, code, memory)
-    reads = ["get", "get_range", *["get_range"] * 2, *["get"] * 3]
+    reads = [*READ, *["get_range"] * 2, *["get"] * 3]
     assert third == (reads, [*BEGIN, *["clear"] * 3, *["set"] * 3, "compare_and_clear", "set"])
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 3, "b": 1, "c": 1}
 
@@ -130,7 +132,7 @@ def test_values_of_many_keys_that_lie_together_are_read_as_ranges(db: Any, name:
 
     reads, _ = calls_of(db, code_of(db, name), Memory(), max_report=2_000)
 
-    assert reads == ["get", "get_range", *["get_range"] * 3]  # of 256 rows, of 512, and of what is left
+    assert reads == [*READ, *["get_range"] * 3]  # of 256 rows, of 512, and of what is left
     assert dict(cq.CombineQueue(name).scan(db)) == {
         f"k{number}": 1 + (number < 1_000) for number in range(1_500)
     }
@@ -144,9 +146,9 @@ def test_values_of_few_of_many_keys_are_read_one_by_one(db: Any, name: str) -> N
 
     reads, _ = calls_of(db, code_of(db, name), Memory())
 
-    assert reads[2] == "get_range"  # 256 rows, too few of which are wanted
-    assert set(reads[3:]) == {"get"}
-    assert 250 < len(reads[3:]) < 300
+    assert reads[3] == "get_range"  # 256 rows, too few of which are wanted
+    assert set(reads[4:]) == {"get"}
+    assert 250 < len(reads[4:]) < 300
 
 
 def test_a_pass_over_an_empty_bucket_writes_nothing(db: Any, name: str) -> None:
@@ -172,7 +174,7 @@ def test_remembered_values_are_not_read_again(db: Any, name: str) -> None:
 
     tr.commit().wait()
     assert result.was_ours
-    assert snapshot.made == ["get", "get_range", "get"]  # notification, rows, and c, which is new
+    assert snapshot.made == [*READ, "get"]  # and c, which is new
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2, "b": 1, "c": 1}
 
 

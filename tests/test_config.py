@@ -76,18 +76,6 @@ def test_a_configuration_comes_back_as_it_was_stored(db: Any, name: str) -> None
     assert name in transact(db, queue_names)
 
 
-def test_no_add_commits_under_an_outdated_configuration(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = cq.CombineQueue(name)
-    tr = db.create_transaction()
-    queue.add(tr, {"a": 1})
-
-    cq.configure(db, f"{name}-2")  # any change of any shape
-
-    with pytest.raises(Exception, match="1020"):
-        tr.commit().wait()
-
-
 def test_a_pause_disturbs_no_add(db: Any, name: str) -> None:
     cq.configure(db, name)
     tr = db.create_transaction()
@@ -121,28 +109,6 @@ def test_a_foreign_configuration_is_called_corrupt(db: Any, name: str, content: 
 
     with pytest.raises(CorruptData):
         transact(db, lambda tr: read_config(tr, name))
-
-
-def test_a_known_configuration_is_not_read_again(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    transact(db, lambda tr: read_config(tr, name))
-    tr = db.create_transaction()
-    reads = Reads(tr)
-
-    read_config(reads, name)  # type: ignore[arg-type]
-
-    assert reads.keys == [METADATA_VERSION]
-
-
-class Reads:
-    """A transaction that lists what is read."""
-
-    def __init__(self, tr: Any) -> None:
-        self.tr, self.db, self.keys = tr, tr.db, []  # type: ignore[var-annotated]
-
-    def get(self, key: bytes) -> Any:
-        self.keys.append(key)
-        return self.tr.get(key)
 
 
 def test_code_is_resolved_by_name_and_version(db: Any, name: str) -> None:

@@ -448,8 +448,8 @@ def test_a_flush_issues_what_an_add_does_and_two_calls_more(db: Any, name: str) 
     assert calling.latest.made == [
         "add_read_conflict_key",  # the emitter's
         "set_versionstamped_value",
-        "get",  # the metadata version, twice: for the emitter and for the add
-        "get",
+        "add_read_conflict_key",  # the queue's configuration, twice: for the emitter and for the add
+        "add_read_conflict_key",
         "set_versionstamped_key",  # one row
         "set_versionstamped_value",  # the notification
         "commit",

@@ -190,7 +190,11 @@ def calls_of(db: Any, bucket: Bucket) -> tuple[list[str], list[str], PassResult]
     return snapshot.made, calls.made, result
 
 
-BEGIN: Final = ["get_read_version", "get", "get"]  # the bucket's state, the metadata version
+BEGIN: Final = [
+    "get_read_version",
+    "get",
+    "add_read_conflict_key",
+]  # the bucket's state, the queue's configuration
 
 
 def test_a_pass_that_makes_a_run_reads_rows_once_and_writes_them_once(db: Any, name: str) -> None:
@@ -200,7 +204,7 @@ def test_a_pass_that_makes_a_run_reads_rows_once_and_writes_them_once(db: Any, n
 
     reads, writes, result = calls_of(db, bucket)
 
-    assert reads == ["get_range"]
+    assert reads == ["get", "get_range"]  # the metadata version, rows
     assert writes == [*BEGIN, "clear_range", *["set"] * result.runs.left[-1].rows, "set"]
 
 
@@ -212,9 +216,9 @@ def test_a_pass_that_merges_reads_and_clears_the_beginning_of_each_run(db: Any, 
 
     reads, writes, result = calls_of(db, bucket)
 
-    # A range of each run; of the values, which lie side by side, ranges or single ones.
-    assert reads[:runs] == ["get_range"] * runs
-    assert 0 < len(reads) - runs <= result.reported
+    # The metadata version; a range of each run; of the values, which lie side by side, ranges or single ones.
+    assert reads[: runs + 1] == ["get", *["get_range"] * runs]
+    assert 0 < len(reads) - runs - 1 <= result.reported
     # Of each run the rows that are taken, and the rest of one; the values, and the state.
     assert writes[: len(BEGIN)] == BEGIN
     clears = writes.count("clear_range")

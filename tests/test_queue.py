@@ -64,11 +64,13 @@ def test_an_add_issues_just_the_writes_it_must(db: Any, name: str) -> None:
     words = cq.CombineQueue(name)
     transact(db, lambda tr: words.add(tr, {"a": 1}))  # the configuration is known from here on
     tr = Calls(db.create_transaction())
+    snapshot = tr.__dict__["snapshot"] = Calls(tr.snapshot)
 
     words.add(tr, {"a": 1, "b": 2}, once="id")
 
+    assert snapshot.made == ["get"]  # the metadata version, which came with the read version
     assert tr.made == [
-        "get",  # the metadata version, which came with the read version
+        "add_read_conflict_key",  # the queue's configuration
         "set_versionstamped_key",  # one row
         "set_versionstamped_value",  # the notification
         "set_versionstamped_key",  # the marker of the operation
@@ -84,7 +86,7 @@ def test_an_add_costs_by_the_buckets_it_touches_and_not_by_its_updates(db: Any, 
     words.add(tr, {f"k{number}": 1 for number in range(1_000)})
 
     assert tr.made == [
-        "get",
+        "add_read_conflict_key",  # the queue's configuration
         *["set_versionstamped_key", "set_versionstamped_value"]
         * 4,  # a row and the notification of each bucket
         *["add"] * 4,  # to the audit's sum of each bucket

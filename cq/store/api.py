@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 METADATA_VERSION = b"\xff/metadataVersion"
-"""The key whose value every client gets with its read version; see DESIGN of configuration in `cq.config`."""
+"""The key whose value every client gets with its read version; see `cq.configcache`."""
 
 WANT_ALL = -2
 """The binding's `StreamingMode.want_all`: transfer the whole range as early as possible."""

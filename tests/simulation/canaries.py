@@ -10,6 +10,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq import batch, combining, config, packing, purging, queue, reporting
+from cq.configcache import ConfigCache
 from cq.emitter import Emitter
 from cq.emitterbuffer import EmitterBuffer
 from cq.intake import Flush
@@ -20,6 +21,7 @@ from cq.observers.membership import Membership
 from cq.observers.runner import DONE
 from cq.observers.sqlprogress import ProgressTables
 from cq.state import Memory
+from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.simulation.application import SUMS, TEXTS
 from tests.simulation.cellcanaries import MOVING
@@ -120,12 +122,24 @@ def does_not_wait_for_the_former_shape() -> Any:
 
 
 def adds_under_old_shapes() -> Any:
-    """An add does not conflict with a change of shape."""
+    """An add reads the metadata version by a snapshot read, and adds no conflict on the configuration."""
 
     def read(tr: Any, name: str) -> Any:
         return config.read_config(tr.snapshot if isinstance(tr, FaultyTransaction) else tr, name)
 
     return patch.object(queue, "read_config", read)
+
+
+def aborts_for_changes_of_others() -> Any:
+    """A transaction reads the metadata version with a conflict: each change of any configuration aborts it."""
+    get = ConfigCache.get
+
+    def read(self: Any, tr: Any, name: str) -> Any:
+        if isinstance(tr, FaultyTransaction):
+            tr.get(METADATA_VERSION).wait()
+        return get(self, tr, name)
+
+    return patch.object(ConfigCache, "get", read)
 
 
 def runs_other_code() -> Any:
@@ -328,6 +342,7 @@ CANARIES: Final[dict[Canary, int]] = {
     reports_unfinished_buckets: 20,
     does_not_wait_for_the_former_shape: 150,
     adds_under_old_shapes: 100,
+    aborts_for_changes_of_others: 60,
     runs_other_code: 60,
     forgets_to_tell_new_observers: 60,
     tells_beyond_the_cursor: 60,

@@ -45,7 +45,7 @@ class World(Scenario):
         self.models = {name: QueueModel(name, is_text=name == TEXTS) for name in (TEXTS, SUMS)}
         self.feed = Feed()
         self.table = Table()
-        self._last_shape = 0
+        self._shapes: dict[str, tuple[int, bytes | None]] = {}
         self.connections = Connections(self)
         self.adders, self.workers, self.administrator = Adders(self), Workers(self), Administrator(self)
         self.emitters = Emitters(self)
@@ -69,6 +69,7 @@ class World(Scenario):
             found = find_export(self.inner, SUMS)
             init(found.reporting, found.definition)
             found.reporting.close()
+        self._note_shapes(0)
         for _ in range(self.rng.randint(1, 3)):
             self.adders.start()
         for _ in range(self.rng.randint(1, 3)):
@@ -105,12 +106,19 @@ class World(Scenario):
                 if begin <= key < end:
                     model.touched.add(key_of_aside(name, key))
         if tr.has_changed_shapes:
-            self._last_shape = version
+            self._note_shapes(version)
         for note in tr.notes:
             if isinstance(note, Flushed):
                 note.account.commit(note)
             else:
                 self._log_note(tr, version, note)
+
+    def _note_shapes(self, version: int) -> None:
+        """Note for each queue the version of the latest change of its own configuration."""
+        for name in self.models:
+            stored = self.inner.get(QueueKeys(name).config)
+            if name not in self._shapes or self._shapes[name][1] != stored:
+                self._shapes[name] = version, stored
 
     def _log_note(self, tr: CommitRequest, version: int, note: Added | Shaped | Reported) -> None:
         model = self.models[note.queue]
@@ -140,7 +148,7 @@ class World(Scenario):
             self.violations.append(str(violation))
 
     def refused(self, store: str, tr: CommitRequest, code: int) -> None:
-        """Promise 1: an add conflicts with nothing but a change of shape.
+        """Promise 1: an add conflicts with nothing but a change of its own queue's configuration.
 
         Of two tries of an emitter's flush, one conflicts if the other one lands late.
         """
@@ -148,9 +156,10 @@ class World(Scenario):
         may_conflict = "commits land late" in self.plan and any(
             isinstance(note, Flushed) for note in tr.notes
         )
-        if code == 1020 and adds and not may_conflict and self._last_shape <= tr.read_version:
+        shape = max((self._shapes[note.queue][0] for note in adds), default=0)
+        if code == 1020 and adds and not may_conflict and shape <= tr.read_version:
             self.violations.append(
-                f"an add has a conflict: {adds}, read at {tr.read_version}, the latest shape is of {self._last_shape}"
+                f"an add has a conflict: {adds}, read at {tr.read_version}, its queue was last configured at {shape}"
             )
 
 

@@ -207,6 +207,18 @@ def test_the_metadata_version_comes_with_the_read_version(db: Any, space: bytes)
     assert after == stamp.value != before
 
 
+def test_a_snapshot_read_of_the_metadata_version_conflicts_with_nothing(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.snapshot.get(METADATA_VERSION).wait()
+    tr.add_read_conflict_key(space + b"other")
+    change = db.create_transaction()
+    change.set_versionstamped_value(METADATA_VERSION, bytes(14))
+    assert commit(change) is None
+    tr[space] = b"1"
+
+    assert commit(tr) is None
+
+
 def test_the_metadata_version_takes_nothing_else(db: Any, space: bytes) -> None:
     tr = db.create_transaction()
     tr[METADATA_VERSION] = b"1"
