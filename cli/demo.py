@@ -19,8 +19,9 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 import cq
-from cq.cli.options import Json, Store, open_store
-from cq.cli.output import note, print_json, print_table, progress
+from cq.cli.demoing import DEMO_URL, DemoStore
+from cq.cli.options import Json, open_store
+from cq.cli.output import note, print_json, print_table, progress, quantity
 from cq.cli.worker import stop_on_signals
 from cq.config import read_flags
 from cq.documents import Documents
@@ -28,19 +29,19 @@ from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.observers.builtin import put_built_in
 from cq.observers.cloud import CloudReader
 from cq.observers.exports import export_spec, find_export
-from cq.observers.exportspec import DEFAULT_ENV
 from cq.observers.spawning import starting
 from cq.observers.top import top as top_spec
 from cq.observers.worker import Worker
 from cq.status import is_drained
-from cq.store import DEFAULT_URL
 from cq.wordcount import count_words, files_below
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-QUEUE: Final = "words"
-TABLE: Final = "word_counts"
+QUEUE: Final = "demo_words"
+TABLE: Final = "demo_word_counts"
+REPORTING_ENV: Final = "CQ_DEMO_REPORTING_URL"
+"""The reporting database of the demo, which is not the application's."""
 demo = typer.Typer(help="Examples on real data.", no_args_is_help=True)
 
 
@@ -70,25 +71,25 @@ def words(
     top: Annotated[
         int, typer.Option(min=0, metavar="N", help="How many of the most frequent words to show.")
     ] = 20,
-    store: Store = None,
+    store: DemoStore = DEMO_URL,
     json: Json = False,
 ) -> None:
     """Count the words of all files below PATH, show the most frequent ones, and export all counts.
 
     Each file is a document: its counts are stored in the transaction that adds the difference between old and new to
-    the queue `words`. So running it again after files have changed or vanished, or after it was killed, gives the
+    the queue `demo_words`. So running it again after files have changed or vanished, or after it was killed, gives the
     exact counts. Files that are not UTF-8 are named and skipped.
 
-    The weights of the cloud that is published are shown, too. The counts are exported to the table `word_counts` of the
-    SQL database of $CQ_REPORTING_URL, by default a SQLite file beside the store.
+    The weights of the cloud that is published are shown, too. The counts are exported to the table `demo_word_counts`
+    of the SQL database of $CQ_DEMO_REPORTING_URL, by default an SQLite file beside the store.
     """
     db = open_store(store)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
-    _refuse_paused(db)
+    _refuse_paused(db, store)
     _observe(db, store)
     with _worker_processes(workers, store) as processes:
         loaded = _load(db, paths, loaders)
-        _drain(db, processes)
+        _drain(db, store, processes)
         Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
     distinct, most = _top(cq.CombineQueue(QUEUE).scan(db), top)
     if json:
@@ -98,27 +99,30 @@ def words(
     weights = _weights(db)
     rows = ([word, f"{count:,}", weights.get(word, "")] for word, count in most)
     print_table(["word", "count", "weight"], rows, right=["count", "weight"])
-    note(f"{loaded.documents:,} documents, {loaded.updates:,} updates, {distinct:,} distinct words")
+    note(
+        f"{quantity(loaded.documents, 'document')}, {quantity(loaded.updates, 'update')}, "
+        f"{quantity(distinct, 'distinct word')}, in queue {QUEUE!r} of {store}"
+    )
 
 
-def _observe(db: Any, store: str | None) -> None:
+def _observe(db: Any, store: str) -> None:
     """Switch on a cloud and an export, unless the queue has them, and make the tables."""
     from cq.observers.sqlcheck import init  # SQLAlchemy takes long to import: not for every command
 
-    os.environ.setdefault(DEFAULT_ENV, _reporting_url(store))
+    os.environ.setdefault(REPORTING_ENV, _reporting_url(store))
     config = cq.configure(db, QUEUE)
     enabled = {observer.name for observer in config.observers}
-    for spec in (top_spec(), export_spec(TABLE)):
+    for spec in (top_spec(), export_spec(TABLE, url_env=REPORTING_ENV)):
         if spec.name not in enabled:
             config = put_built_in(db, config, spec)
     export = find_export(db, QUEUE)
     init(export.reporting, export.definition)
 
 
-def _reporting_url(store: str | None) -> str:
-    """A SQLite file beside the store, or in the current folder when that is a cluster."""
-    url = store or os.environ.get("CQ_STORE") or DEFAULT_URL
-    path = url.removeprefix("embedded:") if url.startswith("embedded:") else "cq.db"
+def _reporting_url(store: str) -> str:
+    """The URL of an SQLite file beside the store, or in the current folder if the store is a cluster."""
+    url = store if store.startswith("embedded:") else DEMO_URL
+    path = url.removeprefix("embedded:")
     return f"sqlite:///{os.path.abspath(os.path.expanduser(path)).removesuffix('.db')}-reporting.db"
 
 
@@ -191,7 +195,7 @@ def _is_below(document: bytes, paths: list[str]) -> bool:
 
 
 @contextmanager
-def _worker_processes(number: int, store: str | None) -> Iterator[list[SpawnProcess]]:
+def _worker_processes(number: int, store: str) -> Iterator[list[SpawnProcess]]:
     """So many processes that combine, stopped in the end."""
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_combine, args=(store,)) for _ in range(number)]
@@ -207,7 +211,7 @@ def _worker_processes(number: int, store: str | None) -> Iterator[list[SpawnProc
             process.join()
 
 
-def _combine(store: str | None) -> None:
+def _combine(store: str) -> None:
     """In a process of its own: combine until told to stop, or until the process that has started this one is gone."""
     runner = Worker(cq.open(store), queues=[QUEUE])
     stop_on_signals(runner.stop)
@@ -222,23 +226,23 @@ def _stop_with(parent: BaseProcess, runner: Worker) -> None:
     runner.stop()
 
 
-def _drain(db: Any, processes: list[SpawnProcess]) -> None:
+def _drain(db: Any, store: str, processes: list[SpawnProcess]) -> None:
     """Wait until everything queued is combined; if no worker is left to do it, do it here."""
     with progress(counted=False) as display:
         display.add_task("combining")
         while not is_drained(db, QUEUE, wait_seconds=0.5):
-            _refuse_paused(db)
+            _refuse_paused(db, store)
             if not any(process.is_alive() for process in processes):
                 note("no worker process is left: combining here")
                 Worker(db, queues=[QUEUE]).drain()
 
 
-def _refuse_paused(db: Any) -> None:
+def _refuse_paused(db: Any, store: str) -> None:
     """Say why nothing would ever be combined, instead of waiting for it."""
     flags = db.transact(lambda tr: read_flags(tr.snapshot, QUEUE))
     if flags.is_paused(time.time()):
         raise ConfigurationError(
-            f"queue {QUEUE!r} is paused ({flags.reason}): run `cq resume {QUEUE}` and this again"
+            f"queue {QUEUE!r} is paused ({flags.reason}): resume it by `cq resume {QUEUE} --store {store}`"
         )
 
 

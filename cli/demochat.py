@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cq.cli.demo import demo
-from cq.cli.demoing import KillEvery, Seed, drawn, shown
-from cq.cli.options import Json, Store, open_store
+from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, drawn, shown
+from cq.cli.options import Json, open_store
 from cq.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def chat(
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes of workers.")] = 2,
     kill_every: KillEvery = 1.0,
     seed: Seed = None,
-    store: Store = None,
+    store: DemoStore = DEMO_URL,
     json: Json = False,
 ) -> None:
     """Run a chat while its processes are killed and one user is flooded, and compare it with a recount.
@@ -43,7 +43,8 @@ def chat(
     at any moment, by SIGKILL, and started again. In the end every user must have just the messages that a recount
     gives, in order and with numbers without a gap, and every terminal must have seen each of them once and in order;
     else the exit status is 1. Shown is how long messages took until a terminal had them that was online. The feed is
-    `demo_chat`, which is made anew; `cq feed read demo_chat 'user 1'` then shows messages.
+    `demo_chat`, which is deleted first; `cq feed read demo_chat 'user 1' --store embedded:cq-demo.db` then shows
+    messages.
     """
     from random import Random
 

@@ -1,16 +1,22 @@
-"""What the demos share: options, a seed that can be told again, and progress."""
+"""What the demos share: their store and other options, a seed that can be repeated, and progress."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from cq.cli.output import note, progress
 
+DEMO_URL: Final = "embedded:cq-demo.db"
+"""The store of the demos. Neither `$CQ_STORE` nor the settings file changes it: that may be a store in production."""
+
+DemoStore = Annotated[
+    str, typer.Option("--store", metavar="URL", help="The demo's store. $CQ_STORE does not count here.")
+]
 Seed = Annotated[
     int | None, typer.Option(metavar="N", help="Draws the load, and who is killed; random if left out.")
 ]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cq.cli.demo import demo
-from cq.cli.demoing import KillEvery, Seed, drawn, shown
-from cq.cli.options import Json, Store, open_store
+from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, drawn, shown
+from cq.cli.options import Json, open_store
 from cq.cli.output import as_word, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def tags(
         int, typer.Option(min=1, max=10_000, metavar="N", help="How many tags the cloud has.")
     ] = 20,
     seed: Seed = None,
-    store: Store = None,
+    store: DemoStore = DEMO_URL,
     json: Json = False,
 ) -> None:
     """Keep a cloud of tags while the processes that count and combine are killed, and compare it with a recount.
@@ -43,7 +43,8 @@ def tags(
     Web servers gather increments in memory and commit many together, collectors combine them and publish the cloud.
     Any of them is killed at any moment, by SIGKILL, and started again. In the end all counts, the number of increments
     and the cloud must be those of a recount, and no version of the cloud may have been seen after a later one; else
-    the exit status is 1. The queue is `demo_tags`, which is made anew; `cq cloud demo_tags` then shows the cloud.
+    the exit status is 1. The queue is `demo_tags`, which is deleted first.
+    `cq cloud demo_tags --store embedded:cq-demo.db` then shows the cloud.
 
     A line of FILE says that an entity has got a tag or, with -1, lost it:
     {"entity": "article 17", "tag": "python", "by": 1}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cq.cli.demo import demo
-from cq.cli.demoing import KillEvery, Seed, drawn
-from cq.cli.options import Json, Store, open_store
+from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, drawn
+from cq.cli.options import Json, open_store
 from cq.cli.output import as_word, make_table, note, print_json, print_table, stderr
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def visits(
         Path | None, typer.Option(metavar="FILE", help="Draw what was seen over time, as SVG.")
     ] = None,
     seed: Seed = None,
-    store: Store = None,
+    store: DemoStore = DEMO_URL,
     json: Json = False,
 ) -> None:
     """Show the views and unique visitors of the last ten minutes of an access log, while processes are killed.
@@ -68,7 +68,7 @@ def visits(
     out what has left the window. Any of them is killed at any moment, by SIGKILL, and started again. At each look,
     views and unique visitors of every page must be those of a recount of the visits counted so far, for that very
     moment; in the end nothing may be left in the window, and all views of a lifetime must be there; else the exit
-    status is 1. The queues are called `demo_visits.*`, and are made anew.
+    status is 1. The queues are called `demo_visits.*`, and are deleted first.
 
     A visit is a GET that was answered by a status of 2xx or 304; its visitor is told by address and browser. Lines that
     are of neither format are named and skipped. What happens while its server is dead is counted later: if that is

@@ -63,6 +63,11 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 
 
+def quantity(number: int, noun: str) -> str:
+    """A number with its noun: "1 update", "2,000 updates"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def note(message: str) -> None:
     """A line on standard error."""
     stderr.print(message, markup=False)

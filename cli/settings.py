@@ -71,8 +71,8 @@ SETTINGS: Final = (
 )
 
 
-_APART: Final = (("bench",), ("demo", "cells"))
-"""Commands that no setting is for: they must not load the store that an application uses, nor put cells into it."""
+_APART: Final = frozenset({"bench", "demo"})
+"""Commands and groups that take no settings: they must not change the store that an application uses."""
 
 
 class Commands(TyperGroup):
@@ -92,7 +92,7 @@ def options_of(
     if hasattr(command, "commands"):
         for name, each in command.commands.items():
             yield from options_of(setting, each, (*path, name))
-    elif (not setting.command and path not in _APART) or setting.command == ".".join(path):
+    elif (not setting.command and path[0] not in _APART) or setting.command == ".".join(path):
         yield from ((path, option) for option in command.params if setting.flag in option.opts)
 
 

@@ -110,6 +110,15 @@ def here(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 
 
 @pytest.fixture
+def demo_db(cli: Cli) -> Iterator[Any]:
+    """The store of the demos; they must leave that of `cli` alone."""
+    database: Any = cq.open(f"embedded:{cli.folder / 'cq-demo.db'}")
+    yield database
+    database.close()
+    assert not (cli.folder / "cli.db").exists()
+
+
+@pytest.fixture
 def db(cli: Cli) -> Iterator[Any]:
     """The store of `cli`, opened by the test itself."""
     database: Any = cq.open(cli.url)

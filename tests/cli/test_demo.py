@@ -51,7 +51,7 @@ def top_of(total: Counter[str], number: int) -> list[list[Any]]:
 
 
 def values(db: Any) -> dict[str, int]:
-    return dict(cq.CombineQueue("words").scan(db))
+    return dict(cq.CombineQueue("demo_words").scan(db))
 
 
 def folder_of_texts(cli: Cli) -> Path:
@@ -64,7 +64,7 @@ def folder_of_texts(cli: Cli) -> Path:
     return folder
 
 
-def test_it_prints_the_counts_and_names_what_it_skips(cli: Cli, db: Any) -> None:
+def test_it_prints_the_counts_and_names_what_it_skips(cli: Cli, demo_db: Any) -> None:
     folder = folder_of_texts(cli)
     documents, total = counted(folder)
 
@@ -80,7 +80,7 @@ def test_it_prints_the_counts_and_names_what_it_skips(cli: Cli, db: Any) -> None
         }
     ]
     assert shown.err == f"skipped, not UTF-8: {folder / 'binary.bin'}\n"
-    assert values(db) == total
+    assert values(demo_db) == total
 
 
 def test_the_table_has_the_top_words(cli: Cli) -> None:
@@ -93,10 +93,39 @@ def test_the_table_has_the_top_words(cli: Cli) -> None:
         ["a", "2,000", "9"],
         ["b", "1,500", "9"],
     ]
-    assert shown.err == "1 documents, 3 updates, 3 distinct words\n"
+    assert shown.err == (
+        "1 document, 3 updates, 3 distinct words, in queue 'demo_words' of embedded:cq-demo.db\n"
+    )
 
 
-def test_running_it_again_follows_the_files(cli: Cli, db: Any) -> None:
+def test_it_leaves_the_store_and_the_table_of_the_application_alone(cli: Cli) -> None:
+    (cli.folder / "text").write_text("hello hello")
+    (cli.folder / "cq.toml").write_text('store = "embedded:own.db"\n')
+    for command in (("configure", "words"), ("add", "words", "hello=1"), ("worker", "--drain")):
+        assert cli.run(*command).status == 0
+    cli.environment["CQ_REPORTING_URL"] = f"sqlite:///{cli.folder / 'own-reporting.db'}"
+    before = cli.run("status", "--json").out, cli.run("items", "words").out
+
+    assert cli.run("demo", "words", "text").status == 0
+
+    assert (cli.run("status", "--json").out, cli.run("items", "words").out) == before
+    assert sorted(path.name for path in cli.folder.glob("*.db")) == [
+        "cli.db",
+        "cq-demo-reporting.db",
+        "cq-demo.db",
+    ]
+
+
+def test_it_works_in_another_store_on_request(cli: Cli, db: Any) -> None:
+    (cli.folder / "text").write_text("hello hello")
+
+    assert cli.run("demo", "words", "text", "--store", cli.url).status == 0
+
+    assert values(db) == {"hello": 2}
+    assert not (cli.folder / "cq-demo.db").exists()
+
+
+def test_running_it_again_follows_the_files(cli: Cli, demo_db: Any) -> None:
     folder = folder_of_texts(cli)
     other = cli.folder / "other"
     other.mkdir()
@@ -112,15 +141,16 @@ def test_running_it_again_follows_the_files(cli: Cli, db: Any) -> None:
 
     total = counted(folder, other)[1]
     assert (again["documents"], again["distinct"], again["top"]) == (2, len(total), top_of(total, 20))
-    assert values(db) == total
+    assert values(demo_db) == total
     (folder / "one.txt").unlink()
     cli.run("demo", "words", str(folder / "deeper"), str(folder / "new.txt"))
-    assert values(db) == total, "what is not below the paths given stays"
+    assert values(demo_db) == total, "what is not below the paths given stays"
 
 
-def test_the_cloud_and_the_table_follow_the_files(cli: Cli, db: Any) -> None:
+def test_the_cloud_and_the_table_follow_the_files(cli: Cli, demo_db: Any) -> None:
     folder = folder_of_texts(cli)
-    reporting = f"sqlite:///{cli.folder / 'cli-reporting.db'}"
+    kept = ("demo_words", "--store", "embedded:cq-demo.db")
+    reporting = f"sqlite:///{cli.folder / 'cq-demo-reporting.db'}"
     for change in (
         lambda: None,
         (folder / "one.txt").unlink,
@@ -128,18 +158,18 @@ def test_the_cloud_and_the_table_follow_the_files(cli: Cli, db: Any) -> None:
     ):
         change()
         assert cli.run("demo", "words", "texts").status == 0
-        cli.environment["CQ_REPORTING_URL"] = reporting  # as it was by default
+        cli.environment["CQ_DEMO_REPORTING_URL"] = reporting  # as it was by default
 
         total = counted(folder)[1]
-        assert cli.run("export", "verify", "words").status == 0
+        assert cli.run("export", "verify", *kept).status == 0
         with sqlalchemy.create_engine(reporting).connect() as connection:
-            rows = connection.execute(sqlalchemy.text("SELECT key, value FROM word_counts")).all()
-        assert {row.key: row.value for row in rows} == values(db) == total
-        cloud = cli.run("cloud", "words", "--json").rows()[0]
+            rows = connection.execute(sqlalchemy.text("SELECT key, value FROM demo_word_counts")).all()
+        assert {row.key: row.value for row in rows} == values(demo_db) == total
+        cloud = cli.run("cloud", *kept, "--json").rows()[0]
         assert cloud["entries"][0]["score"] == max(total.values())
 
 
-def test_it_counts_a_part_of_the_library_in_little_memory(cli: Cli, db: Any) -> None:
+def test_it_counts_a_part_of_the_library_in_little_memory(cli: Cli, demo_db: Any) -> None:
     documents, total = counted(*PACKAGES)
     output = cli.folder / "output"
     with output.open("wb") as out:
@@ -150,30 +180,31 @@ def test_it_counts_a_part_of_the_library_in_little_memory(cli: Cli, db: Any) -> 
 
     found = json.loads(output.read_text())
     assert (found["documents"], found["distinct"], found["top"]) == (documents, len(total), top_of(total, 20))
-    assert values(db) == total
+    assert values(demo_db) == total
     if sys.platform.startswith("linux"):  # elsewhere in other units
         assert usage.ru_maxrss < 1024 * MEMORY_MB, "of the largest of its processes"
 
 
 def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here, cli: Cli) -> None:
     (cli.folder / "text").write_text("a")
-    here("configure", "words")
-    here("pause", "words", "--reason", "for this test")
+    queue = ("demo_words", "--store", "embedded:cq-demo.db")
+    here("configure", *queue)
+    here("pause", *queue, "--reason", "for this test")
 
     ended = here("demo", "words", "text")
 
     assert (ended.status, ended.out) == (1, "")
-    assert "queue 'words' is paused (for this test)" in ended.err
+    assert "queue 'demo_words' is paused (for this test)" in ended.err
 
 
 def test_a_queue_of_other_settings_is_left_alone(here: Here, cli: Cli) -> None:
     (cli.folder / "text").write_text("a")
-    here("configure", "words", "--key", "int")
+    here("configure", "demo_words", "--key", "int", "--store", "embedded:cq-demo.db")
 
     assert "key int -> str" in here("demo", "words", "text").err
 
 
-def test_a_word_too_long_for_a_key_skips_its_file(cli: Cli, db: Any) -> None:
+def test_a_word_too_long_for_a_key_skips_its_file(cli: Cli, demo_db: Any) -> None:
     (cli.folder / "long").write_text("a " + "x" * 9000)
     (cli.folder / "short").write_text("a b")
 
@@ -181,7 +212,7 @@ def test_a_word_too_long_for_a_key_skips_its_file(cli: Cli, db: Any) -> None:
 
     assert ended.status == 0
     assert "skipped, a key of 9,003 bytes exceeds the limit of 8,000" in ended.err
-    assert values(db) == {"a": 1, "b": 1}
+    assert values(demo_db) == {"a": 1, "b": 1}
 
 
 # Dying
@@ -204,7 +235,7 @@ def wait_for_end(descriptor: int) -> None:
 
 def wait_for_adds(db: Any, number: int, demo: subprocess.Popen[bytes]) -> None:
     """Wait for so many changes of a bucket's notification, by adds and by workers, or for the demo's end."""
-    notification = QueueKeys("words").notification(1, 0)
+    notification = QueueKeys("demo_words").notification(1, 0)
     for _ in range(number):
         watch = transact(db, lambda tr: tr.watch(notification))
         fired = threading.Event()
@@ -216,10 +247,10 @@ def wait_for_adds(db: Any, number: int, demo: subprocess.Popen[bytes]) -> None:
 
 @linux
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_its_workers_end_with_it(cli: Cli, db: Any, number: int) -> None:
-    cq.configure(db, "words")
+def test_its_workers_end_with_it(cli: Cli, demo_db: Any, number: int) -> None:
+    cq.configure(demo_db, "demo_words")
     demo = cli.start("demo", "words", str(LIBRARY), stderr=subprocess.DEVNULL)
-    wait_for_adds(db, 3, demo)
+    wait_for_adds(demo_db, 3, demo)
     workers = [os.pidfd_open(pid) for pid in children(demo.pid)]
 
     demo.send_signal(number)
@@ -232,46 +263,46 @@ def test_its_workers_end_with_it(cli: Cli, db: Any, number: int) -> None:
 
 @linux
 @pytest.mark.parametrize("seed", range(3))
-def test_the_counts_are_exact_after_deaths_and_a_second_run(cli: Cli, db: Any, seed: int) -> None:
+def test_the_counts_are_exact_after_deaths_and_a_second_run(cli: Cli, demo_db: Any, seed: int) -> None:
     chance = random.Random(seed)
-    cq.configure(db, "words")
+    cq.configure(demo_db, "demo_words")
     _, total = counted(*PACKAGES)
     demo = cli.start("demo", "words", *map(str, PACKAGES), stderr=subprocess.DEVNULL)
-    wait_for_adds(db, chance.randint(1, 20), demo)
+    wait_for_adds(demo_db, chance.randint(1, 20), demo)
     for worker in children(demo.pid)[: chance.randint(1, 2)]:
         os.kill(worker, signal.SIGKILL)
-    wait_for_adds(db, chance.randint(0, 20), demo)
+    wait_for_adds(demo_db, chance.randint(0, 20), demo)
     demo.kill()
     demo.wait()
     again = cli.run("demo", "words", *map(str, PACKAGES), "--json")
 
     assert again.rows()[0]["top"] == top_of(total, 20)
-    assert values(db) == total
+    assert values(demo_db) == total
 
 
 @linux
-def test_without_any_worker_left_it_combines_by_itself(cli: Cli, db: Any) -> None:
-    cq.configure(db, "words")
+def test_without_any_worker_left_it_combines_by_itself(cli: Cli, demo_db: Any) -> None:
+    cq.configure(demo_db, "demo_words")
     _, total = counted(*PACKAGES)
     demo = cli.start("demo", "words", *map(str, PACKAGES), "--json")
-    wait_for_adds(db, 1, demo)
+    wait_for_adds(demo_db, 1, demo)
     for worker in children(demo.pid):
         os.kill(worker, signal.SIGKILL)
 
     demo.communicate(timeout=SECONDS)
 
     assert demo.returncode == 0
-    assert values(db) == total
+    assert values(demo_db) == total
 
 
-def test_documents_that_were_half_stored_are_finished_or_forgotten(cli: Cli, db: Any) -> None:
+def test_documents_that_were_half_stored_are_finished_or_forgotten(cli: Cli, demo_db: Any) -> None:
     """As a loader leaves them that dies between two parts of a large document."""
     folder = folder_of_texts(cli)
-    cq.configure(db, "words")
-    documents = Documents(cq.CombineQueue("words"))
+    cq.configure(demo_db, "demo_words")
+    documents = Documents(cq.CombineQueue("demo_words"))
     for name in ("one.txt", "vanished.txt"):
-        assert documents._put_part(db, os.fsencode(folder / name), 3, 1, {"left over": 1}) == 1
+        assert documents._put_part(demo_db, os.fsencode(folder / name), 3, 1, {"left over": 1}) == 1
 
     cli.run("demo", "words", "texts")
 
-    assert values(db) == counted(folder)[1]
+    assert values(demo_db) == counted(folder)[1]

@@ -30,6 +30,9 @@ def test_all_is_as_recounted_whoever_is_killed(cli: Cli) -> None:
     assert found["received"] > 600
     assert found["seen"] == 2 * found["received"]
     assert found["kills"] > 0
+    assert not (cli.folder / "cli.db").exists()
+    shown = cli.run("feed", "read", "demo_chat", "user 1", "--limit", "1", "--store", "embedded:cq-demo.db")
+    assert (shown.status, len(shown.out.splitlines())) == (0, 1)
 
 
 ACTIONS = (

@@ -11,7 +11,7 @@ import cq
 from tests.cli.conftest import Cli, Here
 
 
-def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, db: Any) -> None:
+def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, demo_db: Any) -> None:
     rng = Random(3)
     lines, total = [], Counter[str]()
     for number in range(6_000):
@@ -40,7 +40,7 @@ def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, db: Any) -
     top = sorted(expected.items(), key=lambda item: (-item[1], item[0]))[:9]
     assert (found["seed"], found["increments"], found["tags"]) == (5, 6_000, len(expected))
     assert [(entry["key"], entry["score"]) for entry in found["cloud"]] == top
-    assert dict(cq.CombineQueue("demo_tags").scan(db)) == expected
+    assert dict(cq.CombineQueue("demo_tags").scan(demo_db)) == expected
     assert found["kills"] > 0
     writes = found["writes"]
     assert writes["one UPDATE per change"] == {"transactions": 6_000, "operations": 6_000}

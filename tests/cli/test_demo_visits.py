@@ -10,7 +10,7 @@ from cq.observers.visits import Visits
 from tests.cli.conftest import Cli, Here
 
 
-def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, db: Any) -> None:
+def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -> None:
     options = ["--number", "1500", "--speed", "800", "--kill-every", "0.5", "--seed", "5"]
     ended = cli.run("demo", "visits", *options, "--chart", "visits.svg", "--json")
 
@@ -21,10 +21,10 @@ def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, db: Any) -> Non
     assert found["kills"] > 0
     assert len(found["looks"]) > 1
     visits = Visits("demo_visits")
-    lifetime = dict(visits.lifetime.scan(db))
+    lifetime = dict(visits.lifetime.scan(demo_db))
     assert lifetime["*"] == found["visits"] == sum(lifetime.values()) - lifetime["*"]
     assert sorted(lifetime.values())[-2] == found["lifetime"][0][1]
-    assert cq.transact(db, visits.within) == {}
+    assert cq.transact(demo_db, visits.within) == {}
     assert ET.parse(cli.folder / "visits.svg").getroot().tag.endswith("svg")  # noqa: S314 - our own
 
 
