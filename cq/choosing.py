@@ -6,8 +6,10 @@ nobody is told of it and folding would not make much less of them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from cq import keys
@@ -66,9 +68,19 @@ def choose(
 
 
 def affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
-    """As many of these keys as may be written, about: each counts with its value and what it conflicts with."""
-    cost = _KEY_COPIES * (sum(map(len, report)) + prefix * len(report)) + _KEY_COST * len(report)
-    return report if cost <= most else report[: max(1, len(report) * most // cost)]
+    """The first of these keys that a pass may write in about `most` bytes, at least one if there are any.
+
+    Each key counts with its value and its conflict range. `most` may be negative: what a pass leaves as rows can be
+    larger than its budget, if one update is.
+    """
+    sizes = [0, *accumulate(map(len, report))]
+
+    def cost(number: int) -> int:
+        return _KEY_COPIES * sizes[number] + (_KEY_COPIES * prefix + _KEY_COST) * number
+
+    if cost(len(report)) <= most:
+        return report
+    return report[: max(1, bisect_right(range(len(sizes)), most, key=cost) - 1)]
 
 
 def _is_overloaded(batch: Batch, limits: Limits) -> bool:

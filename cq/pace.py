@@ -65,6 +65,7 @@ class Pace:
             read_bytes=int(given.read_bytes * self.share),
             load_bytes=int(given.load_bytes * self.share),
             write_bytes=int(given.write_bytes * self.share),
+            repack_bytes=int(given.repack_bytes * self.share),
             max_report=self.most(given.max_report),
         )
 

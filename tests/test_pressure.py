@@ -18,10 +18,12 @@ from cq.keys import QueueKeys
 from cq.observers.worker import Worker
 from cq.pace import Pace
 from cq.pressure import compare, read_full, read_waiting
+from cq.store.api import NOT_COMMITTED
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from tests.faults import FaultyDatabase
-from tests.helpers import add, code_of, get
+from tests.helpers import add, buckets_of, code_of, combine_all, get
+from tests.test_queue import concatenation
 from tests.test_worker import running
 
 SECONDS = 30.0
@@ -222,6 +224,7 @@ class TestPace:
         assert pace.share == 0.5
         limits = pace.limits(Limits())
         assert (limits.read_bytes, limits.load_bytes, limits.write_bytes) == (1_000_000, 200_000, 800_000)
+        assert limits.repack_bytes == 500_000
         for _ in range(20):
             pace.refused(code)
         assert pace.share == 1 / 64
@@ -253,3 +256,21 @@ class TestPace:
             pass
         assert bucket.pace.share > 1 / 16
         assert get(db, name, "k1") == 50
+
+    @pytest.mark.parametrize("refusals", range(7))
+    def test_a_large_update_that_does_not_count_is_dropped_by_passes_of_any_size(
+        self, db: Any, name: str, refusals: int
+    ) -> None:
+        """The rest of the budget of a small pass is negative: the row is larger than all that the pass may write."""
+        app = cq.App()
+        app.queue(name, combiner=concatenation)
+        app.configure(db, name, value=list, buckets=1)
+        add(db, name, {"a": [1]}, once="x")
+        combine_all(db, name, app)
+        add(db, name, {"a": ["x" * 89_000]}, once="x")
+        (bucket,) = buckets_of(db, name, app)
+        for _ in range(refusals):
+            bucket.pace.refused(NOT_COMMITTED)
+
+        assert not bucket.combine().more
+        assert get(db, name, "a") == [1]
