@@ -26,7 +26,14 @@ from cq.errors import StoreError
 from .apply import Applier
 from .changes import Changes
 from .conflicts import ConflictLog, Group, encode, overlaps
-from .error import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, is_unwritten, storage_error
+from .error import (
+    COMMIT_UNKNOWN_RESULT,
+    NOT_COMMITTED,
+    TRANSACTION_TIMED_OUT,
+    FDBError,
+    is_unwritten,
+    storage_error,
+)
 from .future import FutureVoid
 from .keys import Range
 from .latest import Latest
@@ -36,6 +43,10 @@ from .wal import WalKeeper
 
 GROUP_TRANSACTIONS = 500
 GROUP_BYTES = 16_000_000
+WAIT_SECONDS = 30.0
+"""How long a commit waits for the lock of all processes if its transaction has no timeout."""
+
+_LOOK_SECONDS = 0.05
 _ROUNDS = 3
 _TRIM_SECONDS = 0.5
 
@@ -52,6 +63,7 @@ class Request(FutureVoid):
         "changes_metadata",
         "committer",
         "done",
+        "expires",
         "leads",
         "order",
         "read_version",
@@ -69,6 +81,7 @@ class Request(FutureVoid):
         self.size = size
         self.done = done  # called with the error, or None, before the future is ready
         self.reads = reads
+        self.expires = machine.monotonic() + WAIT_SECONDS  # when it no longer waits for the lock
         self.read_version: int | None = None  # None: it has read nothing
         self.changes_metadata = False
         self.version = -1
@@ -229,12 +242,17 @@ class Committer:
         codes: list[int] = []
         detail, begun = "", False
         try:
-            with self._lock:
+            if not self._lock.acquire(_LOOK_SECONDS):
+                self._expire()
+                return
+            try:
                 group = self._take()
                 self._settle_doubt()
                 begun = True
                 codes = self._commit_group(group)
                 self._lock.notify()
+            finally:
+                self._lock.release()
         except sqlite3.Error as error:
             failure = storage_error(error, self._lock.store)
             detail = failure.detail
@@ -250,6 +268,16 @@ class Committer:
             for request, code in zip(group, codes or [COMMIT_UNKNOWN_RESULT] * len(group), strict=True):
                 request.finish(code, detail if code else "")
         self._wal.tend()
+
+    def _expire(self) -> None:
+        """Fail the commits that have waited for the lock as long as they may; nothing of them was written."""
+        now = machine.monotonic()
+        with self._mutex:
+            late = [request for request in self._queue if request.expires <= now]
+            self._queue = deque(request for request in self._queue if request.expires > now)
+        obstacle = self._lock.obstacle() if late else ""
+        for request in late:
+            request.finish(TRANSACTION_TIMED_OUT, obstacle)
 
     def _settle_doubt(self) -> None:
         """Write something else in the place of a commit that failed when all of it may have been on the disk.

@@ -105,6 +105,8 @@ class Core(Reading, Writing):
         seen = self._snapshot or self._glance
         request.read_version = self._version if seen is None else seen.version
         request.changes_metadata = self._changes_metadata
+        if self._deadline is not None:
+            request.expires = self._deadline
         return request
 
     def _finish(self, request: Request | None, error: FDBError | None) -> None:
@@ -177,9 +179,7 @@ class Core(Reading, Writing):
         self._retries += 1
         if exhausted or code not in RETRYABLE:
             self._end(TRANSACTION_CANCELLED)
-            if self._failure is not None and self._failure.code == code:
-                return failed(FutureVoid, FDBError(code, self._failure.detail))
-            return failed(FutureVoid, FDBError(code or CLIENT_INVALID_OPERATION))
+            return failed(FutureVoid, self._detailed(code or CLIENT_INVALID_OPERATION))
         delay = self._backoffs.next(code, self.settings.max_retry_delay / 1000)
         deadline = self._deadline
         self.settings.begin_try(self.database)

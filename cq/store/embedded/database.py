@@ -14,7 +14,7 @@ from cq.errors import StoreError
 
 from . import access, file, handles
 from .access import Access
-from .committer import Committer
+from .committer import WAIT_SECONDS, Committer
 from .error import FDBError
 from .future import FutureVoid
 from .keys import KeySelector, KeyValue
@@ -81,7 +81,9 @@ class Database(AtomicOperations):
         self._unusable = None
 
     def _create(self, rights: Access) -> None:
-        with self._lock:
+        with self._lock.held(WAIT_SECONDS) as is_held:
+            if not is_held:
+                raise StoreError(self._lock.obstacle())
             # Another process may have made it while this one waited for the lock.
             if not file.check(self.path):
                 file.create(self.path, rights)
@@ -229,4 +231,4 @@ class Database(AtomicOperations):
         self._unusable = handles.FORKED
         self._pool.leak()
         leak(self._connection)
-        self._lock.close()
+        self._lock.abandon()

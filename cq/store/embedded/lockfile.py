@@ -13,18 +13,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import select
 import sqlite3
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from cq.errors import NotAStore
 
 from .access import Access
+from .filelock import FileLock
 
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
@@ -43,25 +44,40 @@ class LockFile:
         self.store = store
         self.path = store.with_name(f"{store.name}-lock")
         try:
-            self._descriptor = _open(self.path, access)
+            descriptor = _open(self.path, access)
         except OSError as error:
             raise NotAStore(
                 f"{self.path} cannot be opened ({error.strerror}): check its permissions"
             ) from None
         try:
-            _prepare(self._descriptor)
-            self._content = mmap.mmap(self._descriptor, _LENGTH, prot=mmap.PROT_READ)
+            _prepare(descriptor)
+            self._content = mmap.mmap(descriptor, _LENGTH, prot=mmap.PROT_READ)
         except OSError as error:
-            os.close(self._descriptor)
+            os.close(descriptor)
             raise NotAStore(f"{self.path} cannot be made ({error.strerror}): check its disk") from None
+        self._descriptor = descriptor
+        self._lock = FileLock(descriptor)
+        self.acquire = self._lock.acquire
+        self.release = self._lock.release
 
-    def __enter__(self) -> None:
-        """Wait for the lock; while it is held, no other process, and no other handle of this one, commits."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+    @contextlib.contextmanager
+    def held(self, seconds: float) -> Iterator[bool]:
+        """Hold the lock, if it can be acquired within `seconds`: whether it is held."""
+        is_held = self.acquire(seconds)
+        try:
+            yield is_held
+        finally:
+            if is_held:
+                self.release()
 
-    def __exit__(self, *_: object) -> None:
-        """Let the next one have it."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+    def obstacle(self) -> str:
+        """Why the lock could not be acquired, and what to do."""
+        holders = self._lock.holders()
+        named = " and ".join(f"process {pid} of user {_user(pid)}" for pid in holders)
+        return (
+            f"{self.path} is held by {named or 'a process that the system does not name'}: nothing was committed; "
+            "look whether that process is stopped, or should not use the store, and end it"
+        )
 
     def announce(self, version: int, *, changes_metadata: bool) -> None:
         """Write the version of a commit that is about to be made; the lock is held. Raises `sqlite3.Error`."""
@@ -97,10 +113,13 @@ class LockFile:
 
     def close(self) -> None:
         """Give up the descriptors."""
-        if self._descriptor >= 0:
-            self._content.close()
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._content.close()
+        self._lock.close()
+
+    def abandon(self) -> None:
+        """In a forked child: give up the descriptors."""
+        self._content.close()
+        self._lock.abandon()
 
 
 def _open(path: Path, access: Access) -> int:
@@ -144,6 +163,13 @@ def _fault(descriptor: int, access: Access) -> str:
     if content and not (len(content) == _LENGTH and content[0] == 0 and is_named):
         return "it has other content"
     return ""
+
+
+def _user(pid: int) -> str:
+    try:
+        return str(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return "unknown"
 
 
 def _foreign(path: Path, fault: str) -> NotAStore:

@@ -123,7 +123,12 @@ class State:
         if self._deadline is not None and machine.monotonic() >= self._deadline:
             self._end(TRANSACTION_TIMED_OUT)
         if self._ended is not None:
-            raise FDBError(self._ended)
+            raise self._detailed(self._ended)
+
+    def _detailed(self, code: int) -> FDBError:
+        """The error with this code; it says more if that is how a read or the commit has failed."""
+        failure = self._failure
+        return FDBError(code, failure.detail if failure is not None and failure.code == code else "")
 
     def defer(self, call: Callable[..., None], *arguments: Any) -> None:
         """Make a call without a result: its error is raised by later calls, and once there is one it does nothing."""

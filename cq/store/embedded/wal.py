@@ -21,6 +21,7 @@ CHECKPOINT_PAGES = 2_000
 LIMIT_PAGES = 64_000_000 // PAGE_BYTES
 _STEP_PAGES = 32_000_000 // PAGE_BYTES
 PRESSING_BYTES = 192_000_000
+_LOCK_SECONDS = 1.0
 _FIRST_WAIT_MS = 50
 _LAST_WAIT_MS = int((LIFETIME_SECONDS + 2) * 1000)
 
@@ -53,7 +54,10 @@ class WalKeeper:
             return
         self._pages = 0
         self._checkpoint("PASSIVE")
-        with self._lock:
+        with self._lock.held(_LOCK_SECONDS) as is_held:
+            if not is_held:
+                self._pages = CHECKPOINT_PAGES  # the next commit tries again
+                return
             length = self._checkpoint("PASSIVE")
         if length < LIMIT_PAGES:
             self._limit, self._wait_ms = LIMIT_PAGES, _FIRST_WAIT_MS
@@ -62,7 +66,9 @@ class WalKeeper:
 
     def _start_anew(self) -> None:
         """Stop commits until no reader needs the log, or for as long as this time allows."""
-        with self._lock:
+        with self._lock.held(_LOCK_SECONDS) as is_held:
+            if not is_held:
+                return
             self._connection.execute(f"PRAGMA busy_timeout = {self._wait_ms}")
             try:
                 length = self._checkpoint("TRUNCATE")

@@ -365,7 +365,7 @@ def test_what_was_committed_is_there_after_a_kill(path: Path) -> None:
 def test_a_killed_leader_leaves_no_lock(db: Database, path: Path) -> None:
     code = (
         "import sys, time; from cq.store.embedded import Database\n"
-        "db = Database(sys.argv[1]); db._lock.__enter__(); db._connection.execute('BEGIN IMMEDIATE')\n"
+        "db = Database(sys.argv[1]); db._lock.acquire(9); db._connection.execute('BEGIN IMMEDIATE')\n"
         "print('held', flush=True); time.sleep(60)"
     )
     process = start(code, path)

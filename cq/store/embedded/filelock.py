@@ -1,0 +1,142 @@
+"""The system's lock of an open file, with a limit of time for the wait, and the processes that hold it.
+
+`flock` wakes a waiting process as soon as the lock is free, but its wait has no limit. So a thread makes the call when
+the lock is not free at once, and the caller waits for the thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+_LOCKS = Path("/proc/locks")
+_LINGER_SECONDS = 10.0
+
+
+class FileLock:
+    """An exclusive lock of an open file, for one caller at a time; the descriptor is the lock's from now on."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        # Reentrant, since the collector may close a store at any moment.
+        self._changed = threading.Condition(threading.RLock())
+        self._has_helper = False
+        self._is_asking = (
+            False  # the helper makes the call; until it returns no other thread may lock or unlock
+        )
+        self._is_wanted = False  # a caller waits for the helper
+        self._is_closed = False
+        self._error: OSError | None = None
+
+    def acquire(self, seconds: float) -> bool:
+        """Wait for the lock, for at most `seconds`; return whether it is held. Raises `OSError`."""
+        if not self._is_asking and self._acquire_at_once():
+            return True
+        with self._changed:
+            if not self._is_asking:
+                self._ask()
+            self._is_wanted = True
+            try:
+                is_answered = self._changed.wait_for(lambda: not self._is_asking, seconds)
+            except BaseException:
+                if not self._is_asking:
+                    self.release()
+                raise
+            finally:
+                self._is_wanted = False
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            return is_answered
+
+    def release(self) -> None:
+        """Unlock the file."""
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if (
+                not self._is_asking
+            ):  # else the helper closes it: a new file might get the number during its call
+                os.close(self.descriptor)
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """In a forked child, which has no helper, and in which the condition may be locked for ever: close the file."""
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self.descriptor)
+
+    def _acquire_at_once(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _ask(self) -> None:
+        self._is_asking = True
+        if self._has_helper:
+            self._changed.notify_all()
+        else:
+            threading.Thread(target=self._help, name="cq-lock", daemon=True).start()
+            self._has_helper = True
+
+    def _help(self) -> None:
+        """Wait for the lock whenever the caller asks. A lock that the caller no longer wants is released."""
+        while self._is_needed():
+            error = None
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+            except OSError as caught:
+                error = caught
+            with self._changed:
+                if self._is_closed:
+                    os.close(self.descriptor)
+                elif self._is_wanted:
+                    self._error = error
+                elif error is None:
+                    self.release()
+                self._is_asking = False  # only now: `acquire` looks without the condition
+                self._changed.notify_all()
+
+    def _is_needed(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_asking or self._is_closed, _LINGER_SECONDS)
+            self._has_helper = self._is_asking
+            return self._has_helper
+
+    def holders(self) -> list[int]:
+        """The processes that hold the lock, while `acquire` waits or has given up; empty if the system hides them.
+
+        The system shows a waiting call together with the locks in its way. It hides processes outside the container.
+        """
+        try:
+            lines = [line.split() for line in _LOCKS.read_text().splitlines()]
+            file = f":{os.fstat(self.descriptor).st_ino}"
+        except OSError:
+            return []
+        return sorted(_in_the_way_of(str(os.getpid()), file, lines))
+
+
+def _in_the_way_of(pid: str, file: str, lines: Iterable[list[str]]) -> set[int]:
+    """The processes with a lock that a call of `pid` waits for: each waiting call follows the lock in its way.
+
+    The lines are such as `4: FLOCK ADVISORY WRITE 17188 fe:00:2148371 0 EOF` and, below it, `4: -> FLOCK ...`.
+    """
+    found, holder = set(), 0
+    for _, *fields in lines:
+        is_waiting = fields[0] == "->"
+        kind, _, _, owner, inode = fields[is_waiting:][:5]
+        if not is_waiting:
+            holder = int(owner)
+        elif kind == "FLOCK" and owner == pid and inode.endswith(file) and holder > 0:
+            found.add(holder)
+    return found

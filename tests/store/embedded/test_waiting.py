@@ -1,0 +1,199 @@
+"""Waiting for the lock of all processes: it ends with an error that names the process in the way."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cq.errors import StoreError
+from cq.store.embedded import Database, FDBError, Transaction, committer, database, filelock
+from cq.store.embedded.filelock import FileLock
+
+NAMED = sys.platform == "linux"
+HOLD = """
+import fcntl, sys
+with open(sys.argv[1]) as file:
+    fcntl.flock(file, fcntl.LOCK_SH if sys.argv[2] == "shared" else fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(path: Path, kind: str = "exclusive") -> Iterator[int]:
+    """Another process holds the lock of the store at a path; its number. It may only read the lock file."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, f"{path}-lock", kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    try:
+        yield process.pid
+    finally:
+        process.communicate(timeout=30)
+
+
+def prepare(db: Database, timeout: int) -> Transaction:
+    """A transaction that writes, with a timeout in milliseconds."""
+    tr = db.create_transaction()
+    tr.options.set_timeout(timeout)
+    tr[b"a"] = b"1"
+    return tr
+
+
+def assert_timed_out(caught: pytest.ExceptionInfo[FDBError], pid: int) -> None:
+    assert caught.value.code == 1031
+    holder = f"process {pid} of user {os.geteuid()}" if NAMED else "a process that the system does not name"
+    assert f"store.db-lock is held by {holder}: nothing was committed" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+def test_a_commit_waits_for_the_lock_until_its_timeout(db: Database, path: Path, kind: str) -> None:
+    with held(path, kind) as pid:
+        tr = prepare(db, 150)
+        with pytest.raises(FDBError) as caught:
+            tr.commit().wait()
+        assert db[b"a"] is None  # reading needs no lock
+    assert_timed_out(caught, pid)
+    with pytest.raises(FDBError, match="1031"):
+        tr.on_error(caught.value).wait()
+
+    db[b"b"] = b"2"
+    assert db.get_range(b"", b"\xff") == [(b"b", b"2")]
+
+
+def test_without_a_timeout_a_commit_waits_for_a_limited_time(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "WAIT_SECONDS", 0.1)
+    with held(path) as pid, pytest.raises(FDBError) as caught:
+        db[b"a"] = b"1"
+    assert_timed_out(caught, pid)
+
+
+def test_the_options_of_a_database_limit_the_wait(db: Database, path: Path) -> None:
+    db.options.set_transaction_timeout(100)
+    with held(path) as pid, pytest.raises(FDBError) as caught:
+        db[b"a"] = b"1"
+    assert_timed_out(caught, pid)
+
+
+def test_commits_wait_each_for_its_own_time(db: Database, path: Path) -> None:
+    """The commit with the shortest time fails alone; the others are made as soon as the lock is free."""
+    patient, short = threading.Event(), threading.Event()
+    tr, other = prepare(db, 60_000), prepare(db, 200)
+    with held(path):
+        leader = threading.Thread(target=lambda: tr.commit().on_ready(lambda _: patient.set()))
+        leader.start()
+        future = other.commit()
+        future.on_ready(lambda _: short.set())
+        assert short.wait(10)
+        assert not patient.is_set()
+        with pytest.raises(FDBError, match="1031"):
+            future.wait()
+    assert patient.wait(10)
+    leader.join()
+    assert db[b"a"] == b"1"
+
+
+def test_the_leader_does_not_wait_for_the_others(db: Database, path: Path) -> None:
+    """A commit that has timed out returns, although it was the one that waited for the lock for all of them."""
+    tr = prepare(db, 60_000)
+    with held(path):
+        leader = threading.Thread(target=prepare(db, 300).commit)
+        leader.start()
+        while not db.committer._leading:
+            assert leader.is_alive()
+        follower = tr.commit()
+        leader.join(10)
+        assert not leader.is_alive()
+        assert not follower.is_ready()
+    follower.wait()
+    assert db[b"a"] == b"1"
+
+
+def test_a_lock_that_comes_too_late_is_released(db: Database, path: Path) -> None:
+    with held(path), pytest.raises(FDBError, match="1031"):
+        prepare(db, 50).commit().wait()
+    with held(path):  # would wait for ever
+        pass
+    db[b"a"] = b"1"
+
+
+def test_a_store_is_not_made_while_the_lock_is_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.1)
+    path.with_name("store.db-lock").touch()
+    with held(path), pytest.raises(StoreError, match=r"store\.db-lock is held by "):
+        Database(path)
+    assert not path.exists()
+    Database(path).close()
+
+
+def test_a_checkpoint_does_not_wait_for_ever(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit that it follows is made; one of the next commits makes the checkpoint."""
+    monkeypatch.setattr("cq.store.embedded.wal._LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("cq.store.embedded.wal.CHECKPOINT_PAGES", 1)
+    keeper = db.committer._wal
+    keeper.wrote(5, 5)
+    with held(path):
+        keeper.tend()
+        assert keeper._pages > 0
+    keeper.tend()
+    assert keeper._pages == 0
+
+
+def test_a_store_closes_while_another_process_holds_the_lock(path: Path) -> None:
+    db = Database(path)
+    with held(path):
+        with pytest.raises(FDBError, match="1031"):
+            prepare(db, 50).commit().wait()
+        db.close()
+    with Database(path) as again:
+        again[b"a"] = b"1"
+
+
+def test_an_interrupted_wait_leaves_no_lock_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file-lock").touch()
+    lock, other = (FileLock(os.open(tmp_path / "file-lock", os.O_RDWR)) for _ in range(2))
+    assert lock.acquire(1)
+
+    def interrupt(predicate: Callable[[], bool], seconds: float) -> bool:
+        if threading.current_thread().name == "cq-lock":
+            return inner(predicate, seconds)
+        lock.release()
+        inner(predicate, 10)  # the lock is there, and then comes ^C
+        raise KeyboardInterrupt
+
+    inner = other._changed.wait_for
+    monkeypatch.setattr(other._changed, "wait_for", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        other.acquire(10)
+
+    assert lock.acquire(10)
+    lock.close()
+    other.close()
+
+
+def test_the_system_may_hide_the_holder(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(filelock, "_LOCKS", tmp_path / "nothing")
+    with held(path), pytest.raises(FDBError, match="is held by a process that the system does not name"):
+        prepare(db, 50).commit().wait()
+
+
+def test_the_lock_of_one_process_keeps_others_from_committing(db: Database, path: Path) -> None:
+    with path.with_name("store.db-lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(FDBError, match=f"held by (process {os.getpid()}|a process)"):
+            prepare(db, 50).commit().wait()
