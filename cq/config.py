@@ -15,17 +15,15 @@ from cq import codec, keys
 from cq.codec import KeyType, ValueType
 from cq.configcache import ConfigCache, tell_change
 from cq.errors import (
-    CodeMismatch,
     CorruptData,
     NotNow,
     QueueNotConfigured,
 )
+from cq.features import refuse_unknown, stored_features
 from cq.keys import QueueKeys
 from cq.store.api import Transaction, TransactionRead
 from cq.windowspec import WindowSpec
 
-FORMAT: Final = 1
-"""The version of the key layout and of what is stored; a higher one is refused."""
 DEFAULT_PRIORITY: Final = 10
 MAX_PRIORITY: Final = 100
 MAX_BUCKETS: Final = 4096
@@ -139,11 +137,17 @@ class QueueConfig:
         shapes = (Shape(self.generation, self.buckets), self.former)
         return any(shape and shape.generation == generation and number < shape.buckets for shape in shapes)
 
+    @property
+    def features(self) -> list[str]:
+        """The features that a process must have to work with the queue, see `cq.features`."""
+        needed = {"audit": self.audit is not None, "window": self.window is not None}
+        return [feature for feature, is_needed in needed.items() if is_needed]
+
     def to_bytes(self) -> bytes:
         """As stored under the queue's `config` key; raises `InvalidData` for settings that cannot be."""
         return codec.encode_value(
             {
-                "format": FORMAT,
+                **stored_features(self.features),
                 "key": str(self.key),
                 "value": str(self.value),
                 "combiner": [self.combiner.name, self.combiner.version],
@@ -167,13 +171,9 @@ class QueueConfig:
 
     @classmethod
     def from_bytes(cls, name: str, data: bytes) -> QueueConfig:
-        """The inverse of `to_bytes`; raises `CodeMismatch` for a newer format and `CorruptData`."""
+        """The inverse of `to_bytes`; raises `CodeMismatch` for what this version cannot use, and `CorruptData`."""
         stored = codec.decode(data)
-        if isinstance(stored, dict) and isinstance(stored.get("format"), int) and stored["format"] > FORMAT:
-            raise CodeMismatch(
-                f"queue {name!r} was configured by a newer version of cq (format {codec.brief(stored['format'])}, "
-                f"this version knows {FORMAT}): upgrade cq"
-            )
+        refuse_unknown(name, stored)
         try:
             return _from_stored(name, stored)
         except (KeyError, TypeError, ValueError) as error:
