@@ -21,7 +21,7 @@ from cq.config import read_config
 from cq.observers.collector import collect_seldom
 from cq.observers.feedconfig import is_feed
 from cq.observers.logs import log_to_stderr
-from cq.observers.membership import ROLES
+from cq.observers.members import ROLES
 from cq.observers.metrics import Address, serve
 from cq.observers.processes import Processes
 from cq.observers.systemd import Notifier

@@ -16,7 +16,7 @@ from cq.observers.feedconfig import read_feed_config
 from cq.observers.feedobserver import feed_spec
 from cq.observers.forwardspec import forward_spec
 from cq.observers.jobs import Task
-from cq.observers.membership import ROLES
+from cq.observers.members import ROLES
 from cq.observers.publisher import publishers
 from cq.store.api import Database
 from cq.store.transact import transact

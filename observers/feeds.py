@@ -13,7 +13,7 @@ from cq.observers.delivering import delivering_tasks
 from cq.observers.feedconfig import FeedConfig, feed_names, read_feed_config
 from cq.observers.feedtrimming import trimming_tasks
 from cq.observers.jobs import Job, Task
-from cq.observers.membership import Share
+from cq.observers.members import Share
 from cq.observers.numbering import numbering_tasks
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact

@@ -9,7 +9,7 @@ from cq import machine
 from cq.config import queue_names, read_flags
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
-from cq.observers.membership import Member, read_members
+from cq.observers.members import Member, read_members
 from cq.rows import oldest_by_bucket
 from cq.status import CLOCK
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from cq.observers.membership import Share
+from cq.observers.members import Share
 from cq.observers.watchslot import WatchSlot
 
 
@@ -87,7 +87,7 @@ class Job:
     @property
     def is_bucket(self) -> bool:
         """Whether it is of a bucket to combine."""
-        return self.share.role == "combine" and self.share.number >= 0
+        return self.share.kind == "combine"
 
     def visit(self) -> None:
         """Run it until it is done, though it is another worker's."""

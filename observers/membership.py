@@ -14,32 +14,19 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from cq import codec, keys, machine
-from cq.errors import CorruptData
-from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
+from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES
+from cq.observers.members import BEAT_SECONDS, ROLES, Member, Report, Share, kinds_of, order, read_members
 from cq.observers.telemetry import emit
-from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, seconds_since
+from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_versioned
 
-ROLES: Final = ("combine", "export", "publish", "deliver")
-"""What workers do: passes over buckets, exports, publishing clouds, and what feeds need."""
-MEASURE: Final = "measure"
-"""What workers with metrics do besides: measuring what waits, also in queues that nobody can work on."""
-LIMIT: Final = "limit"
-"""What workers that combine do besides: comparing what waits with its limits, also in queues left alone."""
-EXPORTER: Final = "exporter"
-"""What workers that export do with the exporters of their application."""
-BEAT_SECONDS: Final = 4.0
-"""How often a worker beats that has nothing to do: three requests to the store."""
-ALIVE_BEATS: Final = 4
-"""A worker whose last beat is older, by the store's versions, counts as dead to those who look once."""
 _BUSY: Final = 4  # times as often while it has something to do, and is missed so much sooner
 _FIRST_BEATS: Final = 10  # that come as soon: those who have just begun die more often than others
 _GONE_BEATS: Final = 3
@@ -47,186 +34,7 @@ _OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also
 _LATE_BEATS: Final = 2  # who has not beaten for so long before its row went has not left in good order
 log = logging.getLogger("cq.worker")
 
-_LONGEST_BEAT: Final = 24 * 3600.0
-
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
-
-
-class Share(NamedTuple):
-    """One task, as it is shared out: its role, the queue, and which of the tasks that are so."""
-
-    role: str
-    queue: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.role}/{self.queue}/{self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a worker says of itself with each beat.
-
-    Attributes:
-        lacking: queues that it leaves alone, as they are paused or it has not their code; and as ROLE/QUEUE those of
-            which it leaves that role alone.
-        exporters: export queues that its application exports.
-        stuck: tasks of its own that have come to no end for long; others may take them over.
-        facts: for operators, in CBOR: what it has done, how fast, its latest error.
-    """
-
-    lacking: frozenset[str] = frozenset()
-    stuck: frozenset[str] = frozenset()
-    exporters: frozenset[str] = frozenset()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def names(self) -> tuple[frozenset[str], ...]:
-        """All that decides which tasks are the worker's."""
-        return self.lacking, self.stuck, self.exporters
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A worker as its row says.
-
-    Attributes:
-        id: the worker's own, of 8 bytes.
-        stamp: the versionstamp of its latest beat.
-        every: seconds until its next beat.
-        roles, queues: what it does, and for which queues (None for all).
-        host, pid: where it runs.
-        report: what it says of itself.
-    """
-
-    id: bytes
-    stamp: bytes
-    every: float
-    roles: frozenset[str]
-    queues: frozenset[str] | None
-    host: str
-    pid: int
-    report: Report
-
-    def to_bytes(self) -> bytes:
-        """What is stored behind the versionstamp."""
-        report = self.report
-        return codec.encode(
-            {
-                "every": self.every,
-                "roles": sorted(self.roles),
-                "queues": None if self.queues is None else sorted(self.queues),
-                "host": self.host,
-                "pid": self.pid,
-                "lacking": sorted(report.lacking),
-                "stuck": sorted(report.stuck),
-                "exporters": sorted(report.exporters),
-                "facts": dict(report.facts),
-            }
-        )
-
-    @classmethod
-    def of_row(cls, key: bytes, value: bytes) -> Member:
-        """The inverse; raises `CorruptData`."""
-        row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
-        worker = keys.worker_of(key)
-        if (
-            len(worker) != keys.WORKER_ID_BYTES
-            or not isinstance(row, dict)
-            or not all(what in row and _is_of(row[what], kinds) for what, kinds in _ROW.items())
-            or not 0 < row["every"] <= _LONGEST_BEAT
-        ):
-            raise CorruptData(f"the row of a worker is not one that cq wrote: {value[:40]!r}")
-        queues = row["queues"]
-        return cls(
-            worker,
-            value[:VERSIONSTAMP_BYTES],
-            float(row["every"]),
-            frozenset(row["roles"]),
-            None if queues is None else frozenset(queues),
-            row["host"],
-            row["pid"],
-            Report(
-                frozenset(row["lacking"]), frozenset(row["stuck"]), frozenset(row["exporters"]), row["facts"]
-            ),
-        )
-
-    def age(self, version: int) -> float:
-        """How old its latest beat is in seconds, given a version of now."""
-        return seconds_since(version_of(self.stamp), version)
-
-    def is_alive(self, version: int) -> bool:
-        """Whether it has beaten lately, given a version of now: for those who look once, and so have patience."""
-        return self.age(version) <= ALIVE_BEATS * max(BEAT_SECONDS, self.every)
-
-    def does(self, share: Share) -> bool:
-        """Whether a task is one that it would do."""
-        if self.queues is not None and share.queue not in self.queues:
-            return False
-        lacking = self.report.lacking
-        match share.role:
-            case "measure":
-                return share.role in self.roles
-            case "deliver":  # a feed has nothing to do with a queue of its name
-                return share.role in self.roles
-            case "limit":
-                return "combine" in self.roles
-            case "exporter":
-                return "export" in self.roles and share.queue in self.report.exporters
-            case role:
-                is_left = share.queue in lacking or f"{role}/{share.queue}" in lacking
-                return role in self.roles and not is_left
-
-
-_ROW: Final[Mapping[str, tuple[type, ...]]] = {
-    "every": (float, int),
-    "roles": (list,),
-    "queues": (list, type(None)),
-    "host": (str,),
-    "pid": (int,),
-    "lacking": (list,),
-    "stuck": (list,),
-    "exporters": (list,),
-    "facts": (dict,),
-}
-"""What a worker's row has; lists are of str."""
-
-
-def _is_of(part: Any, kinds: tuple[type, ...]) -> bool:
-    if type(part) is int and not 0 <= part < 1 << 63:
-        return False
-    return type(part) in kinds and (type(part) is not list or all(type(each) is str for each in part))
-
-
-def order(share: Share, members: Iterable[Member]) -> list[bytes]:
-    """The ids of the workers that do such tasks, in rendezvous order; those that are stuck in this one come last.
-
-    The task belongs to the first.
-    """
-    name = str(share)
-    data = name.encode()
-    places = [
-        (
-            name not in member.report.stuck,
-            blake2b(data, key=member.id, digest_size=keys.WORKER_ID_BYTES).digest(),
-            member.id,
-        )
-        for member in members
-        if member.does(share)
-    ]
-    return [place[-1] for place in sorted(places, reverse=True)]
-
-
-def read_members(tr: TransactionRead) -> list[Member]:
-    """All workers that have registered, also those that are gone but whose rows nobody has removed yet.
-
-    A row that cannot be read, of a later version of cq say, stands for nobody: its tasks are done twice at worst.
-    """
-    found = []
-    for row in tr.get_range(*keys.workers(), streaming_mode=WANT_ALL):
-        with suppress(CorruptData):
-            found.append(Member.of_row(row.key, row.value))
-    return found
 
 
 @dataclass(slots=True)
@@ -274,7 +82,17 @@ class Membership:
         self._key = keys.worker(self.id)
         self._roles, self._beats = frozenset(roles), 0
         named = frozenset(queues) or None
-        self.me = Member(self.id, b"", every, self._roles, named, socket.gethostname(), os.getpid(), Report())
+        self.me = Member(
+            self.id,
+            b"",
+            every,
+            self._roles,
+            kinds_of(self._roles),
+            named,
+            socket.gethostname(),
+            os.getpid(),
+            Report(),
+        )
         self._seen: dict[bytes, _Seen] = {}
         self.others: list[Member] = []
         self._shape: object = None
@@ -289,7 +107,8 @@ class Membership:
         """
         self._beats += 1
         every = self.every / _BUSY if is_busy or self._beats <= _FIRST_BEATS else self.every
-        self.me = _that_fits(replace(self.me, roles=self._roles, report=report, every=every))
+        kinds = kinds_of(self._roles)
+        self.me = _that_fits(replace(self.me, roles=self._roles, kinds=kinds, report=report, every=every))
         members, self.version = transact_versioned(self._db, self._beat)
         self.next_beat = self._clock() + every
         others = [member for member in members if member.id != self.id]
@@ -299,7 +118,7 @@ class Membership:
         self.others = [member for member in others if member not in gone]
         if gone:
             transact(self._db, partial(_remove, gone=gone))
-        shape = {(each.id, each.roles, each.queues, each.report.names) for each in [self.me, *self.others]}
+        shape = {(each.id, each.kinds, each.queues, each.report.names) for each in [self.me, *self.others]}
         changed, self._shape = shape != self._shape, shape
         return changed
 
@@ -374,7 +193,7 @@ def _that_fits(member: Member) -> Member:
     log.warning(
         "more queues are left alone than a worker can say: nothing is done until it is started for some by name"
     )
-    return replace(member, roles=frozenset(), report=Report(facts=member.report.facts))
+    return replace(member, roles=frozenset(), kinds=frozenset(), report=Report(facts=member.report.facts))
 
 
 def _remove(tr: Transaction, gone: list[Member]) -> None:

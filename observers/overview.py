@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cq.config import MAX_BUCKETS
 from cq.observers.exportstatus import ExportStatus, export_status
-from cq.observers.membership import Member, Share, read_members
+from cq.observers.members import Member, Share, read_members
 from cq.status import QueueStatus, current_version, status
 from cq.store.api import Database
 from cq.store.transact import transact

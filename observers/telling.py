@@ -8,7 +8,7 @@ from typing import Any
 from cq import machine
 from cq.observers.facts import Facts
 from cq.observers.jobs import Job
-from cq.observers.membership import Member
+from cq.observers.members import Member
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
 

@@ -21,7 +21,7 @@ from cq.observers.exportspec import EXPORTERS
 from cq.observers.feeds import ROLE, FeedJobs
 from cq.observers.jobs import Job, Task
 from cq.observers.measuring import Idle, MeasureTask
-from cq.observers.membership import EXPORTER, LIMIT, MEASURE, Share
+from cq.observers.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, Share
 from cq.observers.memories import AllMemories
 from cq.observers.pressure import PressureTask
 from cq.observers.queues import Found, find_queues, notified_buckets
@@ -263,11 +263,11 @@ class Work:
                 generation, number = task.place
                 share = Share("combine", name, generation * MAX_BUCKETS + number)
                 queue.buckets[task.place] = Job(task, share)
-            queue.others.append(Job(TrimTask(self._db, name), Share("combine", name, -1)))
+            queue.others.append(Job(TrimTask(self._db, name), Share(TRIM, name, 0)))
             if code.config.window is not None:
-                queue.others.append(Job(WindowTask(self._db, name), Share("combine", name, -2)))
+                queue.others.append(Job(WindowTask(self._db, name), Share(WINDOW, name, 0)))
             if code.config.former is not None or not found.is_switched:
-                queue.others.append(Job(SettleTask(self._db, name), Share("combine", name, -3)))
+                queue.others.append(Job(SettleTask(self._db, name), Share(SETTLE, name, 0)))
         for role, observers in observer_tasks(self._db, code.config, self._roles).items():
             queue.others += [Job(task, Share(role, name, at)) for at, task in enumerate(observers)]
             if not observers:

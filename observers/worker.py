@@ -25,7 +25,8 @@ from cq.observers.finishing import finish, report_left
 from cq.observers.gathering import Gathering
 from cq.observers.handing import Given, Overdue
 from cq.observers.jobs import Job
-from cq.observers.membership import BEAT_SECONDS, MEASURE, ROLES, Membership, Report
+from cq.observers.members import BEAT_SECONDS, MEASURE, ROLES, Report
+from cq.observers.membership import Membership
 from cq.observers.runner import DONE, Lane, Runner
 from cq.observers.telemetry import emit
 from cq.observers.telling import Telling

@@ -23,7 +23,8 @@ from cq.observers.combining import CombineTask
 from cq.observers.export import ExportQueue
 from cq.observers.exportbatch import Batch
 from cq.observers.exportspec import export_spec
-from cq.observers.membership import Membership, Report
+from cq.observers.members import Report
+from cq.observers.membership import Membership
 from cq.observers.pressure import PressureTask
 from cq.observers.runner import DONE, Runner
 from cq.observers.settling import SettleTask

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import cq
 from cq.config import read_config
-from cq.observers.membership import read_members
+from cq.observers.members import read_members
 from cq.status import is_drained, status
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values

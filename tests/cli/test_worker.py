@@ -20,7 +20,7 @@ import pytest
 import cq
 from cq import keys
 from cq.keys import QueueKeys
-from cq.observers.membership import Member, read_members
+from cq.observers.members import Member, read_members
 from cq.status import is_drained
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here

@@ -32,7 +32,8 @@ from cq.observers.exportstatus import export_status
 from cq.observers.health import health
 from cq.observers.jobs import Task
 from cq.observers.measuring import measure
-from cq.observers.membership import ROLES, Membership, Report
+from cq.observers.members import ROLES, Report
+from cq.observers.membership import Membership
 from cq.observers.overview import overview, remarks
 from cq.observers.publisher import publishers
 from cq.observers.ranking import Ranking

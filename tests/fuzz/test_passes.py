@@ -16,7 +16,7 @@ from cq.config import Flags, QueueConfig, read_config
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.markers import Trim
-from cq.observers.membership import ROLES
+from cq.observers.members import ROLES
 from cq.observers.queues import find_queues
 from cq.observers.top import top
 from cq.observers.totals import Totals

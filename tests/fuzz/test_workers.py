@@ -12,7 +12,8 @@ from cq import codec, keys
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.health import health
-from cq.observers.membership import Member, Membership, Report, Share
+from cq.observers.members import Member, Report, Share
+from cq.observers.membership import Membership
 from cq.observers.overview import overview, remarks
 from cq.observers.worker import Worker
 from cq.store.transact import transact
@@ -83,7 +84,7 @@ def test_a_bomb_in_the_row_of_a_worker_takes_little_time_and_memory(db: Any, wha
 def test_a_row_that_lacks_a_part_is_nobody_s(db: Any) -> None:
     key, value = row_of(db)
     content = codec.decode(value[10:])
-    for what in content:
+    for what in content.keys() - {"kinds"}:  # which rows of builds before 0.1.0 lack
         lacking = {each: part for each, part in content.items() if each != what}
         with pytest.raises(CorruptData):
             Member.of_row(key, value[:10] + codec.encode(lacking))

@@ -9,7 +9,7 @@ import pytest
 from cq import machine
 from cq.observers.gathering import Gathering
 from cq.observers.jobs import Job, Task
-from cq.observers.membership import Share
+from cq.observers.members import Share
 
 GATHER = 0.1
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers import membership as module
+from cq.observers import members as module
 from cq.observers.health import health
-from cq.observers.membership import Membership, Report
+from cq.observers.members import Report
+from cq.observers.membership import Membership
 from cq.store.embedded import FDBError
 from tests.clocks import set_clock
 from tests.helpers import add

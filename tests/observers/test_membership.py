@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq import keys
+from cq import codec, keys
 from cq.errors import CorruptData
-from cq.observers.membership import ROLES, Member, Membership, Report, Share, order, read_members
+from cq.observers.members import ROLES, Member, Report, Share, kinds_of, order, read_members
+from cq.observers.membership import Membership
 from cq.store.transact import transact
 
 SHARES = [Share("combine", f"q{queue}", number) for queue in range(25) for number in range(16)]
@@ -22,6 +25,7 @@ def member(number: int, **what: Any) -> Member:
         "stamp": b"\0" * 10,
         "every": 4.0,
         "roles": frozenset(ROLES),
+        "kinds": kinds_of(what.get("roles", ROLES)),
         "queues": None,
         "host": "here",
         "pid": 1,
@@ -84,6 +88,15 @@ class TestOwner:
         shares = [Share("export", "q", number) for number in range(20)]
         assert {owner(share, members) for share in shares} == {members[1].id}
         assert owner(Share("combine", "q", 0), members[:1]) == members[0].id
+
+    @pytest.mark.parametrize("kind", ["trim", "window", "settle", "combine"])
+    def test_a_worker_is_not_counted_on_for_kinds_that_it_does_not_announce(self, kind: str) -> None:
+        other = member(1, kinds=kinds_of(ROLES) - {kind})
+        members = [other, member(2)]
+        shares = [Share(kind, f"q{number}", 0) for number in range(20)]
+        assert {owner(share, members) for share in shares} == {members[1].id}
+        assert {owner(share, [member(1), member(2)]) for share in shares} == {each.id for each in members}
+        assert owner(Share("publish", "q", 0), [other]) == other.id
 
     def test_limits_are_looked_at_also_where_nobody_combines(self) -> None:
         paused = [member(1, report=Report(lacking=frozenset({"q"})))]
@@ -206,6 +219,29 @@ class TestMembership:
         assert (found.roles, found.queues) == (frozenset({"export"}), frozenset({"a", "b"}))
         assert found.report == report
 
+    def test_a_task_of_a_kind_that_others_do_not_announce_is_done_here(self, db: Any) -> None:
+        """Workers of another version beat beside this one, with rows that list fewer kinds, or none."""
+        first, fewer, older = Membership(db), Membership(db), Membership(db)
+        first.beat(Report())
+        fewer.me = replace(fewer.me, kinds=fewer.me.kinds - {"window"})
+        rows = {fewer: fewer.me.to_bytes(), older: without_kinds(older.me.to_bytes())}
+        for each, row in rows.items():
+            transact(db, partial(store_row, worker=each.id, row=row))
+        assert first.beat(Report())
+
+        assert all(first.is_mine(Share("window", f"q{number}", 0)) for number in range(20))
+        assert not all(first.is_mine(share) for share in SHARES)  # passes are shared with both
+        trimming = [first.is_mine(Share("trim", f"q{number}", 0)) for number in range(30)]
+        assert any(trimming)
+        assert not all(trimming)  # shared with the one that announces it
+        found = {each.id: each for each in first.others}
+        assert found[older.id].kinds == kinds_of(ROLES) - {"trim", "window", "settle"}
+
+    def test_a_worker_announces_the_kinds_of_its_roles(self, db: Any) -> None:
+        Membership(db, ["export", "measure"]).beat(Report())
+        (found,) = transact(db, lambda tr: read_members(tr.snapshot))
+        assert found.kinds == {"export", "exporter", "measure"}
+
     def test_one_that_cannot_say_all_that_it_leaves_alone_does_nothing(self, db: Any) -> None:
         first, second = Membership(db), Membership(db)
         first.beat(Report())
@@ -227,6 +263,19 @@ class TestMembership:
     def test_a_row_that_is_not_cqs_is_said(self, value: bytes) -> None:
         with pytest.raises(CorruptData):
             Member.of_row(keys.worker(b"12345678"), value)
+
+
+def without_kinds(row: bytes) -> bytes:
+    """A row as builds before 0.1.0 write it."""
+    content = codec.decode(row)
+    assert isinstance(content, dict)
+    return codec.encode({what: value for what, value in content.items() if what != "kinds"})
+
+
+def store_row(tr: Any, worker: bytes, row: bytes) -> None:
+    """Store the row of a worker as its beat does."""
+    tr.set_versionstamped_value(keys.worker(worker), bytes(10) + row + bytes(4))
+    tr.set_versionstamped_value(keys.WORKERS_CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
 
 
 def ids(db: Any) -> list[bytes]:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers import membership as module
+from cq.observers import members as module
 from cq.observers.facts import Facts
-from cq.observers.membership import Membership, Report
+from cq.observers.members import Report
+from cq.observers.membership import Membership
 from cq.observers.overview import Activity, Overview, WorkerStatus, overview, remarks
 from cq.observers.totals import Totals
 from cq.observers.worker import Worker

@@ -17,7 +17,8 @@ from cq.config import MAX_BUCKETS
 from cq.observers.events import EVENTS, FIELDS
 from cq.observers.exportbatch import Batch
 from cq.observers.logs import JsonFormatter
-from cq.observers.membership import Membership, Report, Share
+from cq.observers.members import Report, Share
+from cq.observers.membership import Membership
 from cq.observers.telemetry import Event, emit, subscribe
 from cq.observers.worker import Worker
 from cq.store.transact import transact
