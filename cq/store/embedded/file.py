@@ -42,20 +42,21 @@ PRAGMA page_size = {PAGE_BYTES};
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 """
-_SCHEMA = """
-BEGIN;
-CREATE TABLE kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE commits (version INTEGER PRIMARY KEY, writes BLOB NOT NULL);
-INSERT INTO commits VALUES (1, x'');
-COMMIT;
-PRAGMA journal_mode = WAL;
-"""
+_TABLES = {
+    "kv": "CREATE TABLE kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID",
+    "commits": "CREATE TABLE commits (version INTEGER PRIMARY KEY, writes BLOB NOT NULL)",
+}
+_STATISTICS = {  # of the command ANALYZE
+    "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
+    "sqlite_stat4": "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
+}
+_FIRST_VERSION = "INSERT INTO commits VALUES (1, x'')"
+_SCHEMA = ";\n".join(["BEGIN", *_TABLES.values(), _FIRST_VERSION, "COMMIT", "PRAGMA journal_mode = WAL"])
 
 
 def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
     """A connection for any thread. Checkpoints are the committer's business, never a reader's."""
     connection = _connect(path, "rw")
-    connection.text_factory = bytes  # there is no text in it but where it is damaged
     connection.execute(f"PRAGMA cache_size = -{cache_kib}")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     # A statement that writes many rows keeps what their pages were until it has ended, by default in a file.
@@ -152,13 +153,16 @@ def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sql
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}",
         uri=True,
         timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,
     )
+    connection.text_factory = bytes  # a store has no text, except where it is damaged
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
 
 
 def _check_content(path: Path, connection: sqlite3.Connection) -> None:
@@ -169,6 +173,7 @@ def _check_content(path: Path, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA user_version").fetchone()[0],
     )
     try:
+        _check_schema(path, connection)
         if connection.execute("SELECT max(version), length(writes) FROM commits").fetchone()[0] is None:
             raise sqlite3.DatabaseError("it has lost its versions")
         connection.execute("SELECT k, v FROM kv LIMIT 1").fetchone()
@@ -177,6 +182,29 @@ def _check_content(path: Path, connection: sqlite3.Connection) -> None:
             raise
         # A table or a column has another name, or the schema a format that is not known.
         raise sqlite3.DatabaseError(str(error)) from error
+
+
+def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
+    """Refuse a schema that cq has not made, before any statement uses it.
+
+    A view in the place of a table, a trigger or a computed column can make a statement run for ever or fill the memory.
+    """
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_master"
+    found = set(connection.execute(query))
+    if not _rows(_TABLES) <= found:
+        raise sqlite3.DatabaseError("its schema is not the one that cq makes")
+    if not found <= _rows(_TABLES | _STATISTICS):
+        raise NotAStore(
+            f"{path} has tables, views, indexes or triggers that cq did not make: remove them, or restore the store "
+            "from a backup"
+        )
+
+
+def _rows(tables: dict[str, str]) -> set[tuple[bytes, ...]]:
+    """The rows of the schema that stand for tables."""
+    return {
+        (b"table", name.encode(), name.encode(), statement.encode()) for name, statement in tables.items()
+    }
 
 
 def _log(path: Path) -> Path:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,66 @@ def test_a_schema_with_another_name_in_it_is_refused(path: Path, name: bytes) ->
     make_store(path)
     patch(path, path.read_bytes().index(name), b"q")
     assert_refused(path, r"damaged \(.*\): restore")
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
+HUGE = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT group_concat(zeroblob(1000)) FROM n"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            f"DROP TABLE kv; CREATE VIEW kv AS {ENDLESS} CAST(i AS BLOB) AS k, x'' AS v FROM n WHERE i < 0",
+            "damaged",
+        ),
+        (
+            f"DROP TABLE commits; CREATE VIEW commits AS {ENDLESS} i AS version, x'' AS writes FROM n",
+            "damaged",
+        ),
+        ("DROP TABLE kv; CREATE TABLE kv (k BLOB PRIMARY KEY, v BLOB NOT NULL)", "damaged"),
+        (
+            "DROP TABLE kv; CREATE TABLE kv (k BLOB PRIMARY KEY, v AS (zeroblob(1000000000))) WITHOUT ROWID",
+            "damaged",
+        ),
+        ("DROP TABLE kv", "damaged"),
+        (f"CREATE TRIGGER t AFTER INSERT ON kv BEGIN {HUGE}; END", "triggers that cq did not make"),
+        (f"CREATE TRIGGER t BEFORE INSERT ON commits BEGIN {HUGE}; END", "triggers that cq did not make"),
+        ("CREATE INDEX i ON kv (length(hex(v)))", "indexes or triggers that cq did not make"),
+        ("CREATE TABLE other (x)", "tables, views, .* that cq did not make"),
+    ],
+)
+def test_a_schema_that_cq_has_not_made_is_refused_before_it_is_used(
+    path: Path, change: str, words: str
+) -> None:
+    """Reading from such a view does not end; writing with such a trigger fills the memory."""
+    make_store(path)
+    connection = sqlite3.connect(path)
+    connection.executescript(change)
+    connection.close()
+
+    assert_refused(path, words)
+
+
+def test_statistics_of_sqlite_are_no_foreign_tables(path: Path) -> None:
+    make_store(path)
+    connection = sqlite3.connect(path)
+    connection.execute("ANALYZE")
+    connection.commit()
+    assert connection.execute("SELECT count(*) FROM sqlite_stat1").fetchone() == (2,)
+    connection.close()
+
+    with Database(path) as db:
+        assert db[b"key00000"] == bytes(100)
+
+
+def test_the_schema_of_a_store_is_not_trusted(db: Database) -> None:
+    db[b"a"] = b"1"
+    reader = db.create_transaction()
+    assert reader.get(b"a").value == b"1"
+    snapshot: Any = reader._core._snapshot
+    for connection in (db._connection, snapshot._connection):
+        assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
 
 
 def test_rows_of_a_wrong_type_are_damage(path: Path) -> None:
