@@ -13,10 +13,11 @@ from decimal import Decimal
 from functools import partial
 from itertools import chain
 from types import UnionType
-from typing import Any, Final, NoReturn, get_args
+from typing import Any, Final, get_args
 
 import cbor2
 
+from cq.bounds import DECODERS, MAX_INT_BYTES, check_collection, check_int
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
 from cq.simplecbor import are_simple, decode_simple, encode_ints, encode_strings, encode_texts
 
@@ -124,7 +125,7 @@ class KeyType:
         if self._are_all(keys):
             try:
                 encoded = self._encoded(keys)
-                if max(map(len, encoded)) <= MAX_KEY_BYTES:
+                if max(map(len, encoded)) <= MAX_INT_BYTES:
                     return encoded
             except Exception:  # noqa: BLE001, S110 - which key it is is found below
                 pass
@@ -223,16 +224,7 @@ def encode(value: object) -> bytes:
         raise InvalidData(f"expected a value that CBOR can carry, got: {shown(value)} ({error})") from error
 
 
-def _refuse(content: Any, immutable: bool) -> NoReturn:
-    raise ValueError("cq writes no such tag")
-
-
-# References to what came before make much of little, or a value that contains itself; patterns and messages are parsed
-# by code that was not made for what strangers write.
-_REFUSED: Final = dict.fromkeys((25, 29, 35, 36), _refuse)
-
-
-_loads: Final = partial(cbor2.loads, semantic_decoders=_REFUSED, max_depth=MAX_DEPTH + _AROUND)
+_loads: Final = partial(cbor2.loads, semantic_decoders=DECODERS, max_depth=MAX_DEPTH + _AROUND)
 
 
 def decode(data: bytes) -> Any:
@@ -240,7 +232,7 @@ def decode(data: bytes) -> Any:
     try:
         return _loads(data)
     except Exception as error:  # a decoder fed with foreign bytes raises many kinds
-        raise CorruptData(f"stored bytes are not CBOR: {data[:40]!r} ({error})") from error
+        raise CorruptData(f"stored bytes are not CBOR: {data[:40]!r} ({error.__cause__ or error})") from error
 
 
 def decode_all(many: Sequence[bytes]) -> list[Any]:
@@ -250,7 +242,7 @@ def decode_all(many: Sequence[bytes]) -> list[Any]:
             return decode_simple(many)
         return list(map(_loads, many))
     except Exception as error:
-        raise CorruptData(f"stored bytes are not CBOR ({error})") from error
+        raise CorruptData(f"stored bytes are not CBOR ({error.__cause__ or error})") from error
 
 
 def decode_list(data: bytes, types: Sequence[type | UnionType], what: str) -> list[Any]:
@@ -279,7 +271,9 @@ def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
     data = encode(value)
     if len(data) > limit:
         raise TooLarge(f"a value of {len(data):,} bytes exceeds the limit of {limit:,}")
-    if type(value) not in _SURE:
+    if type(value) is int:
+        check_int(value)
+    elif type(value) not in _SURE:
         _check_decodes(value)
     return data
 
@@ -314,6 +308,8 @@ def _check_nesting(value: object) -> None:
         parts += sum(len(each) for each in level if isinstance(each, Collection))
         if parts > _MOST_PARTS:
             raise TooLarge(f"a value of more than {_MOST_PARTS:,} parts is too large")
+        for each in level:
+            check_collection(each)
         level = [part for each in level for part in _parts(each) if type(part) not in _PLAIN]
         if not level:
             return
@@ -339,9 +335,12 @@ def _check_decodes(value: object) -> None:
     for _ in range(_AROUND):
         wrapped = [wrapped]
     try:
-        found = decode(encode(wrapped))
-    except CorruptData as error:
-        raise InvalidData(f"expected a value that CBOR gives back, got: {shown(value)} ({error})") from None
+        found = _loads(encode(wrapped))
+    except InvalidData:
+        raise
+    except Exception as error:  # noqa: BLE001 - as for `decode`
+        reason = error.__cause__ or error
+        raise InvalidData(f"expected a value that CBOR gives back, got: {shown(value)} ({reason})") from None
     for _ in range(_AROUND):
         (found,) = found
     if type(value) in _PLAIN and type(found) is not type(value):
@@ -360,6 +359,9 @@ def _encoded_key(key: object) -> bytes:
     data = encode(key)
     if len(data) > MAX_KEY_BYTES:
         raise TooLarge(f"a key of {len(data):,} bytes exceeds the limit of {MAX_KEY_BYTES:,}: {shown(key)}")
+    for part in key if isinstance(key, tuple) else (key,):
+        if isinstance(part, int):
+            check_int(part)
     return data
 
 

@@ -9,7 +9,7 @@ give wrong answers (+1 and -1 folded ahead of a 5). The idea is that of Apache F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +19,7 @@ from operator import ne
 from types import NoneType
 from typing import Any, Final
 
+from cq.bounds import check_merged
 from cq.codec import DELETE, shown
 from cq.errors import InvalidConfiguration, InvalidData
 
@@ -121,11 +122,13 @@ def _first(key: Any, values: Sequence[Any]) -> Any:
     return values[0]
 
 
-def _union(key: Any, values: Iterable[Any]) -> Any:
+def _union(key: Any, values: Sequence[Set[Any]]) -> Any:
+    check_merged(values)
     return set().union(*values)
 
 
 def _counter(key: Any, values: Sequence[Mapping[Any, Any]]) -> Any:
+    check_merged(values)
     total: dict[Any, Any] = {}
     with _exactly():
         for counts in values:

@@ -57,14 +57,20 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
     target = CombineQueue(into)
 
     def count(tr: Transaction, changes: list[Change]) -> None:
-        if read_config(tr, into).window is not None:
+        wanted = read_config(tr, into)
+        if wanted.window is not None:
             raise InvalidConfiguration(
                 f"expected queue {into!r} to have no window, as keys are counted into it"
             )
-        counts: Counter[Any] = Counter()
-        for change in changes:
-            counts[leading(change.key, parts)] += (change.new is not None) - (change.old is not None)
-        target.add(tr, {key: number for key, number in counts.items() if number})
+        keys = [leading(change.key, parts) for change in changes]
+        encoded_keys = wanted.key.encode_all(keys)
+        counts: Counter[bytes] = (
+            Counter()
+        )  # by bytes: hashes of ints can be predicted, and so made to collide
+        for encoded, change in zip(encoded_keys, changes, strict=True):
+            counts[encoded] += (change.new is not None) - (change.old is not None)
+        key_of = dict(zip(encoded_keys, keys, strict=True))
+        target.add(tr, [(key_of[encoded], number) for encoded, number in counts.items() if number])
 
     return count
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
+from cq.bounds import MAX_INT_BYTES
 from cq.codec import MAX_UPDATE_BYTES, KeyType, ValueType
 from cq.combiners import BUILT_IN
 from cq.config import Named, QueueConfig
@@ -114,7 +115,7 @@ def test_what_is_too_large_together_is_merged_in_parts() -> None:
 
 
 def test_sums_of_large_ints_stay_valid_updates() -> None:
-    largest = (1 << 8 * (MAX_UPDATE_BYTES - 10)) - 1
+    largest = (1 << 8 * MAX_INT_BYTES) - 1
     into = intake(BUILT_IN["sum"], "int")
 
     found = gathered(into, [("k", largest)] * 3)

@@ -1,0 +1,111 @@
+"""Bounds on what a value costs the process that reads, compares and combines it.
+
+All queues share their workers, so no value may cost more than its size suggests. Arithmetic of long ints takes time
+quadratic in their length, that of fractions even more. Sets and dicts take quadratic time if many of their members
+have the same hash, and the hashes of all types but str and bytes can be predicted: CPython's hash of an int is its
+remainder modulo 2**61 - 1, that of a UUID, a Decimal or a tuple follows from such remainders.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from datetime import date, datetime
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, Overflow
+from types import NoneType
+from typing import Any, Final, NoReturn
+
+from cq.errors import InvalidData, TooLarge
+
+MAX_INT_BYTES: Final = 4_153
+"""Of an int, and of a Decimal's digits as an int: about 10,000 decimal digits."""
+MAX_MEMBER_INT_BYTES: Final = 8
+"""Of an int in a set or in a key of a dict: at most a few of these share a hash."""
+MOST_ALIKE: Final = 32
+"""How many members of a set, or keys of a dict, may have the same hash."""
+# Of str, bytes and dates hashes cannot be predicted; of ints within the bound, and of floats, few are equal.
+_HARMLESS: Final = frozenset((str, bytes, int, float, bool, NoneType, datetime, date))
+
+
+def check_int(number: int) -> None:
+    """Raises `TooLarge` for an int of more than 10,000 digits."""
+    if max(number, ~number).bit_length() > 8 * MAX_INT_BYTES:
+        raise TooLarge("an int of more than 10,000 digits is too large")
+
+
+def check_members(members: Collection[Any]) -> None:
+    """Raises `InvalidData` if too many members of a set, or keys of a dict, have the same hash."""
+    if set(map(type, members)) <= _HARMLESS or len(members) - len(set(map(hash, members))) < MOST_ALIKE:
+        return
+    _count_alike(members)
+
+
+def check_merged(collections: Iterable[Collection[Any]]) -> None:
+    """As `check_members`, for the members of several sets or dicts before these are merged."""
+    collections = list(collections)
+    kinds: set[type] = set()
+    kinds.update(*(map(type, members) for members in collections))
+    if not kinds <= _HARMLESS:
+        _count_alike(member for members in collections for member in members)
+
+
+def _count_alike(members: Iterable[Any]) -> None:
+    """Raises `InvalidData` if more than `MOST_ALIKE` different members have the same hash."""
+    alike: defaultdict[int, list[Any]] = defaultdict(list)
+    for member in members:
+        known = alike[hash(member)]
+        if member not in known:
+            known.append(member)
+            if len(known) > MOST_ALIKE:
+                raise InvalidData(
+                    f"more than {MOST_ALIKE} different members of a set, or keys of a dict, have the same hash"
+                )
+
+
+def check_collection(value: object) -> None:
+    """As `check_members` for a set and the keys of a dict; all else is taken as it is."""
+    if isinstance(value, Set | Mapping):
+        check_members(value)
+
+
+# Tags in CBOR
+
+
+def _refuse(content: Any, is_member: bool) -> NoReturn:
+    raise ValueError("cq writes no such tag")
+
+
+def _positive(content: Any, is_member: bool) -> int:
+    limit = MAX_MEMBER_INT_BYTES if is_member else MAX_INT_BYTES
+    if type(content) is not bytes:
+        raise ValueError("a large int is not in bytes")
+    if len(content) > limit:
+        where = " in a set or in a key of a dict" if is_member else ""
+        raise ValueError(f"an int of more than {limit:,} bytes{where}")
+    return int.from_bytes(content, "big")
+
+
+def _negative(content: Any, is_member: bool) -> int:
+    return -1 - _positive(content, is_member)
+
+
+def _decimal(content: Any, is_member: bool) -> Decimal:
+    """A decimal fraction; by default its digits count as those of a member, wherever it lies."""
+    exponent, digits = content
+    if type(exponent) is not int or type(digits) is not int:
+        raise ValueError("a decimal that is not made of ints")
+    return _EXACT.scaleb(Decimal(digits), exponent)
+
+
+_EXACT: Final = Context(20_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact, Overflow])
+
+
+# References to what came before make much of little, or a value that contains itself; patterns and messages are parsed
+# by code that was not made for what strangers write. Arithmetic of fractions and bigfloats has no bounds.
+DECODERS: Final[Mapping[int, Callable[[Any, bool], Any]]] = {
+    2: _positive,
+    3: _negative,
+    4: _decimal,
+    **dict.fromkeys((5, 25, 29, 30, 35, 36), _refuse),
+}
+"""How `cbor2.loads` reads these tags. The second argument is whether the item lies in a set or in a key of a dict."""
