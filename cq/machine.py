@@ -55,6 +55,10 @@ class Machine:
         """Nanoseconds since 1970, by a clock that may be set."""
         return clocks.time_ns()
 
+    def thread_seconds(self) -> float:
+        """Seconds for which the calling thread has used a processor."""
+        return clocks.thread_time()
+
     def sleep(self, seconds: float) -> None:
         """Wait for so long."""
         clocks.sleep(seconds)
@@ -110,6 +114,10 @@ def time() -> float:
 
 def time_ns() -> int:
     return _used[-1].time_ns()
+
+
+def thread_seconds() -> float:
+    return _used[-1].thread_seconds()
 
 
 def sleep(seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Which task is next: queues get time by their weights, and within a queue whoever has waited longest comes first.
 
-The time that a queue has been given is counted as in start-time fair queueing (Goyal, Vin, Cheng 1996): divided by
-the queue's weight, and a queue that had nothing to do begins where the others are. So a flooded queue takes all the
+The cost of a queue's steps, see `Runner`, is counted as in start-time fair queueing (Goyal, Vin, Cheng 1996): divided
+by the queue's weight, and a queue that had nothing to do begins where the others are. So a flooded queue takes all the
 time that nobody else wants, and no more than its share of the rest.
 """
 

@@ -160,6 +160,14 @@ class Runner(Generic[T]):
         lane = self._lane(task)
         self._ready.done(lane.queue, seconds, lane.kind)
 
+    def _cost(self, elapsed: float, used: float) -> float:
+        """The seconds of the whole pool that a step has cost its queue: its dominant share (Ghodsi et al. 2011).
+
+        A step holds one of the pool's threads while it lasts. While it uses a processor it holds the interpreter, and
+        so delays all other threads. Elapsed time alone would charge queues for the time that others make them wait.
+        """
+        return max(elapsed / self._threads, used)
+
     # In the threads
 
     def _loop(self) -> None:
@@ -171,14 +179,16 @@ class Runner(Generic[T]):
             self._step(task)
 
     def _step(self, task: T) -> None:
+        used = machine.thread_seconds()
         try:
             seconds = self._work(task)
         except BaseException as error:  # noqa: BLE001 - nothing that a task does may end its thread unnoticed
             seconds = self._failed(task, error)
+        used = machine.thread_seconds() - used
         with self._changed:
             self.steps += 1
             self._latest = machine.monotonic()
-            self._give_back(task, self._latest - self._running.pop(task))
+            self._give_back(task, self._cost(self._latest - self._running.pop(task), used))
             is_over = task not in self._tickets or seconds < 0.0
             if is_over:
                 self._tickets.pop(task, None)

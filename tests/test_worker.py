@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import machine
 from cq.backfill import is_settled
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.config import Flags, read_flags
@@ -26,7 +28,7 @@ from cq.observers.exportspec import export_spec
 from cq.observers.members import Report
 from cq.observers.membership import Membership
 from cq.observers.pressure import PressureTask
-from cq.observers.runner import DONE, Runner
+from cq.observers.runner import DONE, Lane, Runner
 from cq.observers.settling import SettleTask
 from cq.observers.telemetry import Event, subscribe
 from cq.observers.totals import Totals
@@ -680,6 +682,33 @@ def fail(task: str, error: BaseException) -> float:
     raise error
 
 
+class StepClocks(machine.Machine):
+    """A machine on which time passes only while a step says so, and whose second thread never gets its turn.
+
+    So all steps run in one order.
+    """
+
+    def __init__(self) -> None:
+        self._elapsed = self._used = 0.0
+        self._has_started = False
+
+    def pass_by(self, seconds: float, used: float) -> None:
+        """Let time pass, `used` of it on a processor."""
+        self._elapsed += seconds
+        self._used += used
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    def thread_seconds(self) -> float:
+        return self._used
+
+    def start_thread(self, target: Callable[[], object], name: str) -> None:
+        if not self._has_started:
+            self._has_started = True
+            super().start_thread(target, name)
+
+
 class TestRunner:
     """Tasks: none twice at once, each again as it asks."""
 
@@ -779,6 +808,27 @@ class TestRunner:
         assert not runner.close(0.0)
         release.set()
         assert runner.close(SECONDS)
+
+    def test_processor_time_counts_more_than_waiting(self) -> None:
+        """A step that uses a processor holds up all threads, one that waits holds up its own."""
+        steps: Counter[str] = Counter()
+        submitted = threading.Event()
+
+        def work(task: str) -> float:
+            assert submitted.wait(SECONDS)
+            clocks.pass_by(0.02, used=0.02 if task == "burns" else 0.0)
+            steps[task] += 1
+            return 0.0 if steps.total() < 500 else DONE
+
+        with machine.used(clocks := StepClocks()):
+            runner = Runner(work, fail, lambda task: None, threads=2, lane=lambda task: Lane(task, 1.0))
+            for task in ("burns", "waits", "waits too"):
+                runner.submit(task)
+            submitted.set()
+            assert runner.wait_idle(SECONDS)
+            runner.close()
+
+        assert 80 <= steps["burns"] <= 120  # half as many as each of the others
 
     def test_a_closed_runner_takes_nothing_and_forgets_what_waits_for_its_time(self) -> None:
         runner = Runner(lambda task: 1000.0, fail, lambda task: None, threads=1)

@@ -213,6 +213,9 @@ class SimMachine(Machine):
             seconds += task.process.skew
         return START_NS + int(seconds * 1e9)
 
+    def thread_seconds(self) -> float:
+        return 0.0  # tasks use none of the simulated time
+
     def sleep(self, seconds: float) -> None:
         self.hub.wait(seconds)
 
