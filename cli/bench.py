@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.options import Json
-from cq.cli.output import note, print_json, print_table, progress
+from cq.cli.output import note, print_json, print_table, progress, say
 from cq.observers.bench.names import AGAINST, GROWING, REPORTING
 from cq.observers.bench.workload import KINDS, Workload
 
@@ -174,7 +174,9 @@ def _print(report: Any, json: bool) -> None:
         print_json(report.as_dict())
         return
     for number, table in enumerate(report.tables()):
-        typer.echo(f"{'' if number == 0 else chr(10)}{table.title}")
+        if number:
+            say("")
+        say(table.title)
         print_table(table.columns, table.lines, right=table.columns[1:])
     for name, why in report.left_out.items():
         note(f"left out: {name}: {why}")

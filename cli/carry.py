@@ -11,7 +11,7 @@ import typer
 
 from cq import carrying
 from cq.cli.options import AppPath, Json, Store, load_app, open_store
-from cq.cli.output import print_json
+from cq.cli.output import print_document, print_json, say
 from cq.observers.builtin import CHECKED
 
 
@@ -42,7 +42,7 @@ def export_config(
     if json:
         print_json(document)
     else:
-        typer.echo(carrying.to_text(document), nl=False)
+        print_document(carrying.to_text(document))
 
 
 def import_config(
@@ -66,6 +66,6 @@ def import_config(
         print_json(asdict(found))
         return
     for name in found.created:
-        typer.echo(f"queue {name!r} is created")
+        say(f"queue {name!r} is created")
     for name in found.unchanged:
-        typer.echo(f"queue {name!r} was there, with the same settings")
+        say(f"queue {name!r} was there, with the same settings")

@@ -10,7 +10,7 @@ import typer
 
 from cq.cells import Cells, Move
 from cq.cli.options import Json, Store, open_store
-from cq.cli.output import as_word, note, print_json, print_table, progress
+from cq.cli.output import as_word, note, print_json, print_table, progress, say
 from cq.jsonvalues import to_json
 
 Directory = Annotated[
@@ -77,7 +77,7 @@ def show(directory: Directory = None, store: Store = None, json: Json = False) -
         right=columns[1:3],
     )
     for move in moves:
-        typer.echo(f"under way: {_shown(move)}")
+        say(f"under way: {_shown(move)}")
     if moves:
         note("`cq cells resume` goes on with moves whose process has died")
 
@@ -199,4 +199,4 @@ def _say(json: bool, text: str, **fields: Any) -> None:
     if json:
         print_json(fields)
     else:
-        typer.echo(text)
+        say(text)

@@ -12,7 +12,7 @@ import typer
 
 import cq
 from cq.cli.options import NO_VALUE, WORDS, AppPath, Json, Queue, Store, load_app, open_store
-from cq.cli.output import as_word, print_json, progress
+from cq.cli.output import print_json, print_words, progress, say
 from cq.config import QueueConfig, read_config
 from cq.jsonl import Position, add_jsonl
 from cq.jsonvalues import key_from_word, split_word, to_json, value_from_word
@@ -63,7 +63,7 @@ def add(
     if json:
         print_json({"queue": queue, "added": added})
     else:
-        typer.echo(f"added {added:,} updates to queue {queue!r}")
+        say(f"added {added:,} updates to queue {queue!r}")
 
 
 def get(
@@ -146,4 +146,4 @@ def _print_item(key: Any, value: Any, as_json: bool) -> None:
     if as_json:
         print_json({"key": to_json(key), "value": to_json(value)})
     else:
-        typer.echo(f"{as_word(key)}\t{'-' if value is None else as_word(value)}")
+        print_words(key, "-" if value is None else value)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.options import Json, Queue, Store, open_store
-from cq.cli.output import as_word, print_json, print_table
+from cq.cli.output import as_word, print_json, print_table, say
 from cq.config import read_config
 from cq.jsonvalues import key_from_word, to_json
 from cq.setaside import ANY, Aside, drop_aside, read_aside, retry_aside
@@ -55,9 +55,9 @@ def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
         if json:
             print_json({"key": to_json(decoded), "error": each.error, "updates": updates})
         else:
-            typer.echo(f"{_shown(decoded)}: {each.error}")
+            say(f"{_shown(decoded)}: {each.error}")
             for update in updates:
-                typer.echo(f"  {as_word(update)}")
+                say(f"  {as_word(update)}")
 
 
 def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
@@ -67,7 +67,7 @@ def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False
     if json:
         print_json({"queue": queue, "added": count})
     else:
-        typer.echo(f"added {count:,} updates to queue {queue!r} again")
+        say(f"added {count:,} updates to queue {queue!r} again")
 
 
 def drop(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
@@ -77,7 +77,7 @@ def drop(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
     if json:
         print_json({"queue": queue, "dropped": count})
     else:
-        typer.echo(f"dropped {count:,} pieces of queue {queue!r}")
+        say(f"dropped {count:,} pieces of queue {queue!r}")
 
 
 def _wanted(db: Any, queue: str, word: str | None) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 
 from cq.cli.options import AppPath, Json, Store, load_app
-from cq.cli.output import print_json
+from cq.cli.output import print_json, say
 from cq.observers.doctor import doctor
 
 
@@ -30,6 +30,6 @@ def show_checks(app_path: AppPath = None, store: Store = None, json: Json = Fals
         if json:
             print_json(asdict(check))
         else:
-            typer.echo(f"{'OK' if check.ok else 'TO DO':5}  {check.name}: {check.message}")
+            say(f"{'OK' if check.ok else 'TO DO':5}  {check.name}: {check.message}")
     if sick:
         raise typer.Exit(1)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store
-from cq.cli.output import as_word, note, print_json, print_table, progress
+from cq.cli.output import as_word, note, print_json, print_table, print_words, progress, say
 from cq.exportkeys import ExportKeys
 from cq.jsonvalues import to_json
 from cq.observers.exportrows import decoded_keys
 from cq.observers.exports import Export, find_export
 from cq.observers.exportstate import entries_aside
 from cq.observers.exportstatus import ExportStatus, export_queues, export_status
+from cq.plaintext import printable
 from cq.store.transact import transact
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def exports(
             print_json(asdict(each))
         return
     if not found:
-        typer.echo("no queue is exported: begin with `cq configure QUEUE --export TABLE`")
+        say("no queue is exported: begin with `cq configure QUEUE --export TABLE`")
         return
     columns = ["queue", "table", "waiting", "rows", "bytes", "oldest", "set aside", "state"]
     print_table(columns, map(_row, found), right=columns[2:-1])
@@ -91,7 +92,7 @@ def init(
     if json:
         print_json({"queue": queue, "created": created})
     else:
-        typer.echo(f"created {', '.join(created)}" if created else "all tables are there, as expected")
+        say(f"created {', '.join(created)}" if created else "all tables are there, as expected")
 
 
 def verify(
@@ -159,9 +160,7 @@ def rebuild(
     if json:
         print_json({"queue": queue, "generation": generation})
     else:
-        typer.echo(
-            f"the workers export all of queue {queue!r} again: `cq exports {queue}` says how far they are"
-        )
+        say(f"the workers export all of queue {queue!r} again: `cq exports {queue}` says how far they are")
 
 
 def rebase(
@@ -183,7 +182,7 @@ def rebase(
     if json:
         print_json({"queue": queue, "epoch": epoch})
     else:
-        typer.echo(f"the export of queue {queue!r} goes on from here")
+        say(f"the export of queue {queue!r} goes on from here")
 
 
 def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
@@ -245,5 +244,5 @@ def _print_difference(each: Difference, json: bool) -> None:
         return
     value = "no value" if each.value is None else as_word(each.value)
     there = "no row" if row is None else as_word(row)
-    reason = f" ({each.reason})" if each.reason else ""
-    typer.echo(f"{as_word(each.key)}\tqueue: {value}\ttable: {there}{reason}")
+    reason = f" ({printable(each.reason)})" if each.reason else ""
+    print_words(each.key, f"queue: {value}", f"table: {there}{reason}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.options import Json, Store, open_store, seconds_of
-from cq.cli.output import as_word, note, print_json, print_table
+from cq.cli.output import note, print_json, print_table, print_words, say
 from cq.cli.shape import Yes, confirm
 from cq.cli.verify import DIFFERENT
 from cq.errors import InvalidData
@@ -101,7 +101,7 @@ def append(
     if json:
         print_json({"id": id_})
     else:
-        typer.echo(id_)
+        say(id_)
 
 
 def read(
@@ -141,7 +141,7 @@ def verify(name: Name, store: Store = None, json: Json = False) -> None:
         if json:
             print_json(difference._asdict())
         else:
-            typer.echo(f"{difference.whose}\t{difference.what}")
+            print_words(difference.whose, difference.what)
     note(f"{count or 'no'} difference{'' if count == 1 else 's'}")
     if count:
         raise typer.Exit(DIFFERENT)
@@ -171,8 +171,7 @@ def _print_page(page: Page, json: bool) -> None:
         if json:
             print_json(_as_json(message))
         else:
-            words = [message.id.hex(), "" if message.group is None else as_word(message.group)]
-            typer.echo("\t".join([*words, as_word(message.body)]))
+            print_words(message.id.hex(), "" if message.group is None else message.group, message.body)
     sys.stdout.flush()
 
 

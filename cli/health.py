@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cq.cli.options import Json, Store, open_store
-from cq.cli.output import print_json
+from cq.cli.output import print_json, say
 from cq.observers.health import MAX_AGE_SECONDS, health
 
 
@@ -33,6 +33,6 @@ def show_health(
         print_json({"healthy": not problems, "problems": problems})
     else:
         for line in problems or ["healthy"]:
-            typer.echo(line)
+            say(line)
     if problems:
         raise typer.Exit(1)

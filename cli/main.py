@@ -34,7 +34,7 @@ from cq.cli import (
     worker,
 )
 from cq.cli.options import opened
-from cq.cli.output import note
+from cq.cli.output import note, say
 from cq.cli.settings import Commands, use_file
 from cq.cli.settingsfile import InvalidSettings
 from cq.errors import CqError
@@ -55,7 +55,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"cq {version('cq')}")
+        say(f"cq {version('cq')}")
         raise typer.Exit
 
 

@@ -13,6 +13,7 @@ import typer
 
 import cq
 from cq.app import App
+from cq.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.store import OpenDatabase, close
 
@@ -72,7 +73,7 @@ def load_app(path: str | None) -> App | None:
         return None
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
-        raise InvalidConfiguration(f"expected --app to be MODULE:APP, got: {path!r}")
+        raise InvalidConfiguration(f"expected --app to be MODULE:APP, got: {brief(path)}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -82,8 +83,8 @@ def load_app(path: str | None) -> App | None:
         SystemExit,
     ) as error:  # a script that ends itself must not end this one as if all were well
         raise InvalidConfiguration(
-            f"--app {path!r} cannot be imported: {type(error).__name__}: {error}"
+            f"--app {brief(path)} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(app, App):
-        raise InvalidConfiguration(f"expected --app {path!r} to be a cq.App, got: {type(app).__name__}")
+        raise InvalidConfiguration(f"expected --app {brief(path)} to be a cq.App, got: {type(app).__name__}")
     return app

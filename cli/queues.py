@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 import cq
 from cq.app import App
 from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, seconds_of
-from cq.cli.output import print_json
+from cq.cli.output import print_json, say
 from cq.observers.builtin import put_built_in
 from cq.observers.exportspec import DEFAULT_ENV, export_spec
 from cq.observers.feedobserver import feed_spec
@@ -150,7 +150,7 @@ def configure(
     if json:
         print_json({"queue": queue, **config.settings()})
     else:
-        typer.echo(f"queue {queue!r}: {_described(config.settings())}")
+        say(f"queue {queue!r}: {_described(config.settings())}")
 
 
 class _Configure(TyperCommand):
@@ -192,7 +192,7 @@ def _tell(queue: str, json: bool, *, paused: bool) -> None:
     if json:
         print_json({"queue": queue, "paused": paused})
     else:
-        typer.echo(f"queue {queue!r} is {'paused' if paused else 'active'}")
+        say(f"queue {queue!r} is {'paused' if paused else 'active'}")
 
 
 def _described(settings: dict[str, object]) -> str:

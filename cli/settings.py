@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 
 from cq.cli.settingsfile import InvalidSettings, read_settings, settings_file
 from cq.observers.exportspec import DEFAULT_ENV
+from cq.plaintext import printable
 from cq.store import DEFAULT_URL
 
 _TYPES: Final = {
@@ -71,6 +73,7 @@ SETTINGS: Final = (
 )
 
 
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, or of typer's copy of it
 _APART: Final = frozenset({"bench", "demo"})
 """Commands and groups that take no settings: they must not change the store that an application uses."""
 
@@ -83,6 +86,26 @@ class Commands(TyperGroup):
         for setting in SETTINGS:
             for _, option in options_of(setting, self):
                 option.envvar = setting.variable
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """The context of the group."""
+        with _printable_errors():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the command's arguments, and run it."""
+        with _printable_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Make errors of usage printable: a pattern of the shell gives names of files that anybody has made."""
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        error.message = printable(error.message)
+        raise
 
 
 def options_of(

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cq.cli.options import Json, Store, open_store
-from cq.cli.output import make_console, make_table, print_json
+from cq.cli.output import make_console, make_lines, make_table, print_json, say
 from cq.observers.overview import Overview, WorkerStatus, overview, remarks
 from cq.status import QueueStatus
 
@@ -49,7 +49,7 @@ def show_status(
             while True:
                 _print(overview(db, queue), json)
                 if not json:
-                    typer.echo()
+                    say("")
                 time.sleep(WATCH_SECONDS)
         with Live(console=make_console(), auto_refresh=False) as live:
             while True:
@@ -103,7 +103,7 @@ def _shown(seen: Overview) -> Iterable[Table | Text]:
         )
     lines = remarks(seen)
     if lines:
-        yield Text("\n" + "\n".join(lines))
+        yield make_lines(["", *lines])
 
 
 def _queue(queue: QueueStatus, seen: Overview) -> list[Any]:

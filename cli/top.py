@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.options import Json, Queue, Store, open_store
-from cq.cli.output import as_word, note, print_json
+from cq.cli.output import note, print_document, print_json, print_words, say
 from cq.jsonvalues import to_json
 from cq.observers.cloud import Cloud, CloudReader
 from cq.observers.html import to_html
@@ -100,14 +100,14 @@ def _print_line(as_json: bool, **fields: Any) -> None:
     if as_json:
         print_json({what: to_json(value) for what, value in fields.items()})
     else:
-        typer.echo("\t".join(map(as_word, fields.values())))
+        print_words(*fields.values())
 
 
 def _print_cloud(found: Cloud) -> None:
     number = len(found.entries)
-    typer.echo(f"version {found.version:,}, {found.created:%Y-%m-%d %H:%M:%S} UTC, {number:,} keys")
+    say(f"version {found.version:,}, {found.created:%Y-%m-%d %H:%M:%S} UTC, {number:,} keys")
     for entry in found.entries:
-        typer.echo(f"{entry.weight}\t{as_word(entry.key)}\t{as_word(entry.score)}")
+        print_words(entry.weight, entry.key, entry.score)
 
 
 def _as_json(found: Cloud) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _as_json(found: Cloud) -> dict[str, Any]:
 def _write_page(path: str, page: str) -> None:
     """Write a file that is whole at every moment, for web servers that read it meanwhile."""
     if path == "-":
-        typer.echo(page, nl=False)
+        print_document(page)
         return
     folder, name = os.path.split(os.path.abspath(path))
     with tempfile.NamedTemporaryFile(

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store
-from cq.cli.output import as_word, note, print_json, progress
+from cq.cli.output import as_word, note, print_json, print_words, progress
 from cq.jsonvalues import to_json
 from cq.layout import shown
 from cq.observers.verify import WAIT_SECONDS, Difference, Progress, verification
+from cq.plaintext import printable
 
 DIFFERENT: Final = 4
 """Exit status when there are differences that were not mended."""
@@ -100,9 +101,9 @@ def _print_difference(each: Difference, json: bool) -> None:
             }
         )
         return
-    what = " ".join(each.what.split()) + (" (mended)" if each.repaired else "")
-    key = "" if each.key is None else f"\tkey {as_word(each.key)}"
-    typer.echo(f"{each.kind}\t{shown(each.where)}{key}\t{what}")
+    what = printable(" ".join(each.what.split())) + (" (mended)" if each.repaired else "")
+    key = [] if each.key is None else [f"key {as_word(each.key)}"]
+    print_words(each.kind, shown(each.where), *key, what)
 
 
 def _print_totals(counts: dict[str, Any], notes: list[str], more: int, json: bool) -> None:

@@ -16,6 +16,7 @@ from cq.app import QueueCode
 from cq.changes import Change
 from cq.errors import CqError
 from cq.keys import QueueKeys
+from cq.plaintext import printable
 from cq.pressure import admitted
 from cq.reading import read_values
 from cq.state import BucketState
@@ -112,9 +113,9 @@ def tell(
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line that can be stored whatever it contains."""
+    """An exception in one printable line, which can be stored whatever the exception contains."""
     try:
         text = str(error)
     except Exception as failure:  # noqa: BLE001 - a foreign __str__
         text = f"(its message raises {type(failure).__name__})"
-    return f"{type(error).__name__}: {text}".encode("utf-8", "replace").decode()
+    return printable(f"{type(error).__name__}: {text}")

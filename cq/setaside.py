@@ -16,13 +16,13 @@ from cq.config import read_config
 from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after
 from cq.ledger import count_added, count_dropped
+from cq.plaintext import printable
 from cq.queue import write_updates
 from cq.rows import Broken
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _PIECE_BYTES: Final = 90_000
-_ERROR_CHARACTERS: Final = 1_000
 ANY: Final = object()
 """Stands for all keys."""
 
@@ -42,7 +42,7 @@ def set_aside(
 
     Returns the number of the next piece.
     """
-    message = error if len(error) <= _ERROR_CHARACTERS else error[:_ERROR_CHARACTERS] + "..."
+    message = printable(error)
     for part in _pieces(updates):
         tr.set_versionstamped_key(keys.new_aside(encoded_key, piece), codec.encode([message, *part]))
         piece += 1

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from cq import machine
 from cq.cells import Cells
+from cq.reporting import describe
 from cq.store.api import Transaction
 from cq.store.transact import transact
 
@@ -68,7 +69,7 @@ class _Question(Generic[T]):
             answer = transact(self._cells.store(name), self._in_time)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other cells answer
             with self._changed:
-                self._errors[name] = f"{type(error).__name__}: {error}"
+                self._errors[name] = describe(error)
                 self._changed.notify_all()
         else:
             with self._changed:

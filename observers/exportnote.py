@@ -11,6 +11,7 @@ from cq.exportkeys import ExportKeys, name_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.exportstate import Failure, next_failure, read_failures, write_failure
 from cq.observers.telemetry import emit
+from cq.reporting import describe
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
@@ -48,7 +49,7 @@ class FailureNote:
 
     def failed(self, what: object, error: Exception) -> float:
         """Note an error; returns after how many seconds to try again."""
-        text = f"{type(error).__name__}: {error}"
+        text = describe(error)
         self._tries += 1
         pause = pause_after(self._tries)
         emit("export_failed", queue=name_of(self._queue.prefix), task=str(what), pause=pause, error=text)
@@ -59,7 +60,7 @@ class FailureNote:
         """Note an error that this process cannot recover from: it leaves the export to other workers."""
         queue = name_of(self._queue.prefix)
         emit("export_left_alone", queue=queue, reason=str(error))
-        self._note(f"{type(error).__name__}: {error}")
+        self._note(describe(error))
 
     def clear(self) -> None:
         """Note that it works: the note, if there is one, goes."""

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 from cq import codec, keys, machine
 from cq.errors import CorruptData, InvalidConfiguration
 from cq.exportkeys import ExportKeys, behind_queue, name_of, queue_names_below
+from cq.plaintext import printable
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
-ERROR_CHARACTERS: Final = 1_000
 _PIECE_BYTES: Final = 90_000
 _PAGE: Final = 100
 
@@ -112,8 +112,8 @@ def view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) -> Call
 def stop(tr: Transaction, queue: ExportKeys, epoch: int, message: str) -> None:
     """Stop the export in all buckets, unless it is in another epoch by now; the keeper looks whether it may go on."""
     found = view(tr, queue, ())()
-    if found.control.epoch == epoch and found.stopped != shortened(message):
-        tr.set(queue.stopped, codec.encode([epoch, shortened(message)]))
+    if found.control.epoch == epoch and found.stopped != printable(message):
+        tr.set(queue.stopped, codec.encode([epoch, printable(message)]))
         tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
 
 
@@ -152,7 +152,7 @@ class Failure:
 
 def write_failure(tr: Transaction, queue: ExportKeys, failure: Failure) -> None:
     """Store a failure, in place of the one before."""
-    content = [shortened(failure.error), failure.since, failure.tries]
+    content = [printable(failure.error), failure.since, failure.tries]
     tr.set(queue.failure(failure.bucket), codec.encode(content))
 
 
@@ -202,7 +202,7 @@ def set_entry_aside(
     value: Any,
 ) -> None:
     """Keep an entry with its error; the same entry again replaces what was kept of it."""
-    data = codec.encode([shortened(error), key, value])
+    data = codec.encode([printable(error), key, value])
     for piece, start in enumerate(range(0, len(data), _PIECE_BYTES)):
         tr.set(queue.aside_piece(bucket, sequence, piece), data[start : start + _PIECE_BYTES])
 
@@ -265,12 +265,6 @@ def export_names(tr: TransactionRead) -> list[str]:
             if tr.get_range(below, keys.prefix_end(below), limit=1).to_list():
                 names.append(name)
     return names
-
-
-def shortened(message: str) -> str:
-    """A message that is not too long to be stored, whatever it contains."""
-    text = message if len(message) <= ERROR_CHARACTERS else message[:ERROR_CHARACTERS] + "..."
-    return text.encode("utf-8", "replace").decode()
 
 
 def _list_of(data: bytes, types: list[type]) -> list[Any]:

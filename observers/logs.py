@@ -5,11 +5,25 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from cq.observers.telemetry import Event
+from cq.plaintext import printable
 
-_TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
+
+class TextFormatter(logging.Formatter):
+    """A line of text for each record, made printable: time, level and message.
+
+    The lines of a traceback follow indented, so that none can be mistaken for a record.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and those of a traceback."""
+        lines = [f"{self.formatTime(record)} {record.levelname} {printable(record.getMessage())}"]
+        # Not the text that another formatter has left in the record: that is not printable.
+        for more in (record.exc_info and self.formatException(record.exc_info), record.stack_info):
+            lines += [f"    {printable(line)}" for line in (more or "").splitlines()]
+        return "\n".join(lines)
 
 
 class JsonFormatter(logging.Formatter):
@@ -37,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 def log_to_stderr(*, as_json: bool = False, verbose: bool = False) -> None:
     """Log everything of this process to standard error; with `verbose` each pass and batch, too."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     if verbose:
         logging.getLogger("cq").setLevel(logging.DEBUG)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cq.observers.events import EVENTS, Kind
+from cq.plaintext import printable
 
 log = logging.getLogger("cq.worker")
 
@@ -32,7 +33,7 @@ class Event(NamedTuple):
 
     def __str__(self) -> str:
         """One line for people."""
-        return " ".join(self.kind.text.format_map(self.fields).splitlines())
+        return printable(self.kind.text.format_map(self.fields))
 
 
 _subscribers: tuple[Callable[[Event], object], ...] = ()

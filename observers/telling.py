@@ -11,6 +11,7 @@ from cq.observers.jobs import Job
 from cq.observers.members import Member
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
+from cq.reporting import describe
 
 
 class Telling:
@@ -60,7 +61,7 @@ class Telling:
 
     def failed(self, job: Job, error: BaseException, pause: float) -> None:
         """A step has raised an error, and is taken again after so many seconds."""
-        text = f"{type(error).__name__}: {error}"
+        text = describe(error)
         self._latest_error = f"{job}: {text}"
         emit("task_failed", queue=job.share.queue, task=str(job), error=text, pause=pause)
 

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import cq
 from cq.config import MAX_BUCKETS
 from cq.observers.events import EVENTS, FIELDS
 from cq.observers.exportbatch import Batch
-from cq.observers.logs import JsonFormatter
+from cq.observers.logs import JsonFormatter, TextFormatter
 from cq.observers.members import Report, Share
 from cq.observers.membership import Membership
 from cq.observers.telemetry import Event, emit, subscribe
@@ -71,9 +72,10 @@ def events() -> Iterator[Events]:
 
 def nodes() -> Iterator[ast.AST]:
     """All of the code that may emit events."""
-    for file in (ROOT / "observers").glob("*.py"):
-        if file.name != "events.py":
-            yield from ast.walk(ast.parse(file.read_text()))
+    for folder in ("observers", "cli"):
+        for file in (ROOT / folder).glob("*.py"):
+            if file.name != "events.py":
+                yield from ast.walk(ast.parse(file.read_text()))
 
 
 def emits() -> Iterator[tuple[str, set[str | None]]]:
@@ -279,6 +281,33 @@ class TestLogs:
             "message": "queue 'words' is left alone no longer",
             "queue": "words",
         }
+
+    @pytest.mark.parametrize("name", sorted(EVENTS))
+    def test_foreign_text_in_any_field_is_printable(
+        self, caplog: pytest.LogCaptureFixture, name: str
+    ) -> None:
+        hostile = "\x1b[31m\x9b31m\r\nforged\x85\u2028\u202e\ud800"
+        kind = EVENTS[name]
+        shown = {field for _, field, spec, _ in Formatter().parse(kind.text) if field and not spec}
+        fields = {field: hostile if field in shown else 1 for field in kind.fields}
+        with caplog.at_level(logging.DEBUG, kind.logger):
+            emit(name, **fields)
+        (record,) = caplog.records
+        assert record.getMessage().isprintable()
+        assert TextFormatter().format(record).isprintable()
+        line = JsonFormatter().format(record)
+        assert line.isprintable()
+        assert fields.items() <= json.loads(line).items()
+
+    def test_foreign_text_of_other_records_is_printable(self, caplog: pytest.LogCaptureFixture) -> None:
+        try:
+            raise ValueError("\x1b[31m\n2026-01-01 00:00:00,000 INFO forged")
+        except ValueError:
+            logging.getLogger("other").exception("failed: %s", "\x1b[31m\nforged", stack_info=True)
+        first, *others = TextFormatter().format(caplog.records[0]).split("\n")
+        assert first.endswith(r"failed: \x1b[31m\nforged")
+        assert all(line.startswith("    ") for line in others)
+        assert all(line.isprintable() for line in [first, *others])
 
     def test_other_records_are_lines_too(self, caplog: pytest.LogCaptureFixture) -> None:
         try:

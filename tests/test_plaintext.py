@@ -1,0 +1,44 @@
+"""Foreign text is printable, in one line, and short."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cq.plaintext import MAX_CHARACTERS, escaped, printable
+
+
+@given(st.text(st.characters()))
+def test_it_is_printable_and_short_whatever_it_is_made_of(text: str) -> None:
+    assert printable(text).isprintable()
+    assert escaped(text).isprintable()
+    assert len(printable(text * 100)) <= MAX_CHARACTERS
+    if text.isprintable():
+        assert printable(text[:MAX_CHARACTERS]) == text[:MAX_CHARACTERS]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\x9b31m\x7f\x00", "\\x9b31m\\x7f\\x00"),
+        ("a\nb\r\n\tc\x0b\x0c\x1c\x85", "a\\nb\\r\\n\\tc\\x0b\\x0c\\x1c\\x85"),
+        ("\u2028\u2029", "\\u2028\\u2029"),
+        ("\u202e\u2066\u200f\ufeff", "\\u202e\\u2066\\u200f\\ufeff"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0001", "\\U000e0001"),
+        ("\xa0", "\\xa0"),
+        ("größer \u65e5\u672c \U0001f600 [red]", "größer \u65e5\u672c \U0001f600 [red]"),
+        ("", ""),
+    ],
+)
+def test_only_what_is_not_printable_is_escaped(text: str, expected: str) -> None:
+    assert printable(text) == escaped(text) == expected
+
+
+def test_a_long_text_is_cut_after_it_is_escaped() -> None:
+    assert printable("x" * 1_000) == "x" * 1_000
+    assert printable("x" * 1_001) == "x" * 997 + "..."
+    assert printable("\n" * 1_000) == ("\\n" * 500)[:997] + "..."
+    assert escaped("x" * 5_000) == "x" * 5_000
