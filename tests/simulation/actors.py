@@ -1,4 +1,4 @@
-"""Those who use the system: adders, an administrator, and whoever starts the workers."""
+"""The processes that add to the queues, and the processes of the workers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import cq
 from cq.batch import Limits
 from cq.observers.worker import Worker
-from cq.setaside import retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
-from tests.simulation.application import BAD_KEY, SUMS, TEXTS, app
+from tests.simulation.application import BAD_KEY, OTHERS, STORED, TEXTS, app
 from tests.simulation.hub import Process
-from tests.simulation.model import Added, Shaped
+from tests.simulation.model import Added
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
@@ -36,6 +35,8 @@ class Adders:
         self.most = world.rng.choice((1, 2, 5, 20))
         self.pause = world.rng.choice((0.005, 0.05, 0.5))
         self.slow = world.rng.choice((0.0, 0.05, 0.3))
+        if "large" in world.plan:
+            self.keys += [f"large {number} ".ljust(world.rng.randint(500, 8_000), "x") for number in range(2)]
         self._tokens = 0
 
     def start(self) -> None:
@@ -65,8 +66,8 @@ class Adders:
 
         try:
             transact(self.world.db(process), run)
-        except cq.QueueFull:
-            self.world.trace("queue is full")
+        except (cq.QueueFull, cq.QueueNotConfigured) as error:
+            self.world.trace("refused:", error)
             self.world.hub.wait(0.5)
         except Exception as error:
             if error_code(error) is None:
@@ -76,7 +77,7 @@ class Adders:
 
     def _drawn(self, queue: str | None = None) -> Added:
         rng, plan = self.rng, self.world.plan
-        name = queue or rng.choice((TEXTS, SUMS))
+        name = queue or rng.choice([name for name in self.world.models if name != STORED])
         keys = [rng.choice(self.keys) for _ in range(rng.randint(1, self.most))]
         if "bad keys" in plan and name == TEXTS and rng.random() < 0.1:
             keys.append(BAD_KEY)
@@ -91,7 +92,11 @@ class Adders:
     def _update(self, queue: str) -> Any:
         if queue == TEXTS:
             self._tokens += 1
-            return f"{self._tokens}."
+            is_large = "large" in self.world.plan and self.rng.random() < 0.05
+            return "x" * self.rng.randrange(30_000) * is_large + f"{self._tokens}."
+        if queue == OTHERS:
+            self._tokens += 1
+            return self.world.other.update(self._tokens)
         opposite = "opposite" in self.world.plan and self.rng.random() < 0.5
         return self.rng.randint(1, 3) * (-1 if opposite else 1)
 
@@ -117,15 +122,18 @@ class WorkerPool:
         process.on_death.append(lambda: self.running.pop(process, None))
 
         def run() -> None:
-            worker.run()
+            self._work(worker)
             self.running.pop(process, None)
             self._world.trace("ends")
 
         self._world.hub.start(process, "run", run)
         return process
 
+    def _work(self, worker: Worker) -> None:
+        worker.run()
+
     def stop(self, process: Process) -> None:
-        """Stop one in good order; nobody takes its place."""
+        """Stop one in good order; no other one takes its place."""
         process.reborn = lambda: None
         worker = self.running.pop(process, None)
         if worker is not None:
@@ -169,93 +177,20 @@ class Workers(WorkerPool):
             )
 
         super().__init__(world, make)
+        self.make = make
 
 
-class Administrator:
-    """Does all that can be done to a queue in use."""
+class Drains(WorkerPool):
+    """Workers that end when all is combined, beside the others: `cq worker --drain`."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
-        self.process = world.process("administrator")
-        self.versions = 0
-        self.doing: dict[str, Callable[[str], object]] = {
-            "rebucket": self._rebucket,
-            "purge": self._purge,
-            "pause": self._pause,
-            "observers": self._observers,
-            "retry aside": lambda name: retry_aside(self.db, name),
-            "limit": self._limit,
-            "top": lambda name: cq.rebuild_observer(self.db, SUMS, "top"),
-            "audit": self._audit,
-            "come and go": self._come_and_go,
-        }
-        self.kinds = [what for what in self.doing if what in world.plan]
+        super().__init__(world, world.workers.make)
 
-    @property
-    def db(self) -> Any:
-        """The store as the administrator's process sees it."""
-        return self.world.db(self.process)
-
-    def start(self) -> None:
-        """Begin; whoever follows an administrator that has died goes on."""
-        self.process = self.world.process("administrator")
-        self.process.reborn = self.start
-        self.world.hub.start(self.process, "change", self._run)
-
-    def _run(self) -> None:
-        rng = self.world.hub.rng
-        while self.kinds and not self.world.is_calm:
-            self.world.hub.wait(rng.expovariate(1 / 2.0))
-            what = rng.choice(self.kinds)
-            name = rng.choice((TEXTS, SUMS))
-            self.world.trace(what, name)
-            try:
-                self.doing[what](name)
-            except cq.CqError as error:
-                self.world.trace("refused:", error)
-            except Exception as error:
-                if error_code(error) is None:
-                    raise
-            self.db.shape_note = None
-
-    def _rebucket(self, name: str) -> None:
-        cq.rebucket(self.db, name, self.world.hub.rng.randint(1, 6))
-
-    def _purge(self, name: str) -> None:
-        self.db.shape_note = Shaped(name, purged=True)
-        cq.purge(self.db, name)
-
-    def _pause(self, name: str) -> None:
-        rng = self.world.hub.rng
-        if rng.random() < 0.5:
-            cq.pause(self.db, name, seconds=rng.choice((None, 1.0, 5.0)))
-        else:
-            cq.resume(self.db, name)
-
-    def _observers(self, name: str) -> None:
-        """Enable the second observer in a new version, or remove it; the workers get the new application."""
-        self.versions += 1
-        extra = self.versions if self.world.hub.rng.random() < 0.7 else 0
-        self.db.shape_note = Shaped(TEXTS, observers={"anchor": 1} | ({"extra": extra} if extra else {}))
-        app(self.world, extra).configure(self.db, TEXTS)
-        self.world.workers.replace()
-
-    def _limit(self, name: str) -> None:
-        rng = self.world.hub.rng
-        cq.limit(
-            self.db,
-            name,
-            seconds=rng.choice((None, 0.5, 3.0)),
-            size=rng.choice((None, 100, 10_000)),
-            mode=rng.choice(("raise", "admit")),
-        )
-
-    def _audit(self, name: str) -> None:
-        cq.configure(self.db, SUMS, audit=self.world.hub.rng.random() < 0.7)
-
-    def _come_and_go(self, name: str) -> None:
-        workers, rng = self.world.workers, self.world.hub.rng
-        if workers.running and rng.random() < 0.5:
-            workers.stop(rng.choice(list(workers.running)))
-        elif len(workers.running) < 4:
-            workers.start()
+    def _work(self, worker: Worker) -> None:
+        try:
+            worker.drain()
+        except cq.CqError as error:
+            self._world.trace("the drain ends:", error)
+        except Exception as error:
+            if error_code(error) is None:
+                raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 TEXTS: Final = "texts"
 SUMS: Final = "sums"
+OTHERS: Final = "others"
+STORED: Final = "stored"
 FEED: Final = "feed"
 BAD_KEY: Final = "bad"
 TABLE: Final = "sums_table"
@@ -34,12 +37,48 @@ def _concatenate(key: str, values: Sequence[str]) -> str:
 CONCATENATE: Final = cq.Combiner("concatenate", 1, _concatenate, lambda value: value == "")
 
 
+@dataclass(frozen=True)
+class Other:
+    """A built-in combiner of another queue than those of texts and sums.
+
+    Attributes:
+        value: the queue's type of values.
+        update: makes an update of a number that no other update has.
+        combine: what the combiner should make of updates, written once more.
+        shows_all: whether a value shows all of its updates in any order.
+    """
+
+    name: str
+    value: type
+    update: Callable[[int], Any]
+    combine: Callable[[list[Any]], Any]
+    shows_all: bool = True
+
+
+def _count(updates: list[dict[str, int]]) -> dict[str, int] | None:
+    names = {name for update in updates for name in update}
+    totals = {name: sum(update.get(name, 0) for update in updates) for name in names}
+    return {name: number for name, number in totals.items() if number} or None
+
+
+OTHER_COMBINERS: Final = (
+    Other("minimum", int, lambda number: 1 + number * 7919 % 10_007, min),
+    Other("maximum", int, lambda number: 1 + number * 7919 % 10_007, max),
+    Other("last", str, str, lambda updates: updates[-1], shows_all=False),
+    Other("first", str, str, lambda updates: updates[0], shows_all=False),
+    Other("union", set, lambda number: {number % 97}, lambda updates: set().union(*updates)),
+    Other("counter", dict, lambda number: {f"c{number % 3}": number % 5 - 2}, _count),
+)
+
+
 def app(world: World, extra: int) -> cq.App:
     """The application with its second observer in some version; 0 for without."""
     made = cq.App()
     versions = {"anchor": 1} | ({"extra": extra} if extra else {})
     made.queue(TEXTS, combiner=CONCATENATE, observers=_observers(world, TEXTS, versions))
     made.queue(SUMS, observers=_observers(world, SUMS, {"anchor": 1}))
+    if OTHERS in world.models:
+        made.queue(OTHERS, observers=_observers(world, OTHERS, {"anchor": 1}))
     if "feed" in world.plan:
         made.exporter(FEED)(_exporter(world))
     return made

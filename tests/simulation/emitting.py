@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
+from cq.store.api import error_code
 from tests.simulation.application import BAD_KEY, CONCATENATE, SUMS, TEXTS
 from tests.simulation.hub import Process
 from tests.simulation.model import Added, Violation
@@ -160,8 +161,10 @@ class Emitters:
                     timeout=rng.choice((0.5, 20.0)),
                 )
                 break
+            except cq.QueueNotConfigured:
+                self.world.hub.wait(0.5)
             except Exception as error:
-                if type(error).__name__ != "FDBError":
+                if error_code(error) is None:
                     raise
         self.accounts.append(account)
         self.running[emitter] = process

@@ -22,7 +22,7 @@ from cq.observers.verify import Difference, verification
 from cq.purging import is_purging
 from cq.setaside import read_aside
 from cq.store.transact import transact
-from tests.simulation.application import FEED, SUMS, TABLE, TEXTS, TOP, app
+from tests.simulation.application import FEED, SUMS, TABLE, TOP, app
 from tests.simulation.model import Violation
 from tests.simulation.plan import MAY_SET_ASIDE
 
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 def settle(world: World) -> None:
     """Let everything be done by two workers."""
     process = world.process("ending")
-    for name in (TEXTS, SUMS):
+    world.administrator.make_texts()
+    for name in world.models:
         cq.resume(world.db(process), name)
         cq.limit(world.db(process), name)
     world.workers.replace()
@@ -45,6 +46,7 @@ def settle(world: World) -> None:
 def _finish(world: World, process: Any) -> None:
     """Close the emitters, and try again all that was begun with an operation id."""
     world.emitters.close()
+    world.loaders.finish(process)
     while world.adders.operations:
         world.adders.add(process, next(iter(world.adders.operations.values())))
 
@@ -88,6 +90,7 @@ def _behind(world: World) -> str:
         if shown != _ordered(stored)[:TOP]:
             return f"the cloud shows {shown} of {stored}"
     if "table" in world.plan:
+        world.table_copy.rebuild_if_stopped()
         with closing(sqlite3.connect(world.report_path)) as connection:
             found = connection.execute(f'SELECT "key", "value" FROM "{TABLE}"').fetchall()  # noqa: S608
         if (table := _told(world, dict(found))) != stored:
@@ -124,6 +127,7 @@ def not_shared(world: World) -> str:
 def check(world: World) -> None:
     """Compare what is stored with the model. Raises `Violation`."""
     world.emitters.check()
+    world.loaders.check()
     may_set_aside = bool(MAY_SET_ASIDE & world.plan.on)
     for name, model in world.models.items():
         stored = dict(cq.CombineQueue(name).scan(world.inner))
@@ -131,7 +135,8 @@ def check(world: World) -> None:
         for each in transact(world.inner, lambda tr: read_aside(tr, name)):  # noqa: B023
             aside[str(codec.decode(each.encoded_key))] += each.updates
         model.check_values(stored, aside, may_set_aside)
-        model.check_observers(stored, model.observers[-1][1])
+        if model.observers:
+            model.check_observers(stored, model.observers[-1][1])
     if "feed" in world.plan:
         world.feed.check(world.feed.added)
     if transact(world.inner, lambda tr: read_config(tr.snapshot, SUMS)).audit is not None:

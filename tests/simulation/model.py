@@ -7,7 +7,7 @@ value shows which updates are in it, how often, and in which order.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +36,22 @@ class Reported:
 
 @dataclass(frozen=True)
 class Shaped:
-    """A queue's configuration has changed: it was purged, or has these observers of the application's."""
+    """A queue's configuration has changed: it was purged or deleted, or its observers are other ones.
+
+    Attributes:
+        observers: {name: version} of the application's observers that it has now; None for those of before.
+        rebuilt: an observer that gets all values again.
+    """
 
     queue: str
     purged: bool = False
+    deleted: bool = False
     observers: dict[str, int] | None = None
+    rebuilt: str | None = None
+
+
+IsForgotten = Callable[[str, str, int], bool]
+"""(queue, operation id, versions since its latest commit) -> whether the id has been forgotten, so that it counts."""
 
 
 class Violation(AssertionError):
@@ -50,32 +61,60 @@ class Violation(AssertionError):
 class QueueModel:
     """One queue as its committed updates make it.
 
+    Args:
+        name: of the queue.
+        combine: makes a value of updates in commit order, None for a key without a value.
+        is_forgotten: see there.
+        shows_all: whether a value shows all of its updates in any order; else it depends on their order.
+
     Attributes:
+        reported: the value that an observer got last for each key.
         touched: keys of which something was set aside: what is left of them is told by no order any more.
     """
 
-    def __init__(self, name: str, *, is_text: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        combine: Callable[[list[Any]], Any],
+        is_forgotten: IsForgotten,
+        *,
+        shows_all: bool = True,
+    ) -> None:
         self.name = name
-        self.is_text = is_text
+        self._combine = combine
+        self._shows_all = shows_all
+        self._is_forgotten = is_forgotten
         self.purges: list[int] = []
         self.touched: set[str] = set()
         self.updates: dict[str, list[tuple[int, Any]]] = defaultdict(list)
         self.observers: list[tuple[int, dict[str, int]]] = []
         self.told: dict[tuple[str, int], dict[str, Any]] = defaultdict(dict)
-        self._ids: set[str] = set()
+        self.reported: dict[str, Any] = {}
+        self._ids: dict[str, int] = {}
         self._purged: dict[tuple[str, int, str], int] = {}
 
     def add(self, version: int, note: Added) -> None:
-        """Promise 3: an operation id counts once."""
+        """Promise 3: an operation id counts once, as long as it is remembered."""
         if note.once is not None:
-            if note.once in self._ids:
+            last = self._ids.get(note.once)
+            self._ids[note.once] = version
+            if last is not None and not self._is_forgotten(self.name, note.once, version - last):
                 return
-            self._ids.add(note.once)
         for key, update in note.updates:
             self.updates[key].append((version, update))
 
-    def purge(self, version: int) -> None:
-        self.purges.append(version)
+    def delete(self) -> None:
+        """Begin anew: nothing of a deleted queue counts in a later one of its name."""
+        for content in (self.updates, self.told, self.reported, self._ids, self._purged, self.touched):
+            content.clear()
+        self.purges.clear()
+        self.observers.clear()
+
+    def rebuild(self, observer: str) -> None:
+        """Promise 5 begins anew for an observer: it gets all values from `old=None` on."""
+        for name, version in list(self.told):
+            if name == observer:
+                self.told[name, version] = {}
 
     def counted(self, key: str, version: int | None = None) -> list[Any]:
         """The updates that a key's value derives from at a version, in commit order."""
@@ -89,7 +128,7 @@ class QueueModel:
         return self._made(self.counted(key, version))
 
     def _made(self, updates: list[Any]) -> Any:
-        return ("".join(updates) if self.is_text else sum(updates)) or None
+        return self._combine(updates) if updates else None
 
     def values(self) -> dict[str, Any]:
         """All values, once everything is combined."""
@@ -104,6 +143,8 @@ class QueueModel:
         self._check_code(read_version, note, where)
         last = told.get(note.key)
         told[note.key] = note.new
+        stored = self.reported.get(note.key)
+        self.reported[note.key] = note.new
         if note.key in self.touched:
             return
         if note.old != last:
@@ -113,7 +154,8 @@ class QueueModel:
         if note.new is None and self._is_purged(read_version, note):
             return
         expected = self.value(note.key, read_version)
-        if note.new == expected or self._is_as_told_to_others(note):
+        # A new observer gets the stored value, which others got before.
+        if note.new == expected or (note.old is None and note.new == stored):
             return
         if note.complete or not self._is_of_a_prefix(note, read_version):
             updates = self.counted(note.key, read_version)
@@ -131,10 +173,6 @@ class QueueModel:
         is_new = self._purged.get(place, 0) < purged
         self._purged[place] = purged
         return is_new
-
-    def _is_as_told_to_others(self, note: Reported) -> bool:
-        """Whether an observer that is new is told of the value that others have been told of."""
-        return note.old is None and self.told["anchor", 1].get(note.key) == note.new
 
     def _is_of_a_prefix(self, note: Reported, read_version: int) -> bool:
         updates = self.counted(note.key, read_version)
@@ -156,13 +194,13 @@ class QueueModel:
                 )
 
     def _check_nothing_lost(self, key: str, stored: Any, aside: list[Any]) -> None:
-        expected = self.counted(key)
-        if self.is_text:
-            found = _pieces(stored or "") + _pieces("".join(aside))
-            if found != _pieces("".join(expected)):
-                raise Violation(f"{self.name}: {key!r} is {stored!r} and aside {aside!r}, of {expected!r}")
-        elif (stored or 0) + sum(aside) != sum(expected):
-            raise Violation(f"{self.name}: {key!r} is {stored!r} and aside {aside!r}, of {sum(expected)}")
+        """The value and the updates set aside are together made of all updates, in any order."""
+        if not self._shows_all:
+            return
+        expected = self._combine(self.counted(key)) if self.counted(key) else None
+        found = self._combine(([] if stored is None else [stored]) + aside) if aside else stored
+        if _unordered(found) != _unordered(expected):
+            raise Violation(f"{self.name}: {key!r} is {stored!r} and aside {aside!r}, of {expected!r}")
 
     def check_observers(self, stored: dict[str, Any], observers: dict[str, int]) -> None:
         """Promise 5, at the end: what each observer was told last is what there is."""
@@ -176,9 +214,19 @@ class QueueModel:
                     )
 
 
-def _pieces(text: str) -> Counter[str]:
-    """The updates in a value, each of which ends with a full stop."""
-    return Counter(text.split(".")[:-1])
+def concatenate(updates: list[str]) -> str | None:
+    """The value of texts."""
+    return "".join(updates) or None
+
+
+def total(updates: list[int]) -> int | None:
+    """The value of numbers that are summed."""
+    return sum(updates) or None
+
+
+def _unordered(value: Any) -> Any:
+    """A value without the order of its updates: those of a text end with a full stop each."""
+    return Counter(value.split(".")[:-1]) if isinstance(value, str) else value
 
 
 class Feed:
@@ -224,3 +272,8 @@ class Table:
                     f"the table has {rows.get(key)!r} for {key!r} after {values[self._at[key]]!r}, of {values!r}"
                 )
             self._at[key] = values.index(rows.get(key), self._at[key])
+
+    def set_back(self, rows: dict[str, Any]) -> None:
+        """The database was restored to an earlier state, with these rows."""
+        for key, values in self.reported.items():
+            self._at[key] = values.index(rows.get(key)) if rows.get(key) in values else 0

@@ -47,12 +47,24 @@ FAULTS: Final = (
 )
 LATER: Final = (
     "emitters",  # increments from emitters of both modes
+    "rebuild",  # an observer of the application's gets all values again
+    "export again",  # rebuild or rebase of the table's export
+    "table set back",  # the table's database is restored to an earlier state
+    "delete",  # a queue is deleted and made anew
+    "repair",
+    "short-lived ids",  # operation ids are forgotten after seconds
+    "drains",  # `cq worker --drain` beside the workers
+    "large",  # keys of kilobytes, updates of tens of kilobytes
+    "other combiners",  # a queue with another built-in combiner
+    "documents",  # in a queue without observers, as are files
+    "files",
 )
 """Operations of the queues that came later: drawn after all others, and seldom, so that most seeds are as they were."""
 LATER_FAULTS: Final = (
     "commits land late",  # after the process was given an error
     "timeouts",
     "the cluster changes",
+    "long freezes",  # of ten minutes
 )
 """Faults that came later, drawn as these."""
 QUEUES: Final = "queues"
@@ -83,7 +95,9 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     "cells": ("move", "rebalance", "drain", "resume", "forward"),
 }
 """{system: its kinds of operations}; see `scenario`."""
-MAY_SET_ASIDE: Final = frozenset({"bad keys", "too large", "deaths", "observers raise", "observers hang"})
+MAY_SET_ASIDE: Final = frozenset(
+    {"bad keys", "too large", "deaths", "observers raise", "observers hang", "large", "timeouts"}
+)
 """What may set keys aside."""
 STEPS: Final = 1_500
 

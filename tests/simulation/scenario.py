@@ -37,6 +37,7 @@ LANDING: Final = "landing"
 END_SECONDS: Final = 300.0
 """How long after the last fault everything must be done."""
 CONVERGE_SECONDS: Final = 60.0
+LONG_SECONDS: Final = 600.0
 _LOOK_SECONDS: Final = 1.0
 _MOST_BYTES: Final = 2_000_000
 
@@ -136,10 +137,11 @@ class Scenario(ABC):
     def end(self) -> None:
         """Let everything be done, and check it. Raises `Violation`."""
         self.calm()
-        self._wait(END_SECONDS, self._begun)
+        frozen = LONG_SECONDS if "long freezes" in self.plan else 0.0
+        self._wait(END_SECONDS + frozen, self._begun)
         self.settle()
-        self._wait(END_SECONDS, self.left)
-        self._wait(CONVERGE_SECONDS, self.unsettled)
+        self._wait(END_SECONDS + frozen, self.left)
+        self._wait(CONVERGE_SECONDS + frozen, self.unsettled)
         if self.hub.failures:
             where, error = self.hub.failures[0]
             raise Violation(f"{where} has raised {error!r}") from error
@@ -236,7 +238,8 @@ class Scenario(ABC):
 
     def freeze(self, process: Process) -> None:
         """A process stands still for a while, and then goes on as if nothing had happened."""
-        seconds = self.hub.rng.expovariate(1 / 15)
+        is_long = "long freezes" in self.plan and self.hub.rng.random() < 0.3
+        seconds = LONG_SECONDS if is_long else self.hub.rng.expovariate(1 / 15)
         self.trace("stands still:", process, f"for {seconds:.1f} s")
         process.frozen_until = self.hub.clock + seconds
 

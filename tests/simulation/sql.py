@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine.default import DefaultDialect
 
-from tests.simulation.application import TABLE
+from cq.exportkeys import ExportKeys
+from cq.observers import sqlrebuild
+from cq.observers.exporterrors import ExportFailed
+from cq.observers.exports import find_export
+from tests.simulation.application import SUMS, TABLE
 
 if TYPE_CHECKING:
     from tests.simulation.hub import Process
@@ -35,6 +39,7 @@ class Connections:
             self._call("before the commit")
             commit(dialect, connection)
             self._look()
+            self._freeze(0.05)
             self._call("after the commit")
 
         event.listen(sa.Engine, "connect", self._opened)
@@ -67,20 +72,28 @@ class Connections:
         # Whoever would wait for a lock here would wait for ever: nobody else has a turn meanwhile.
         connection.execute("PRAGMA busy_timeout = 0")
 
+    def rows(self) -> dict[str, Any]:
+        """The rows of the table, read by a connection that nothing happens to."""
+        if self._reader is None:
+            self._reader = sqlite3.connect(self.world.report_path)
+        return dict(self._reader.execute(f'SELECT "key", "value" FROM "{TABLE}"').fetchall())  # noqa: S608
+
     def _look(self) -> None:
         """Have the table checked, by a connection that nothing happens to."""
         if "table" in self.world.plan and self.world.hub.current is not None and not self.world.hub.is_over:
-            if self._reader is None:
-                self._reader = sqlite3.connect(self.world.report_path)
-            rows = self._reader.execute(f'SELECT "key", "value" FROM "{TABLE}"')  # noqa: S608
-            self.world.look_at_table(dict(rows.fetchall()))
+            self.world.look_at_table(self.rows())
 
     def _begun(self, connection: object) -> None:
-        """Between what it has read and what it is about to write, a process may stand still."""
-        task = self.world.hub.current
-        if task is not None and self.world.happens("freezes", 0.1):
-            self.world.freeze(task.process)
+        if self._freeze(0.1):
             self._call("begins")
+
+    def _freeze(self, most: float) -> bool:
+        """Whether the process stands still now: before its first statement, or after the commit."""
+        task = self.world.hub.current
+        strikes = task is not None and self.world.happens("freezes", most)
+        if task is not None and strikes:
+            self.world.freeze(task.process)
+        return strikes
 
     def _executed(self, connection: Any, cursor: object, statement: str, *rest: object) -> None:
         self._call(statement)
@@ -92,3 +105,45 @@ class Connections:
         if self.world.happens("the table's database fails", 0.02):
             self.world.trace("the table's database fails:", what.split("\n")[0])
             raise sa.exc.OperationalError(what, {}, sqlite3.OperationalError("the server is gone"))
+
+
+class TableCopy:
+    """A backup of the reporting database, which is restored now and then."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._path = world.folder / "report-copy.db"
+        self._was_restored = False
+
+    def save_or_restore(self) -> None:
+        """Make the backup, or restore it."""
+        source, target = self.world.report_path, self._path
+        is_restored = target.exists() and self.world.hub.rng.random() < 0.5
+        if is_restored:
+            source, target = target, source
+        with (
+            closing(sqlite3.connect(source)) as reader,
+            closing(sqlite3.connect(target, timeout=0)) as writer,
+        ):
+            try:
+                reader.backup(writer)
+            except sqlite3.OperationalError as error:  # a transaction is open
+                self.world.trace("no backup:", error)
+                return
+        self.world.trace("the table is restored" if is_restored else "the table is saved")
+        if is_restored:
+            self._was_restored = True
+            self.world.table.set_back(self.world.connections.rows())
+
+    def rebuild_if_stopped(self) -> None:
+        """What the operator does about an export that has stopped, once all else is done."""
+        stopped = self.world.inner.get(ExportKeys(SUMS).stopped) is not None
+        if self._was_restored and stopped:
+            export = find_export(self.world.inner, SUMS)
+            try:
+                sqlrebuild.rebuild(self.world.inner, export)
+                self._was_restored = False
+            except (ExportFailed, sa.exc.DBAPIError) as error:  # another transaction is open
+                self.world.trace("no rebuild yet:", error)
+            finally:
+                export.reporting.close()

@@ -15,15 +15,28 @@ from cq.observers.exports import find_export
 from cq.observers.exportspec import export_spec
 from cq.observers.sqlcheck import init
 from cq.observers.top import top
+from cq.store.api import VERSIONS_PER_SECOND
 from tests.simulation import ending
-from tests.simulation.actors import Adders, Administrator, Workers
-from tests.simulation.application import SUMS, TABLE, TEXTS, TOP, app
+from tests.simulation.actors import Adders, Drains, Workers
+from tests.simulation.administrator import REMEMBER_SECONDS, Administrator, Trimmer
+from tests.simulation.application import OTHER_COMBINERS, OTHERS, STORED, SUMS, TABLE, TEXTS, TOP, Other, app
 from tests.simulation.emitting import Emitters, Flushed
 from tests.simulation.hub import Process
-from tests.simulation.model import Added, Feed, QueueModel, Reported, Shaped, Table, Violation
+from tests.simulation.loading import DOCUMENTS, FILES, Loaded, Loaders
+from tests.simulation.model import (
+    Added,
+    Feed,
+    QueueModel,
+    Reported,
+    Shaped,
+    Table,
+    Violation,
+    concatenate,
+    total,
+)
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
-from tests.simulation.sql import Connections
+from tests.simulation.sql import Connections, TableCopy
 from tests.simulation.store import CommitRequest
 
 URL_ENV: Final = "CQ_SIMULATED_URL"
@@ -36,19 +49,33 @@ class World(Scenario):
         extra: the version of the observer that comes and goes; 0 while there is none.
     """
 
-    beginners: ClassVar[tuple[str, ...]] = ("add", "emit", "change", "restart")
+    beginners: ClassVar[tuple[str, ...]] = ("add", "emit", "change", "load", "restart")
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
         self.extra = 0
         self.report_path = folder / "report.db"
-        self.models = {name: QueueModel(name, is_text=name == TEXTS) for name in (TEXTS, SUMS)}
+        self.models = {
+            TEXTS: QueueModel(TEXTS, concatenate, self._is_forgotten),
+            SUMS: QueueModel(SUMS, total, self._is_forgotten),
+        }
+        self.other: Other = plan.rng("other combiners").choice(OTHER_COMBINERS)
+        if "other combiners" in plan:
+            shows_all = self.other.shows_all
+            self.models[OTHERS] = QueueModel(
+                OTHERS, self.other.combine, self._is_forgotten, shows_all=shows_all
+            )
+        if DOCUMENTS in plan or FILES in plan:
+            self.models[STORED] = QueueModel(STORED, total, self._is_forgotten)
         self.feed = Feed()
         self.table = Table()
+        self.table_copy = TableCopy(self)
         self._shapes: dict[str, tuple[int, bytes | None]] = {}
         self.connections = Connections(self)
         self.adders, self.workers, self.administrator = Adders(self), Workers(self), Administrator(self)
+        self.drains = Drains(self)
         self.emitters = Emitters(self)
+        self.loaders = Loaders(self)
 
     def around(self) -> AbstractContextManager[object]:
         """SQL as the simulated processes see it."""
@@ -56,12 +83,32 @@ class World(Scenario):
 
     def begin(self) -> None:
         """Make the queues, and start everybody."""
+        self._make_queues()
+        for _ in range(self.rng.randint(1, 3)):
+            self.adders.start()
+        for _ in range(self.rng.randint(1, 3)):
+            self.workers.start()
+        self.administrator.start()
+        if "short-lived ids" in self.plan:
+            Trimmer(self).start()
+        if "emitters" in self.plan:
+            self.emitters.start()
+        if STORED in self.models:
+            self.loaders.start()
+
+    def _make_queues(self) -> None:
         os.environ[URL_ENV] = f"sqlite:///{self.report_path}"
-        first = app(self, 0)
-        first.configure(self.inner, TEXTS, value=str, buckets=self.rng.randint(1, 5))
-        first.configure(self.inner, SUMS, buckets=self.rng.randint(1, 5), audit="audit" in self.plan)
-        self.models[TEXTS].observers.append((0, {"anchor": 1}))
-        self.models[SUMS].observers.append((0, {"anchor": 1}))
+        self._texts_buckets = self.rng.randint(1, 5)
+        self.configure_texts(self.inner)
+        app(self, 0).configure(self.inner, SUMS, buckets=self.rng.randint(1, 5), audit="audit" in self.plan)
+        if OTHERS in self.models:
+            app(self, 0).configure(
+                self.inner, OTHERS, value=self.other.value, combiner=self.other.name, buckets=2
+            )
+        if STORED in self.models:
+            cq.configure(self.inner, STORED, buckets=self.plan.rng("stored").randint(1, 3))
+        for name in self.models.keys() - {STORED}:
+            self.models[name].observers.append((0, {"anchor": 1}))
         if "top" in self.plan:
             cq.put_observer(self.inner, SUMS, top(TOP, every=self.rng.choice((0, 500)), ranks=True))
         if "table" in self.plan:
@@ -70,13 +117,10 @@ class World(Scenario):
             init(found.reporting, found.definition)
             found.reporting.close()
         self._note_shapes(0)
-        for _ in range(self.rng.randint(1, 3)):
-            self.adders.start()
-        for _ in range(self.rng.randint(1, 3)):
-            self.workers.start()
-        self.administrator.start()
-        if "emitters" in self.plan:
-            self.emitters.start()
+
+    def configure_texts(self, db: Any) -> None:
+        """Configure the queue of texts, with the application as it is now."""
+        app(self, self.extra).configure(db, TEXTS, value=str, buckets=self._texts_buckets)
 
     def settle(self) -> None:
         """See `ending`, here and below."""
@@ -110,6 +154,8 @@ class World(Scenario):
         for note in tr.notes:
             if isinstance(note, Flushed):
                 note.account.commit(note)
+            elif isinstance(note, Loaded):
+                self.loaders.note(note)
             else:
                 self._log_note(tr, version, note)
 
@@ -136,9 +182,25 @@ class World(Scenario):
     def _log_shape(self, model: QueueModel, version: int, note: Shaped) -> None:
         if note.purged:
             model.purges.append(version)
+            if note.queue == STORED:
+                self.loaders.purge()
+        if note.deleted:
+            model.delete()
+        if note.rebuilt is not None:
+            model.rebuild(note.rebuilt)
         if note.observers is not None:
             model.observers.append((version, note.observers))
             self.extra = note.observers.get("extra", 0)
+
+    def _is_forgotten(self, name: str, operation: str, age: int) -> bool:
+        """Whether an operation id was forgotten before its latest commit, which then counts.
+
+        Ids are remembered for a number of seconds at least; later than that, the store says it.
+        """
+        if "short-lived ids" not in self.plan or age < REMEMBER_SECONDS * VERSIONS_PER_SECOND:
+            return False
+        bounds = QueueKeys(name).markers(codec.encode_operation(operation))
+        return len(self.inner.get_range(*bounds)) == 1
 
     def look_at_table(self, rows: dict[str, Any]) -> None:
         """The reporting database has committed something; these are the rows of the table now."""
@@ -150,9 +212,10 @@ class World(Scenario):
     def refused(self, store: str, tr: CommitRequest, code: int) -> None:
         """Promise 1: an add conflicts with nothing but a change of its own queue's configuration.
 
-        Of two tries of an emitter's flush, one conflicts if the other one lands late.
+        Of two tries of an emitter's flush, one conflicts if the other one lands late. Those who load read how far
+        they are.
         """
-        adds = [note for note in tr.notes if isinstance(note, Added)]
+        adds = [note for note in tr.notes if isinstance(note, Added) and note.queue != STORED]
         may_conflict = "commits land late" in self.plan and any(
             isinstance(note, Flushed) for note in tr.notes
         )

@@ -1,0 +1,210 @@
+"""The operator of the queues: does all that can be done to a queue in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+import cq
+from cq.config import read_config
+from cq.keys import QueueKeys
+from cq.markers import Trim
+from cq.observers import sqlrebuild
+from cq.observers.exports import find_export
+from cq.observers.verify import verification
+from cq.setaside import retry_aside
+from cq.store.api import error_code
+from cq.store.transact import transact
+from tests.simulation.application import SUMS, TEXTS, app
+from tests.simulation.model import Shaped, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.hub import Process
+    from tests.simulation.world import World
+
+REMEMBER_SECONDS: Final = 1.0
+"""How long operation ids are remembered where they are short-lived."""
+
+
+class Administrator:
+    """Does all that can be done to a queue in use."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.process = world.process("administrator")
+        self.versions = 0
+        self.doing: dict[str, Callable[[str], object]] = {
+            "rebucket": self._rebucket,
+            "purge": self._purge,
+            "pause": self._pause,
+            "observers": self._observers,
+            "retry aside": lambda name: retry_aside(self.db, name),
+            "limit": self._limit,
+            "top": lambda name: cq.rebuild_observer(self.db, SUMS, "top"),
+            "audit": self._audit,
+            "come and go": self._come_and_go,
+            "rebuild": self._rebuild,
+            "export again": self._export_again,
+            "table set back": self._set_table_back,
+            "delete": self._delete,
+            "repair": self._repair,
+            "drains": lambda name: self.world.drains.start(),
+        }
+        self.kinds = [what for what in self.doing if what in world.plan]
+
+    @property
+    def db(self) -> Any:
+        """The store as the administrator's process sees it."""
+        return self.world.db(self.process)
+
+    def start(self) -> None:
+        """Start; a process that replaces an administrator that has died continues its work."""
+        self.process = self.world.process("administrator")
+        self.process.reborn = self.start
+        self.world.hub.start(self.process, "change", self._run)
+
+    def _run(self) -> None:
+        rng = self.world.hub.rng
+        while self.kinds and not self.world.is_calm:
+            self.world.hub.wait(rng.expovariate(1 / 2.0))
+            what = rng.choice(self.kinds)
+            name = rng.choice(list(self.world.models))
+            self.world.trace(what, name)
+            try:
+                self.make_texts()
+                self.doing[what](name)
+            except (cq.CqError, sa.exc.DBAPIError) as error:
+                self.world.trace("refused:", error)
+            except Exception as error:
+                if error_code(error) is None:
+                    raise
+            self.db.shape_note = None
+
+    def make_texts(self) -> None:
+        """Configure the queue of texts if it was deleted and is not there yet."""
+        if transact(self.db, lambda tr: tr.snapshot.get(QueueKeys(TEXTS).config).present()):
+            return
+        made = Shaped(TEXTS, observers=self._wanted(self.world.extra))
+        self.db.shape_note = made
+        self.world.configure_texts(self.db)
+        self.db.shape_note = None
+
+    def _wanted(self, extra: int) -> dict[str, int]:
+        return {"anchor": 1} | ({"extra": extra} if extra else {})
+
+    def _rebucket(self, name: str) -> None:
+        cq.rebucket(self.db, name, self.world.hub.rng.randint(1, 6))
+
+    def _purge(self, name: str) -> None:
+        self.db.shape_note = Shaped(name, purged=True)
+        cq.purge(self.db, name)
+
+    def _pause(self, name: str) -> None:
+        rng = self.world.hub.rng
+        if rng.random() < 0.5:
+            cq.pause(self.db, name, seconds=rng.choice((None, 1.0, 5.0)))
+        else:
+            cq.resume(self.db, name)
+
+    def _observers(self, name: str) -> None:
+        """Enable the second observer in a new version, or remove it; the workers get the new application."""
+        self.versions += 1
+        extra = self.versions if self.world.hub.rng.random() < 0.7 else 0
+        self.db.shape_note = Shaped(TEXTS, observers=self._wanted(extra))
+        app(self.world, extra).configure(self.db, TEXTS)
+        self.world.workers.replace()
+
+    def _limit(self, name: str) -> None:
+        rng = self.world.hub.rng
+        cq.limit(
+            self.db,
+            name,
+            seconds=rng.choice((None, 0.5, 3.0)),
+            size=rng.choice((None, 100, 10_000)),
+            mode=rng.choice(("raise", "admit")),
+        )
+
+    def _audit(self, name: str) -> None:
+        cq.configure(self.db, SUMS, audit=self.world.hub.rng.random() < 0.7)
+
+    def _come_and_go(self, name: str) -> None:
+        workers, rng = self.world.workers, self.world.hub.rng
+        if workers.running and rng.random() < 0.5:
+            workers.stop(rng.choice(list(workers.running)))
+        elif len(workers.running) < 4:
+            workers.start()
+
+    def _rebuild(self, name: str) -> None:
+        """Have an observer of the application's report all values again, from `old=None` on."""
+        if name == SUMS and "table" in self.world.plan:
+            name = TEXTS  # the model of the table needs each change of the sums once
+        config = transact(self.db, lambda tr: read_config(tr.snapshot, name))
+        names = [each.name for each in config.observers if each.name in ("anchor", "extra")]
+        if names:
+            observer = self.world.hub.rng.choice(names)
+            self.db.shape_note = Shaped(name, rebuilt=observer)
+            cq.rebuild_observer(self.db, name, observer)
+
+    def _export_again(self, name: str) -> None:
+        """Rebuild or rebase the export of the sums."""
+        if "table" in self.world.plan:
+            found = find_export(self.db, SUMS)
+            try:
+                if self.world.hub.rng.random() < 0.5:
+                    sqlrebuild.rebuild(self.db, found)
+                else:
+                    sqlrebuild.rebase(self.db, found)
+            finally:
+                found.reporting.close()
+
+    def _set_table_back(self, name: str) -> None:
+        """Copy the reporting database, or restore the copy."""
+        if "table" in self.world.plan:
+            self.world.table_copy.save_or_restore()
+
+    def _delete(self, name: str) -> None:
+        """Delete the queue of texts and make it anew."""
+        self.db.shape_note = Shaped(TEXTS, deleted=True)
+        cq.delete(self.db, TEXTS)
+        self.db.shape_note = None
+        self.make_texts()
+
+    def _repair(self, name: str) -> None:
+        """Repair a queue in use that nothing is wrong with: this finds nothing and changes nothing."""
+        world = self.world
+        touched = bool(world.models[name].touched)
+        check = verification(self.db, name, app=app(world, world.extra), repair=True, wait_seconds=0)
+        found = [each for each in check.run() if not each.kind.startswith("export-table")]
+        if found and not touched and not world.models[name].touched:
+            raise Violation(f"a repair finds in {name}: {[f'{each.kind}: {each.what}' for each in found]}")
+
+
+class Trimmer:
+    """A process that forgets operation ids all the time, as workers do every hour."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def start(self) -> None:
+        """Begin; a process that has died is replaced."""
+        process = self.world.process("trimmer")
+        process.reborn = self.start
+        self.world.hub.start(process, "trim", lambda: self._run(process))
+
+    def _run(self, process: Process) -> None:
+        world, rng = self.world, self.world.hub.rng
+        while not world.is_calm:
+            world.hub.wait(rng.expovariate(1 / 0.2))
+            trim = Trim(world.db(process), rng.choice(list(world.models)), REMEMBER_SECONDS)
+            try:
+                while trim.step():
+                    pass
+            except cq.QueueNotConfigured as error:
+                world.trace("refused:", error)
+            except Exception as error:
+                if error_code(error) is None:
+                    raise
+            if trim.removed:
+                world.trace("forgets", trim.removed, "operation ids")

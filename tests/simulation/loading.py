@@ -1,0 +1,173 @@
+"""Processes that load documents and files into a queue without observers, and what must come of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import cq
+from cq.documents import Documents
+from cq.jsonl import add_jsonl
+from cq.store.api import error_code
+from cq.store.transact import transact
+from tests.simulation.application import STORED
+from tests.simulation.hub import Process
+from tests.simulation.model import Added, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+DOCUMENTS: Final = "documents"
+FILES: Final = "files"
+_FILE: Final = b"a file"
+_LINES: Final = 300
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A transaction has added what a document or the lines of a file make."""
+
+    source: str
+    updates: tuple[tuple[str, int], ...]
+
+
+class _Noting(cq.CombineQueue):
+    """A queue that notes the source of its updates."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(STORED)
+        self.source = source
+
+    def add(self, tr: Any, updates: Any, once: str | bytes | None = None) -> None:
+        super().add(tr, updates, once)
+        pairs = tuple(updates.items() if isinstance(updates, Mapping) else updates)
+        tr.notes += [Added(STORED, pairs, None), Loaded(self.source, pairs)]
+
+
+class Loaders:
+    """The processes that load.
+
+    Attributes:
+        totals: the sums of the updates that they have committed since the latest purge, by source.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.plan.rng("loaders")
+        self.totals: dict[str, Counter[str]] = {DOCUMENTS: Counter(), FILES: Counter()}
+        self.path: Path = world.folder / "updates.jsonl"
+        self._written: Counter[str] = Counter()
+        self._documents = Documents(_Noting(DOCUMENTS))
+
+    def start(self) -> None:
+        """Begin, with the kinds of loading that the plan has."""
+        if DOCUMENTS in self.world.plan:
+            for _ in range(2):
+                self._start("documents", self._store_documents)
+        if FILES in self.world.plan:
+            self._write_lines(_LINES)
+            self._start("loader", self._load_again)
+
+    def _start(self, name: str, work: Any) -> None:
+        process = self.world.process(name)
+        process.reborn = lambda: self._start(name, work)
+        self.world.hub.start(process, "load", lambda: work(process))
+
+    def note(self, note: Loaded) -> None:
+        """A transaction that has loaded something is committed."""
+        for key, update in note.updates:
+            self.totals[note.source][key] += update
+
+    def purge(self) -> None:
+        """A purge forgets the documents and how far files are loaded, so the file is loaded once more."""
+        for total in self.totals.values():
+            total.clear()
+
+    # Documents
+
+    def _store_documents(self, process: Process) -> None:
+        """Store, change and remove a few documents, each now by one process and now by another."""
+        hub, rng = self.world.hub, self.world.hub.rng
+        db = self.world.db(process)
+        while not self.world.is_calm:
+            hub.wait(rng.expovariate(1 / 0.5))
+            document = b"document %d" % rng.randrange(3)
+            counts = {f"k{rng.randrange(6)}": rng.randrange(4) for _ in range(rng.randrange(5))}
+            try:
+                self._change(db, document, counts)
+            except cq.CqError as error:
+                self.world.trace("refused:", error)
+            except Exception as error:
+                if error_code(error) is None:
+                    raise
+
+    def _change(self, db: Any, document: bytes, counts: dict[str, int]) -> None:
+        documents = self._documents
+        kind = self.world.hub.rng.randrange(5)
+        if kind == 0:
+            documents.put(db, document, counts)
+        elif kind == 1:
+            documents.remove(db, document)
+        elif kind == 2:
+            transact(db, lambda tr: documents.clear(tr, document))
+        else:
+
+            def twice(tr: Any) -> None:
+                documents.set(tr, document, {"k0": 1})
+                documents.set(tr, document, counts)
+
+            transact(db, twice if kind == 3 else lambda tr: documents.set(tr, document, counts))
+
+    # Files
+
+    def _write_lines(self, number: int) -> None:
+        rng = self.rng
+        with self.path.open("a") as file:
+            for _ in range(number):
+                key, update = f"f{rng.randrange(5)}", rng.randint(1, 3)
+                self._written[key] += update
+                file.write(json.dumps({"key": key, "update": update}) + "\n")
+
+    def _load_again(self, process: Process) -> None:
+        """Load the file again and again while lines are appended to it."""
+        hub, rng = self.world.hub, self.world.hub.rng
+        while not self.world.is_calm:
+            self._load(self.world.db(process))
+            hub.wait(rng.expovariate(1.0))
+            if rng.random() < 0.3:
+                self._write_lines(rng.randint(1, 50))
+
+    def _load(self, db: Any) -> None:
+        try:
+            with self.path.open("rb") as file:
+                add_jsonl(db, _Noting(FILES), file, name=_FILE)
+        except cq.CqError as error:
+            self.world.trace("refused:", error)
+        except Exception as error:
+            if error_code(error) is None:
+                raise
+
+    # The end
+
+    def finish(self, process: Process) -> None:
+        """Load the rest of the file."""
+        if FILES in self.world.plan:
+            self._load(self.world.db(process))
+
+    def check(self) -> None:
+        """Raises `Violation` unless sums are those of all documents, and each line was added once."""
+        stored: Counter[str] = Counter()
+        for document in list(self._documents.ids(self.world.inner)):
+            stored.update(transact(self.world.inner, lambda tr: self._documents.counts(tr, document)))  # noqa: B023
+        if _without_zeros(stored) != _without_zeros(self.totals[DOCUMENTS]):
+            raise Violation(f"the documents have {stored}, and {self.totals[DOCUMENTS]} was added for them")
+        if FILES in self.world.plan and self.totals[FILES] != self._written:
+            raise Violation(f"the file has {self._written}, and {self.totals[FILES]} was added")
+
+
+def _without_zeros(counts: Counter[str]) -> dict[str, int]:
+    return {key: count for key, count in counts.items() if count}
