@@ -75,7 +75,7 @@ class Bucket:
         self._max_refill = self.limits.max_report
         self._refused: dict[bytes, str] = {}
         self._refilling = False
-        self._may_sort = True  # not once that has failed, until nothing is left
+        self._may_sort = True  # False after runs have failed or were lost, until the bucket is empty
         self._passes = 0
         self._met: Counter[bytes] = Counter()  # errors that may pass, by the first key that was blamed
 

@@ -30,7 +30,7 @@ from cq.reporting import Refill
 from cq.reshaping import is_blocked
 from cq.results import PassResult
 from cq.rows import Row, decode_content, decode_found, find_rows, first_tries, group, left_out
-from cq.runs import MAX_RUNS, ForRuns, Head, NotInRuns, Run, Runs, run_of
+from cq.runs import MAX_RUNS, Head, NotInRuns, Run, Runs, run_of
 from cq.sorting import sorted_pairs
 from cq.state import BucketState, Memory, fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, error_code
@@ -61,13 +61,12 @@ class RunsPass:
         """The whole pass, except for the commit.
 
         Raises:
-            NotInRuns: it is one for `combining.Pass`.
-            ForRuns: somebody else has passed, and the rows are to be brought in order anew.
+            NotInRuns: it is one for `combining.Pass`, also because another worker has passed over the runs' bucket.
             FDBError: from the store.
         """
         try:
             self._run()
-        except (NotInRuns, ForRuns):
+        except NotInRuns:
             raise
         except Exception as error:
             if error_code(error) is not None:
@@ -78,19 +77,13 @@ class RunsPass:
     def _run(self) -> None:
         read_version = self.tr.get_read_version()
         stored = self.tr.get(self._state_key)
-        if read_config(self.tr, self.config.name) != self.config or is_blocked(
-            self.tr.snapshot, self.config, self.bucket
-        ):
+        if not self._has_one_shape() or self.code.observers:
             raise NotInRuns
-        if self.code.observers:
-            raise NotInRuns  # they have come since
         self.state = BucketState.from_bytes(stored.value)
         runs = self.memory.runs
         self.result.was_ours = self.memory.knows(self.state.token)
-        if self.state.staged or is_to_be_purged(self.config, self.state):
+        if not self._is_for_runs():
             raise NotInRuns
-        if runs.left and not self.result.was_ours:
-            raise ForRuns
         self.read_version = read_version.wait()
         if not (runs.is_open and self._make_run(runs)):
             self._merge(runs)
@@ -102,6 +95,21 @@ class RunsPass:
     @property
     def _state_key(self) -> bytes:
         return self.keys.state(self.config.generation, self.bucket)
+
+    def _has_one_shape(self) -> bool:
+        """Whether the queue has the shape that this pass is for, and no older updates are left in the former shape."""
+        is_same = read_config(self.tr, self.config.name) == self.config
+        return is_same and not is_blocked(self.tr.snapshot, self.config, self.bucket)
+
+    def _is_for_runs(self) -> bool:
+        """Whether the bucket's state allows runs: no staged updates, no purge, and no other worker has passed.
+
+        Staged updates are older than all rows. If two workers each sorted again what the other one has sorted, neither
+        would ever merge a run.
+        """
+        if self.memory.runs.left and not self.result.was_ours:
+            return False
+        return not (self.state.staged or is_to_be_purged(self.config, self.state))
 
     # Making a run
 

@@ -6,8 +6,10 @@ not fit in memory is done (Knuth, The Art of Computer Programming, 3, section 5.
 written again in turn, a run each, and then all runs are merged from their beginnings on. A pass that merges takes the
 next keys of all runs, with all their updates, and so their values side by side and once for all runs.
 
-Runs are rows like any others, in commit order. Only the worker that has made them knows where each of them begins; to
-one that does not they are a backlog like any other, to be taken from the first row on, or to be sorted anew.
+Runs are rows like any others, in commit order. Only the worker that has made them knows where each of them begins. To
+other workers they are a backlog like any other, which they take from the first row on, or sort into runs of their own.
+A worker whose runs were touched by another one sorts no more until the bucket is empty: two workers that both sorted
+would undo each other's work for ever, and neither would combine anything.
 """
 
 from __future__ import annotations

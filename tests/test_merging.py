@@ -23,7 +23,7 @@ from cq.observers.builtin import FACTORIES
 from cq.observers.top import top
 from cq.results import PassResult
 from cq.rows import decode_row, read_rows
-from cq.runs import ForRuns, NotInRuns, Run
+from cq.runs import THE_FIRST, NotInRuns, Run
 from cq.state import BucketState, Memory
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
@@ -247,15 +247,15 @@ def test_no_more_runs_are_merged_than_a_pass_can_read_the_beginnings_of(
 # What is not for runs
 
 
-def refuse(db: Any, bucket: Bucket, error: type[Exception] = NotInRuns) -> None:
+def refuse(db: Any, bucket: Bucket) -> None:
     """The next pass over runs says that it is none, and has written nothing."""
     calls: Any = Calls(db.create_transaction())
-    with pytest.raises(error):
+    with pytest.raises(NotInRuns):
         RunsPass(calls, bucket.code, 0, bucket.memory, SMALL).run()
     assert calls.made == BEGIN
 
 
-def test_a_worker_that_does_not_know_the_runs_brings_their_rows_in_order_anew(db: Any, name: str) -> None:
+def test_a_worker_that_has_lost_its_runs_combines_their_rows_by_ordinary_passes(db: Any, name: str) -> None:
     deep(db, name, combiner="last")
     (bucket,) = buckets_of(db, name, limits=SMALL)
     until_merging(bucket)
@@ -263,12 +263,74 @@ def test_a_worker_that_does_not_know_the_runs_brings_their_rows_in_order_anew(db
     add(db, name, {WORDS[0]: 5})
     (other,) = buckets_of(db, name, limits=SMALL)
     assert other.combine().more  # in between
-    refuse(db, bucket, ForRuns)
-    assert bucket.combine().runs.left[0].updates
-    assert len(bucket.memory.runs.left) == 1
-    drained(other)
+    refuse(db, bucket)
+    results = drained(bucket)
 
+    assert not any(result.runs.is_any for result in results)
     assert values(db, name) == dict.fromkeys(WORDS, 1) | {WORDS[0]: 5}
+    assert nothing_queued(db, name)
+
+
+def test_two_workers_that_take_turns_drain_a_deep_backlog(db: Any, name: str) -> None:
+    """Each finds the runs of the other one: if both sorted again, neither would merge any."""
+    deep(db, name)
+    workers = [buckets_of(db, name, limits=SMALL)[0] for _ in range(2)]
+    results = [workers[0].combine()]
+    while results[-1].more:
+        results.append(workers[len(results) % 2].combine())
+        assert len(results) < 100, "the two workers undo each other's work"
+
+    assert sum(result.runs.is_any for result in results) <= 4
+    assert values(db, name) == dict.fromkeys(WORDS, 2)
+    assert nothing_queued(db, name)
+
+
+def test_a_worker_that_has_lost_its_runs_sorts_the_next_backlog(db: Any, name: str) -> None:
+    deep(db, name)
+    (bucket,), (other,) = buckets_of(db, name, limits=SMALL), buckets_of(db, name, limits=SMALL)
+    until_merging(bucket)
+    other.combine()
+    drained(bucket)
+    for start in range(0, len(WORDS), 100):
+        add(db, name, dict.fromkeys(WORDS[start : start + 100], 1))
+
+    assert bucket.combine().runs.is_any
+    drained(bucket)
+    assert values(db, name) == dict.fromkeys(WORDS, 3)
+
+
+def test_rows_are_not_sorted_while_older_updates_are_staged(db: Any, name: str) -> None:
+    """Another worker stages updates between the pass that finds a deep backlog and the one that makes the first run."""
+    deep(db, name, combiner="last")
+    (bucket,) = buckets_of(db, name, limits=SMALL)
+    (staging,) = buckets_of(db, name, limits=replace(SMALL, repack_bytes=0))
+    bucket.memory.runs = THE_FIRST
+    staging.combine()
+    assert state_of(db, name).staged
+    add(db, name, *(dict.fromkeys(WORDS[start : start + 100], 2) for start in range(0, len(WORDS), 100)))
+
+    refuse(db, bucket)
+    results = drained(bucket)
+    assert not any(result.runs.is_any for result in results)
+    assert values(db, name) == dict.fromkeys(WORDS, 2)
+    assert nothing_queued(db, name)
+
+
+def test_rows_are_not_sorted_while_older_updates_are_in_the_former_shape(db: Any, name: str) -> None:
+    deep(db, name, rounds=1, combiner="last")
+    cq.rebucket(db, name, 2)
+    for update in (2, 3):
+        for start in range(0, len(WORDS), 100):
+            add(db, name, dict.fromkeys(WORDS[start : start + 100], update))
+    bucket, other = buckets_of(db, name, limits=replace(SMALL, read_bytes=50_000, repack_bytes=50_000))
+    bucket.memory.runs = THE_FIRST
+
+    refuse(db, bucket)
+    assert bucket.combine().blocked
+    assert other.combine().blocked
+    assert values(db, name) == {}
+    cq.testing.drain(db, name)
+    assert values(db, name) == dict.fromkeys(WORDS, 3)
     assert nothing_queued(db, name)
 
 
