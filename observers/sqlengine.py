@@ -17,6 +17,7 @@ from cq.observers.exportspec import DEFAULT_ENV
 from cq.observers.sqldialect import Dialect
 from cq.observers.sqldialects import dialect_of
 from cq.observers.sqlpostgresql import send_arrays_binary
+from cq.observers.sqlsecrets import Secrets
 
 BUSY_SECONDS: Final = 30
 _READ_ONLY: Final = "cq_read_only"
@@ -30,6 +31,7 @@ _PACKAGES: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
 # Of what SQLSTATE says, these classes are about the data: invalid data, constraints, limits of the program.
 _DATA_STATES: Final = ("22", "23", "54")
 _VALUE_ERRORS: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+_PARAMETER_ERRORS: Final = (TypeError, ValueError, LookupError)
 # What the drivers of SQLite and PostgreSQL say of a value of a type that they do not know.
 _REFUSALS: Final = ("error binding parameter", "cannot adapt")
 
@@ -48,7 +50,7 @@ class ReportingDatabase:
         self._lock = threading.Lock()
         self._engine: sa.Engine | None = None
         self._dialect: Dialect | None = None
-        self._secrets: tuple[str, ...] = ()
+        self._secrets: Secrets | None = None
 
     @property
     def engine(self) -> sa.Engine:
@@ -79,7 +81,7 @@ class ReportingDatabase:
 
         Raises `CannotExport` when the database says that the data is to blame, `ExportFailed` for what else it says.
         """
-        with self._mapped(), self.engine.begin() as conn:
+        with self._mapped(), self._connected() as conn, conn.begin():
             dialect = self._dialect_of(conn)
             dialect.begin(conn)
             yield conn, dialect
@@ -87,7 +89,7 @@ class ReportingDatabase:
     @contextmanager
     def reading(self) -> Iterator[tuple[sa.Connection, Dialect]]:
         """A transaction that only reads. Raises `ExportFailed`."""
-        with self._mapped(), self.engine.connect() as conn:
+        with self._mapped(), self._connected() as conn:
             reader = conn.execution_options(**{_READ_ONLY: True})
             yield reader, self._dialect_of(reader)
 
@@ -108,6 +110,22 @@ class ReportingDatabase:
             else f"{url.get_backend_name()} {name}"
         )
 
+    def _connected(self) -> sa.Connection:
+        """A connection; raises `InvalidConfiguration` for parameters of the URL that the driver does not take."""
+        engine = self.engine
+        try:
+            return engine.connect()
+        except _PARAMETER_ERRORS as error:
+            raise self._wrong_parameters(engine.url, error) from None
+
+    def _wrong_parameters(self, url: sa.URL, error: Exception) -> InvalidConfiguration:
+        # The driver's own message may show a value, and so a password.
+        names = ", ".join(url.query) or "none"
+        return InvalidConfiguration(
+            f"the driver of the database in ${self._env} refuses the URL or its parameters ({names}) by a "
+            f"{type(error).__name__}: correct them"
+        )
+
     def _dialect_of(self, conn: sa.Connection) -> Dialect:
         if self._dialect is None:
             self._dialect = dialect_of(conn.engine)  # only now is it known whether it is MySQL or MariaDB
@@ -115,7 +133,7 @@ class ReportingDatabase:
 
     def _open(self) -> sa.Engine:
         url = self._url()
-        self._secrets = _secrets_of(url)
+        self._secrets = Secrets(url)
         options: dict[str, Any] = {"hide_parameters": True, "pool_pre_ping": True, "pool_recycle": 60}
         match url.get_backend_name():
             case "sqlite":
@@ -137,6 +155,8 @@ class ReportingDatabase:
             raise InvalidConfiguration(
                 f"the driver {error.name!r} for the database in ${self._env} is not installed: run `{wanted}`"
             ) from None
+        except (exc.ArgumentError, *_PARAMETER_ERRORS) as error:
+            raise self._wrong_parameters(url, error) from None
         dialect_of(engine)  # refuses what cq cannot write to
         _listen(engine)
         return engine
@@ -173,9 +193,7 @@ class ReportingDatabase:
         return CannotExport(message) if _is_about_data(error) else ExportFailed(message)
 
     def _redacted(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
+        return text if self._secrets is None else self._secrets.redact(text)
 
 
 @contextmanager
@@ -197,15 +215,6 @@ def _is_about_data(error: exc.SQLAlchemyError) -> bool:
     if isinstance(state, str):
         return state[:2] in _DATA_STATES
     return str(original).lower().startswith(_REFUSALS)
-
-
-def _secrets_of(url: sa.URL) -> tuple[str, ...]:
-    """What must be shown nowhere: the password, as it is and as it stands in the URL."""
-    password = url.password
-    if not password:
-        return ()
-    in_url = url.render_as_string(hide_password=False).split("@")[0].rpartition(":")[2]
-    return (str(password), in_url)
 
 
 def _listen(engine: sa.Engine) -> None:

@@ -97,6 +97,9 @@ def version(conninfo: str) -> str:
     try:
         with psycopg.connect(conninfo, connect_timeout=10) as connection:
             return str(connection.execute("SHOW server_version").fetchone()[0])  # type: ignore[index]
+    except psycopg.ProgrammingError:
+        # Its message shows a part of the string, and so the password.
+        raise Unavailable("PostgreSQL's driver refuses the connection string that was given") from None
     except psycopg.OperationalError as error:
         lines = str(error).splitlines()
         raise Unavailable(f"PostgreSQL cannot be reached: {lines[0] if lines else error}") from None

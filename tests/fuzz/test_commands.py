@@ -161,6 +161,7 @@ URLS = [
     URL, "postgresql://someone:hunter2@", "hunter2", "://hunter2", "nonsense://a:hunter2@b/c",
     "postgresql://someone:hunter2@local host:99999999999/x", "postgresql://someone:hunter2@[::1/x", "mysql://a:hunter2@localhost:1/x",
     "postgresql+nonsense://a:hunter2@b/c", "sqlite:////nonexistent/hunter2/x.db", "postgresql://a:hunter2@localhost:1/%ff?a=%00",
+    "mysql://a:b@localhost:1/x?zzz=hunter2", "postgresql://localhost:1/x?password=hunter2", "mysql://a:hunter2@localhost:1/x?port=x",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -71,6 +72,26 @@ def test_any_bytes_are_a_visit_or_refused(data: bytes, begin: int, end: int) -> 
     for line in (data, COMBINED[:begin] + data + COMBINED[end:]):
         with suppress(NoVisit):
             parse(line)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_is_cut_at_64_kb_and_the_next_one_is_read(tmp_path: Path, packed: bool) -> None:
+    long = COMMON[:-1] + b" " * 65_536
+    path = tmp_path / "access.log"
+    content = COMMON + b"x" * 30_000_000 + b"\n" + long + b"\n" + COMMON + b"y" * 200_000
+    path.write_bytes(gzip.compress(content, 1) if packed else content)
+    skipped: list[int] = []
+
+    tracemalloc.start()
+    try:
+        found = list(read_log(path, lambda line, why: skipped.append(line)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert [visit.page for visit in found] == ["/apache.gif"] * 3  # what is cut off of `long` is space
+    assert skipped == [2, 5]
+    assert peak < 2_000_000
 
 
 def test_packed_and_plain_logs_are_the_same_and_bad_lines_are_counted(tmp_path: Path) -> None:

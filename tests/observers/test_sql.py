@@ -32,6 +32,7 @@ from cq.observers.sqllayouts import declare_columns
 from cq.observers.sqlmysql import Mysql
 from cq.observers.sqlpostgresql import Postgresql
 from cq.observers.sqlprogress import ProgressTables
+from cq.observers.sqlsecrets import Secrets
 from cq.observers.sqltable import Columns, DefaultLayout, TableDefinition
 from cq.observers.sqlverify import verify
 from cq.store.transact import transact
@@ -451,6 +452,54 @@ class TestSecrets:
         error = sa.exc.OperationalError("", {}, Exception("no user with password hunter2 here"))
         assert "hunter2" not in str(reporting._told(error))
         assert "hunter2" not in str(told.value)
+
+    @pytest.mark.parametrize(
+        ("url", "message", "expected"),
+        [
+            ("postgresql://u:a@h/d", "a table failed: bad a", "*** table failed: bad ***"),
+            ("postgresql://u:in@h/d", "invalid integer in string", "invalid integer *** string"),
+            ("postgresql://u:a+b@h/d", "a+b, xa+b", "***, xa+b"),
+            ("postgresql://u:s3cr3t%2Fw@h/d", "xs3cr3t/wx s3cr3t%2Fw", "x***x ***"),
+            ("postgresql://h/d?password=hunter2", 'option "hunter2"', 'option "***"'),
+            ("postgresql://h/d?password=hunter2", "?password=hunter2&a=b", "?password=***&a=b"),
+            ("postgresql://h/d?sslpassword=a%20b", "a b, a+b, a%20b", "***, ***, ***"),
+            ("mysql://h/d?passwd=hunter2&ssl_key_password=other", "hunter2 other", "*** ***"),
+            ("postgresql://h/d?password=one&password=two", "one two", "*** ***"),
+            ("postgresql://h/d?passfile=file&sslkey=key", "file key", "file key"),
+            ("postgresql://u:@h/d?password=", "nothing", "nothing"),
+        ],
+    )
+    def test_whole_words_are_redacted_wherever_the_url_has_them(
+        self, url: str, message: str, expected: str
+    ) -> None:
+        assert Secrets(sa.make_url(url)).redact(message) == expected
+
+    def test_a_password_in_the_query_is_in_no_message(self) -> None:
+        reporting = ReportingDatabase("postgresql://127.0.0.1:1/nothing?user=ann&password=hunter2")
+        with pytest.raises(ExportFailed), reporting.transaction():
+            pass
+        error = sa.exc.OperationalError("", {}, Exception("no user with password hunter2 here"))
+        assert "hunter2" not in str(reporting._told(error))
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "mysql://u:hunter2@127.0.0.1:1/d?zzz=1",
+            "mysql://u:p@127.0.0.1:1/d?zzz=hunter2",
+            "mysql://u:p@127.0.0.1:1/d?read_timeout=hunter2",
+            "mysql://u:p@127.0.0.1:1/d?port=hunter2",
+        ],
+    )
+    def test_parameters_that_a_driver_refuses_are_named_without_their_values(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("REPORTS", url)
+        reporting = ReportingDatabase(env="REPORTS")
+        for use in (reporting.transaction, reporting.reading):
+            with pytest.raises(cq.InvalidConfiguration, match=r"in \$REPORTS refuses the URL") as told, use():
+                pass
+            assert "hunter2" not in str(told.value)
+            assert f"({sa.make_url(url).query and next(iter(sa.make_url(url).query))})" in str(told.value)
 
     @pytest.mark.parametrize(
         "url", ["postgres//u:hunter2@h/d", "hunter2", "://u:hunter2@h", "oracle://u:hunter2@h/d"]
