@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cq import carrying
-from cq.cli.options import AppPath, Json, Store, load_app, open_store
+from cq.cli.options import AppPath, Json, Store, load_app, make_store, read_store
 from cq.cli.output import print_document, print_json, say
 from cq.observers.builtin import CHECKED
 
@@ -38,7 +38,7 @@ def export_config(
 
     Types, buckets, combiner, observers with their settings, priority and pauses; no updates and no values.
     """
-    document = carrying.export_config(open_store(store), queues or ())
+    document = carrying.export_config(read_store(store), queues or ())
     if json:
         print_json(document)
     else:
@@ -61,7 +61,7 @@ def import_config(
     """
     document = carrying.from_text(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     app = load_app(app_path)
-    found = carrying.import_config(open_store(store), document, app, CHECKED)
+    found = carrying.import_config(make_store(store), document, app, CHECKED)
     if json:
         print_json(asdict(found))
         return

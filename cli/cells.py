@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Callable
 from contextlib import closing
 from typing import Annotated, Any
 
 import typer
 
 from cq.cells import Cells, Move
-from cq.cli.options import Json, Store, open_store
+from cq.cli.options import Json, Store, make_store, open_store, read_store
 from cq.cli.output import as_word, note, print_json, print_table, progress, say
 from cq.jsonvalues import to_json
+from cq.store import OpenDatabase
 
 Directory = Annotated[
     str | None,
@@ -54,7 +56,7 @@ def show(directory: Directory = None, store: Store = None, json: Json = False) -
 
     With --json a line for each cell, then one for each move.
     """
-    with closing(_opened(directory, store)) as found:
+    with closing(_opened(directory, store, read_store)) as found:
         rows, moves = found.cells(), list(found.moves())
     if json:
         for each in rows:
@@ -99,7 +101,7 @@ def add(
     The store at the URL is that cell of this directory from then on, and no other one. Paths are kept in full: they
     must be the same wherever the directory is used.
     """
-    with closing(_opened(directory, store)) as found:
+    with closing(_opened(directory, store, make_store)) as found:
         found.add_cell(cell, url, weight=weight)
     _say(json, f"{cell}: added", cell=cell, weight=weight)
 
@@ -170,8 +172,10 @@ def rebalance(
             _print_move(json, each)
 
 
-def _opened(directory: str | None, store: str | None) -> Cells:
-    return Cells(open_store(directory or store))
+def _opened(
+    directory: str | None, store: str | None, opener: Callable[[str | None], OpenDatabase] = open_store
+) -> Cells:
+    return Cells(opener(directory or store))
 
 
 def _user(word: str) -> Any:

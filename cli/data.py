@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import cq
-from cq.cli.options import NO_VALUE, WORDS, AppPath, Json, Queue, Store, load_app, open_store
+from cq.cli.options import NO_VALUE, WORDS, AppPath, Json, Queue, Store, load_app, open_store, read_store
 from cq.cli.output import print_json, print_words, progress, say
 from cq.config import QueueConfig, read_config
 from cq.jsonl import Position, add_jsonl
@@ -81,7 +81,7 @@ def get(
     With --json lines of `{"key": ..., "value": ...}`. A queue with a combiner of your own needs --app for --pending.
     Of a queue with a window, what has left it does not count, also when no worker has taken it out yet.
     """
-    app, db = load_app(app_path), open_store(store)
+    app, db = load_app(app_path), read_store(store)
 
     def read(tr: Any) -> list[tuple[Any, Any]]:
         config = read_config(tr.snapshot, queue)
@@ -107,7 +107,7 @@ def items(
     json: Json = False,
 ) -> None:
     """Print all keys and their values, in no order that means anything. With --json `{"key": ..., "value": ...}`."""
-    db = open_store(store)
+    db = read_store(store)
     for number, (key, value) in enumerate(cq.CombineQueue(queue).scan(db)):
         if number == limit:
             return

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.options import Json, Queue, Store, open_store
+from cq.cli.options import Json, Queue, Store, open_store, read_store
 from cq.cli.output import as_word, print_json, print_table, say
 from cq.config import read_config
 from cq.jsonvalues import key_from_word, to_json
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
     """List the keys with how many updates were set aside, and the error. With --json a line for each."""
-    db = open_store(store)
+    db = read_store(store)
     found: dict[Any, tuple[str, int]] = {}
     for each in db.transact(partial(read_aside, name=queue)):
         found[each.encoded_key] = each.error, found.get(each.encoded_key, ("", 0))[1] + len(each.updates)
@@ -48,7 +48,7 @@ def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
 
 def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Show the updates that were set aside, in commit order, with the error. With --json a line for each piece."""
-    db = open_store(store)
+    db = read_store(store)
     pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
     for each in pieces:
         decoded, updates = _key(db, queue, each.encoded_key), [to_json(update) for update in each.updates]

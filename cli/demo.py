@@ -20,7 +20,7 @@ import typer
 
 import cq
 from cq.cli.demoing import DEMO_URL, DemoStore
-from cq.cli.options import Json, open_store
+from cq.cli.options import Json, make_store
 from cq.cli.output import note, print_json, print_table, progress, quantity
 from cq.cli.worker import stop_on_signals
 from cq.config import read_flags
@@ -83,7 +83,7 @@ def words(
     The weights of the cloud that is published are shown, too. The counts are exported to the table `demo_word_counts`
     of the SQL database of $CQ_DEMO_REPORTING_URL, by default an SQLite file beside the store.
     """
-    db = open_store(store)
+    db = make_store(store)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
     _refuse_paused(db, store)
     _observe(db, store)

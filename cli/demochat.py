@@ -9,7 +9,7 @@ import typer
 
 from cq.cli.demo import demo
 from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, drawn, shown
-from cq.cli.options import Json, open_store
+from cq.cli.options import Json, make_store
 from cq.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def chat(
 
     from cq.observers.demos import chat as demo_of_chat
 
-    db = open_store(store)
+    db = make_store(store)
     seed = drawn(seed)
     settings = demo_of_chat.Settings(users, groups, messages, flood, senders, workers, kill_every)
     rng = Random(seed)  # noqa: S311 - a load that can be repeated

@@ -10,7 +10,7 @@ import typer
 
 from cq.cli.demo import demo
 from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, drawn, shown
-from cq.cli.options import Json, open_store
+from cq.cli.options import Json, make_store
 from cq.cli.output import as_word, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def tags(
     from cq.observers.demos import tagevents
     from cq.observers.demos import tags as demo_of_tags
 
-    db = open_store(store)
+    db = make_store(store)
     given = tagevents.from_file(events) if events else None
     seed = drawn(seed)
     rng = Random(seed)  # noqa: S311 - a load that can be repeated

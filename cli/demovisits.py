@@ -14,7 +14,7 @@ import typer
 
 from cq.cli.demo import demo
 from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, drawn
-from cq.cli.options import Json, open_store
+from cq.cli.options import Json, make_store
 from cq.cli.output import as_word, make_table, note, print_json, print_table, stderr
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def visits(
     from cq.windowspec import WindowSpec
 
     spec = WindowSpec.parse(window)
-    db = open_store(store)
+    db = make_store(store)
     settings = demo_of_visits.Settings(
         speed, spec.width / 1000, spec.slice / 1000, servers, workers, kill_every, look_every, top
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store
+from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
 from cq.cli.output import as_word, note, print_json, print_table, print_words, progress, say
 from cq.exportkeys import ExportKeys
 from cq.jsonvalues import to_json
@@ -19,6 +19,7 @@ from cq.observers.exports import Export, find_export
 from cq.observers.exportstate import entries_aside
 from cq.observers.exportstatus import ExportStatus, export_queues, export_status
 from cq.plaintext import printable
+from cq.store import OpenDatabase
 from cq.store.transact import transact
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def exports(
     tried again and again. `stopped`: somebody has to decide what to do, and the error says between what. `unreadable`:
     something stored of it was not written by cq.
     """
-    found = export_status(open_store(store), queue)
+    found = export_status(read_store(store), queue)
     if json:
         for each in found:
             print_json(asdict(each))
@@ -112,7 +113,10 @@ def verify(
     """
     from cq.observers import sqlverify
 
-    with _opened(queue, url_env, app_path, store) as (db, found), progress(counted=False) as display:
+    with (
+        _opened(queue, url_env, app_path, store, read_store) as (db, found),
+        progress(counted=False) as display,
+    ):
         task = display.add_task("comparing")
 
         def show(so_far: Verified) -> None:
@@ -190,7 +194,7 @@ def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
 
     When the reason is mended, `cq export rebuild` exports the current values, and forgets what was set aside.
     """
-    db = open_store(store)
+    db = read_store(store)
     transact(db, lambda tr: export_queues(tr, queue))  # raises unless there is such a queue
     rows = (
         (None if each.encoded_key is None else decoded_keys([each.encoded_key])[0], each.value, each.error)
@@ -207,11 +211,15 @@ def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
 
 @contextmanager
 def _opened(
-    queue: str, url_env: str | None, app_path: str | None, store: str | None
+    queue: str,
+    url_env: str | None,
+    app_path: str | None,
+    store: str | None,
+    opener: Callable[[str | None], OpenDatabase] = open_store,
 ) -> Iterator[tuple[Any, Export]]:
     """The store and the queue's export; the reporting database is closed in the end."""
     load_app(app_path)  # which declares its columns
-    db = open_store(store)
+    db = opener(store)
     found = find_export(db, queue, url_env=url_env)
     try:
         yield db, found

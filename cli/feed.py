@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.options import Json, Store, open_store, seconds_of
+from cq.cli.options import Json, Store, make_store, open_store, read_store, seconds_of
 from cq.cli.output import note, print_json, print_table, print_words, say
 from cq.cli.shape import Yes, confirm
 from cq.cli.verify import DIFFERENT
@@ -70,14 +70,14 @@ def configure(
 ) -> None:
     """Make a feed, or change what it keeps. What is left out stays as it is."""
     seconds = None if keep is None else seconds_of(keep)
-    db = open_store(store)
+    db = make_store(store)
     Feed(name).configure(db, numbers=numbers, keep_seconds=seconds, keep_last=keep_last)
     _print_feeds([_described(transact(db, lambda tr: read_status(tr.snapshot, name)))], json)
 
 
 def list_(store: Store = None, json: Json = False) -> None:
     """Show the feeds, how many groups have messages to deliver, and how many receivers messages without a number."""
-    statuses = transact(open_store(store), lambda tr: read_all(tr.snapshot))
+    statuses = transact(read_store(store), lambda tr: read_all(tr.snapshot))
     _print_feeds([_described(each) for each in statuses], json)
 
 
@@ -115,7 +115,7 @@ def read(
     """Print a receiver's messages in order, a line each: id, group if any, and message."""
     position = _position(after)
     _print_page(
-        transact(open_store(store), lambda tr: Feed(name).read(tr.snapshot, receiver, position, limit)), json
+        transact(read_store(store), lambda tr: Feed(name).read(tr.snapshot, receiver, position, limit)), json
     )
 
 
@@ -123,7 +123,7 @@ def follow(
     name: Name, receiver: Receiver, after: After = "", store: Store = None, json: Json = False
 ) -> None:
     """Print a receiver's messages as `cq feed read` does, and those that come, until ^C."""
-    db, position = open_store(store), _position(after)
+    db, position = read_store(store), _position(after)
     while True:
         page = Feed(name).wait(db, receiver, position)
         _print_page(page, json)
@@ -136,7 +136,7 @@ def verify(name: Name, store: Store = None, json: Json = False) -> None:
     Messages, their numbers, and that workers are told of all work. Exit status 4 when there are differences.
     """
     count = 0
-    for difference in verify_feed(open_store(store), name):
+    for difference in verify_feed(read_store(store), name):
         count += 1
         if json:
             print_json(difference._asdict())

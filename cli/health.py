@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cq.cli.options import Json, Store, open_store
+from cq.cli.options import Json, Store, read_store
 from cq.cli.output import print_json, say
+from cq.errors import StoreError
 from cq.observers.health import MAX_AGE_SECONDS, health
 
 
@@ -28,7 +29,10 @@ def show_health(
 
     Exit status 1 when something is wrong, with a line for each thing that is. With --json one line.
     """
-    problems = health(open_store(store), max_age=max_age, here=here)
+    try:
+        problems = health(read_store(store), max_age=max_age, here=here)
+    except StoreError as error:  # it cannot be opened: monitoring reads what is wrong here, too
+        problems = [str(error)]
     if json:
         print_json({"healthy": not problems, "problems": problems})
     else:

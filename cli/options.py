@@ -46,10 +46,24 @@ opened: Final = ExitStack()
 """Closes the stores that the command has opened."""
 
 
+def make_store(url: str | None) -> OpenDatabase:
+    """The store, which is made if it does not exist; closed in good order when the command ends."""
+    return _opened(url, create=True)
+
+
 def open_store(url: str | None) -> OpenDatabase:
-    """`cq.open`, and closed in good order when the command ends."""
+    """The store, which must exist; closed in good order when the command ends."""
+    return _opened(url, create=False)
+
+
+def read_store(url: str | None) -> OpenDatabase:
+    """As `open_store`, for a command that only reads: read permission suffices."""
+    return _opened(url, read_only=True)
+
+
+def _opened(url: str | None, **how: bool) -> OpenDatabase:
     try:
-        db = cq.open(url)
+        db = cq.open(url, **how)
     except InvalidUrl as error:
         raise InvalidUrl(f"{error}; `cq config` says where it comes from") from None
     opened.callback(close, db)

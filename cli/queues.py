@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 import cq
 from cq.app import App
-from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, seconds_of
+from cq.cli.options import AppPath, Json, Queue, Store, load_app, make_store, open_store, seconds_of
 from cq.cli.output import print_json, say
 from cq.observers.builtin import put_built_in
 from cq.observers.exportspec import DEFAULT_ENV, export_spec
@@ -131,7 +131,7 @@ def configure(
     app = load_app(app_path) or App()
     asked = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
     asked["window"] = window
-    db = open_store(store)
+    db = make_store(store)
     config = app.configure(db, queue, **{what: given for what, given in asked.items() if given is not None})
     for spec in (
         None if top is None else top_spec(top),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import cq
-from cq.cli.options import Json, Queue, Store, open_store, seconds_of
+from cq.cli.options import Json, Queue, Store, open_store, read_store, seconds_of
 from cq.cli.output import note, print_json, progress, say
 from cq.config import read_config, read_flags
 from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
@@ -118,7 +118,7 @@ def drain(
     json: Json = False,
 ) -> None:
     """Wait until workers have combined all that is queued, at some moment; `cq worker --drain` combines it itself."""
-    db = open_store(store)
+    db = read_store(store)
     _config(db, queue)
     deadline = None if timeout is None else time.monotonic() + timeout
     _wait(db, queue, "draining", lambda: is_drained(db, queue, _LOOK_SECONDS), deadline)

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cq.cli.options import Json, Store, open_store
+from cq.cli.options import Json, Store, read_store
 from cq.cli.output import make_console, make_lines, make_table, print_json, say
 from cq.observers.overview import Overview, WorkerStatus, overview, remarks
 from cq.status import QueueStatus
@@ -40,7 +40,7 @@ def show_status(
 
     With --json a line for each queue, and a last one with all workers.
     """
-    db = open_store(store)
+    db = read_store(store)
     if not watch:
         _print(overview(db, queue), json)
         return

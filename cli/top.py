@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.options import Json, Queue, Store, open_store
+from cq.cli.options import Json, Queue, Store, read_store
 from cq.cli.output import note, print_document, print_json, print_words, say
 from cq.jsonvalues import to_json
 from cq.observers.cloud import Cloud, CloudReader
@@ -46,7 +46,7 @@ def top(
 
     Exact as of the last pass. With --json lines of `{"key": ..., "score": ...}`, or `{"group": ..., "count": ...}`.
     """
-    db, ranking = open_store(store), Ranking(queue)
+    db, ranking = read_store(store), Ranking(queue)
     if groups:
         for name, count in _groups(db, ranking, number):
             _print_line(json, group=name, count=count)
@@ -73,7 +73,7 @@ def cloud(
     Workers publish it. With --json a line for each version: queue, group, version, created, and entries as
     `[{"key": ..., "score": ..., "weight": ...}, ...]`.
     """
-    db, reader = open_store(store), CloudReader(queue, group)
+    db, reader = read_store(store), CloudReader(queue, group)
     for found in _versions(db, reader) if follow else [transact(db, lambda tr: reader.read(tr.snapshot))]:
         if html is not None:
             _write_page(html, to_html(found))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store
+from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
 from cq.cli.output import as_word, note, print_json, print_words, progress
 from cq.jsonvalues import to_json
 from cq.layout import shown
@@ -61,7 +61,7 @@ def verify(
     Exit status 4 when there are differences that --repair did not mend, or could not; 0 when there are none.
     """
     app = load_app(app_path)
-    db = open_store(store)
+    db = open_store(store) if repair else read_store(store)
     named: list[Difference] = []
     counts = {"checked": 0, "differences": 0, "repaired": 0, "repairable": 0}
     with progress(counted=False) as display:

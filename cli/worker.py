@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cq.cli.options import AppPath, Json, Store, load_app, open_store, opened
+from cq.cli.options import AppPath, Json, Store, load_app, make_store, opened
 from cq.cli.output import note, print_json
 from cq.cli.settings import file_of
 from cq.config import read_config
@@ -111,7 +111,7 @@ def worker(
     address = None if metrics is None else Address.parse(metrics)
     if place is None and (file := file_of(ctx, "app_path")):
         emit("app_named", app=app_path, file=os.path.abspath(file))  # before its code runs
-    db, app = open_store(store), load_app(app_path)
+    db, app = make_store(store), load_app(app_path)
     runner = Worker(
         db,
         app,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from cq.errors import InvalidUrl
@@ -28,7 +29,7 @@ class OpenDatabase(Database, Protocol):
         ...
 
 
-def open(url: str | None = None) -> OpenDatabase:
+def open(url: str | None = None, *, create: bool = True, read_only: bool = False) -> OpenDatabase:
     """Open the store of `url`, else of `$CQ_STORE`, else `embedded:cq.db`.
 
     - `embedded:PATH`: one SQLite file, made if it does not exist, for its owner alone
@@ -36,6 +37,12 @@ def open(url: str | None = None) -> OpenDatabase:
     - `fdb:`: the cluster of the default cluster file; `fdb:/path/to/fdb.cluster`: of that one
 
     `~` at the start of a path is the home directory.
+
+    Args:
+        url: of the store.
+        create: whether to make the file of an embedded store if it does not exist.
+        read_only: for a program that only reads: the file is not made, and read permission for it suffices. Without
+            write permission, commits that write raise `StoreError`.
 
     Raises `InvalidUrl` for anything else, and a `StoreError` when the store cannot be used: `NotAStore`,
     `ClientLibraryError`, `StoreUnreachable`. Each message is one line that says what to do.
@@ -46,9 +53,12 @@ def open(url: str | None = None) -> OpenDatabase:
 
         cluster: OpenDatabase = open_cluster(path or None)
         return cluster
+    from cq.store.embedded import PRIVATE, ReadOnlyDatabase, is_writable
     from cq.store.embedded import Database as Embedded
 
-    return Embedded(path) if mode is None else Embedded(path, mode=mode)
+    if read_only and not is_writable(Path(path).resolve()):
+        return ReadOnlyDatabase(path)
+    return Embedded(path, mode=PRIVATE if mode is None else mode, create=create and not read_only)
 
 
 def close(db: Database) -> None:

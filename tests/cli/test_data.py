@@ -138,12 +138,12 @@ def test_pending_values_of_an_own_combiner_need_the_app(here: Here, cli: Cli) ->
 
     assert "asks for the combiner joined@1" in here("get", "notes", "a", "--pending").err
     assert here("get", "notes", "a", "--pending", "--app", "notes_app:app").out == "a\tx-y\n"
-    assert "asks for the combiner joined@1" in here("worker", "--drain").err
+    assert "asks for the combiner joined@1" in here("worker", "notes", "--drain").err
     assert here("worker", "--drain", "--app", "notes_app:app").status == 0
     assert here("get", "notes", "a").out == "a\tx-y\n"
 
 
-def test_status_shows_what_waits(here: Here) -> None:
+def test_status_shows_what_waits(here: Here, db: Any) -> None:
     assert "no queue is configured" in here("status").out
     assert here("status", "--json").rows() == [{"workers": []}]
     here("configure", "words", "--buckets", "1")

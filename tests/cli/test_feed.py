@@ -97,7 +97,7 @@ def test_differences_are_lines_and_an_exit_status(here: Here, db: Any) -> None:
     assert here("feed", "verify", "chat", "--json").rows()[0]["whose"] == "receiver 'ann'"
 
 
-def test_what_cannot_be_done_is_said_in_one_line(here: Here) -> None:
+def test_what_cannot_be_done_is_said_in_one_line(here: Here, db: Any) -> None:
     for words, message in {
         ("read", "chat", "ann"): "cq feed configure chat",
         ("configure", "chat", "--keep-last", "5"): "gives no numbers",

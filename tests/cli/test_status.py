@@ -92,7 +92,7 @@ def test_health_is_told_by_the_exit_status(cli: Cli, db: Any) -> None:
     assert (ended.status, ended.out) == (0, "healthy\n")
 
 
-def test_health_is_a_line_of_json(here: Here) -> None:
+def test_health_is_a_line_of_json(here: Here, db: Any) -> None:
     ended = here("health", "--json")
     (found,) = ended.rows()
     assert ended.status == 1

@@ -310,6 +310,7 @@ def test_an_encoding_that_lacks_a_character_loses_nothing(cli: Cli) -> None:
 def test_a_full_disk_is_said(cli: Cli) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
+    cli.run("configure", "words")
     with open("/dev/full", "wb") as full:
         ended = cli.run("status", stdout=full, stderr=subprocess.PIPE)
 

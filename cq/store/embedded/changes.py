@@ -56,8 +56,12 @@ class Changes:
     @property
     def empty(self) -> bool:
         """Nothing to apply and nothing for others to conflict with: a read-only transaction."""
-        written = self.values or self.pending or self.stamped or self.clears or self.early
-        return not (written or self.write_keys or self.write_ranges)
+        return not (self.writes or self.write_keys or self.write_ranges)
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to apply."""
+        return bool(self.values or self.pending or self.stamped or self.clears or self.early)
 
     def before_values(self) -> Iterator[Mutation]:
         """What is applied before the plain values."""

@@ -34,6 +34,8 @@ T = TypeVar("T")
 class Database(AtomicOperations):
     """A store in one file, made if it is not there yet. Any number of threads and processes may use it.
 
+    Without `create`, a path without a store raises `NotAStore`.
+
     With `power_safe`, a commit that has returned survives a power failure; without, it survives only the end of the
     process, however sudden, and commits are several times as fast.
 
@@ -48,7 +50,12 @@ class Database(AtomicOperations):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, power_safe: bool = True, mode: int = access.PRIVATE
+        self,
+        path: str | os.PathLike[str],
+        *,
+        power_safe: bool = True,
+        mode: int = access.PRIVATE,
+        create: bool = True,
     ) -> None:
         self._unusable: str | None = "the store could not be opened"
         # One name for one file: the lock beside it must be the same for everybody.
@@ -58,10 +65,10 @@ class Database(AtomicOperations):
         self.bypass_unreadable = False
         self.protect_commit = True
         with handles.lock:
-            self._open(functools.partial(file.connect, self.path, power_safe=power_safe), mode)
+            self._open(functools.partial(file.connect, self.path, power_safe=power_safe), mode, create)
 
-    def _open(self, connect: Callable[..., sqlite3.Connection], mode: int) -> None:
-        exists = file.check(self.path)
+    def _open(self, connect: Callable[..., sqlite3.Connection], mode: int, create: bool) -> None:
+        exists = file.check(self.path, creates=create)
         rights = access.existing(self.path) if exists else access.new(mode)
         self._lock = LockFile(self.path, rights)
         try:

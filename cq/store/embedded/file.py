@@ -14,8 +14,9 @@ import contextlib
 import os
 import sqlite3
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from cq.errors import NotAStore, StoreError
 
@@ -36,6 +37,8 @@ _LOG_MAGICS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _HEADER_BYTES = 100
 _HELPERS = ("-wal", "-shm", "-journal")
 _VERSIONS = {1, 2}  # of SQLite's format: without a log, and with one
+
+_C = TypeVar("_C", bound=sqlite3.Connection)
 
 _SETTINGS = f"""
 PRAGMA page_size = {PAGE_BYTES};
@@ -71,8 +74,27 @@ def identify(path: Path) -> handles.FileId:
     return status.st_dev, status.st_ino
 
 
-def check(path: Path) -> bool:
+def connect_reader(path: Path, options: str, kind: type[_C]) -> _C:
+    """A connection that only reads, with these options in SQLite's URI."""
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?{options}",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=kind,
+    )
+    connection.text_factory = bytes
+    return connection
+
+
+def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
     """Whether there is a store at `path`; False when there is nothing yet. Writes nothing.
+
+    Args:
+        path: of the file.
+        creates: whether the caller makes a store where there is none; else that is an error.
+        writes: whether the caller needs write permission.
 
     Raises:
         NotAStore: there is something else.
@@ -89,6 +111,8 @@ def check(path: Path) -> bool:
             header = file.read(_HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
+        if not creates:
+            raise _missing(path) from None
         _check_directory(path)
         return False
     except IsADirectoryError:
@@ -96,13 +120,24 @@ def check(path: Path) -> bool:
     except OSError as error:
         raise NotAStore(f"{path} cannot be read ({error.strerror}): check its permissions") from None
     if not header:
+        if not creates:
+            raise _missing(path)
         _check_directory(path)
         return False
     _check_header(path, header, size)
     _check_helpers(path)
-    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+    if writes and not is_writable(path):
         raise NotAStore(f"{path} or its directory cannot be written: check their permissions")
     return True
+
+
+def is_writable(path: Path) -> bool:
+    """Whether this process may write a store: its file, and files beside it."""
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def _missing(path: Path) -> NotAStore:
+    return NotAStore(f"the store {path} does not exist: check the path, or make it by `cq configure`")
 
 
 def create(path: Path, access: Access) -> None:
@@ -138,18 +173,27 @@ def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sql
     """
     connection = None
     try:
-        with contextlib.closing(_connect(path, "ro")) as look:
-            _check_content(path, look)
+        with explained(path), contextlib.closing(_connect(path, "ro")) as look:
+            check_content(path, look)
             connection = connect(cache_kib=WRITER_CACHE_KIB)
             connection.execute("PRAGMA journal_mode = WAL")  # which copies may have lost
+    except StoreError:
+        if connection is not None:
+            connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as `NotAStore` if the file is damaged, else as `StoreError`."""
+    try:
+        yield
     except UnicodeDecodeError as error:  # Python's, of an error of SQLite's that quotes what is damaged
         raise NotAStore(explain(sqlite3.DatabaseError("its schema is malformed"), path)) from error
     except sqlite3.Error as error:
-        if connection is not None:
-            connection.close()
         kind = NotAStore if is_damaged(error) else StoreError
         raise kind(explain(error, path)) from error
-    return connection
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -165,7 +209,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _check_content(path: Path, connection: sqlite3.Connection) -> None:
+def check_content(path: Path, connection: sqlite3.Connection) -> None:
     """Look at the file together with its log, which may be newer than it, or another's."""
     _check_marks(
         path,
@@ -209,6 +253,12 @@ def _rows(tables: dict[str, str]) -> set[tuple[bytes, ...]]:
 
 def _log(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
+
+
+def has_log(path: Path) -> bool:
+    """Whether the store has a log with content, which may be newer than its file."""
+    log = _log(path)
+    return log.exists() and log.stat().st_size > 0
 
 
 def _log_of_sqlite(path: Path) -> bool:

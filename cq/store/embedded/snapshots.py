@@ -181,14 +181,16 @@ class Snapshot:
 
 
 class Pool:
-    """The snapshots of one database, and the connections for them."""
+    """The snapshots of one database, and the connections for them; `latest` is None if `glance` needs none."""
+
+    snapshot_type: type[Snapshot] = Snapshot
 
     def __init__(
         self,
         connect: Callable[[], sqlite3.Connection],
         pressed: Callable[[], bool],
         path: Path,
-        latest: Latest,
+        latest: Latest | None,
     ) -> None:
         self.path = path
         self._latest = latest
@@ -212,7 +214,7 @@ class Pool:
         except sqlite3.Error as error:
             self._discard(connection)
             raise storage_error(error, self.path) from error
-        snapshot = Snapshot(self, connection, version)
+        snapshot = self.snapshot_type(self, connection, version)
         self._open[id(snapshot)] = snapshot
         if self._keeper is None:
             self._start_keeper()
@@ -221,7 +223,7 @@ class Pool:
     def glance(self) -> Glance:
         """The latest version, and the metadata version with it."""
         started = machine.monotonic()
-        known = self._latest.recall()
+        known = self._latest.recall() if self._latest else None
         if known is not None:
             return Glance(*known, started)
         connection = self._take()
@@ -233,7 +235,8 @@ class Pool:
         self._keep_idle(connection)
         if metadata is not None and not isinstance(metadata, bytes):
             raise damaged(self.path)
-        self._latest.learn(version, metadata)
+        if self._latest:
+            self._latest.learn(version, metadata)
         return Glance(version, metadata, started)
 
     def give_back(self, snapshot: Snapshot, connection: sqlite3.Connection) -> None:

@@ -1,0 +1,192 @@
+"""A store that this process may read and not write: it makes and changes no file.
+
+SQLite reads a store by an index, `-shm`, which all processes share that have the store open. Without write permission
+this process uses the index of the others. Where there is none, no other process has the store open, and its file is
+read as it stands: to SQLite it is immutable. If another process opens it meanwhile, a transaction begins again (1007).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from cq import machine
+from cq.errors import StoreError
+
+from . import file, handles
+from .committer import Request
+from .database import Database
+from .error import TRANSACTION_TOO_OLD, FDBError
+from .keys import METADATA_VERSION
+from .snapshots import Glance, Pool, Snapshot
+from .watches import Watches
+from .writes import Row
+
+_Mark = tuple[int, ...]
+_SHARED: Final = "mode=ro&readonly_shm=1"
+_AS_IT_STANDS: Final = "mode=ro&immutable=1"
+_PAUSES: Final = (0.0, 0.01, 0.1)  # between tries to connect
+
+
+class ReadOnlyDatabase(Database):
+    """A store in one file, to be read. Commits that write raise `StoreError`.
+
+    Raises:
+        NotAStore: there is no store, or it is damaged.
+        StoreError: it cannot be read without write permission either.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path, create=False)  # calls `_open`
+
+    def _open(self, *_: object) -> None:
+        file.check(self.path, creates=False, writes=False)
+        with file.explained(self.path), contextlib.closing(_connect(self.path)) as connection:
+            file.check_content(self.path, connection)
+        self._file_id = file.identify(self.path)
+        self._pool = _Pool(self.path)
+        self.committer = _Reader(self.path)  # type: ignore[assignment]
+        self.watches = _Watches(lambda: _connect(self.path), self.path.with_name(f"{self.path.name}-lock"))
+        handles.acquire(self._file_id, self)
+        self._unusable = None
+
+    def close(self) -> None:
+        """Close the file. Watches get 1101, everything else an error."""
+        if self._unusable is not None:
+            return
+        self._unusable = "the store is closed: open it again"
+        self.watches.close()
+        self._pool.close()
+        handles.release(self._file_id)
+
+    def abandon(self) -> None:
+        """In a forked child: never touch the file again, not even to close it."""
+        self._unusable = handles.FORKED
+        self._pool.leak()
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that reads; `mark` identifies the content of a file that is read as it stands."""
+
+    mark: _Mark | None = None
+
+
+def _connect(path: Path) -> _Connection:
+    """A connection that has read: SQLite then keeps the index that it uses."""
+    for pause in (*_PAUSES, None):
+        connection = _open(path)
+        try:
+            connection.execute("SELECT version FROM commits LIMIT 1").fetchone()
+        except sqlite3.OperationalError:
+            connection.close()
+            if pause is None:
+                raise
+            time.sleep(pause)  # the last process with the store open may just have removed the index
+        else:
+            break
+    return connection
+
+
+def _open(path: Path) -> _Connection:
+    if path.with_name(f"{path.name}-shm").exists():
+        return file.connect_reader(path, _SHARED, _Connection)
+    if file.has_log(path):
+        raise StoreError(
+            f"{path} has a log, which a process that has crashed left: run `cq status` once as a user who may write "
+            "the store and its directory"
+        )
+    mark = _mark(path)
+    connection = file.connect_reader(path, _AS_IT_STANDS, _Connection)
+    connection.mark = mark
+    return connection
+
+
+def _mark(path: Path) -> _Mark:
+    """What changes when another process opens the store or writes its file."""
+    status = path.stat()
+    is_open = path.with_name(f"{path.name}-shm").exists()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, is_open
+
+
+class _Snapshot(Snapshot):
+    """A snapshot that gets too old when a file that is read as it stands has changed."""
+
+    __slots__ = ()
+
+    def _answer(self) -> None:
+        reads = self._asked
+        super()._answer()
+        if reads and self._has_changed():
+            self._fail(reads, FDBError(TRANSACTION_TOO_OLD))
+
+    def rows(
+        self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
+    ) -> tuple[list[Row], bool]:
+        try:
+            return super().rows(begin, end, limit, max_bytes, reverse)
+        finally:
+            self._check()
+
+    def query(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
+        try:
+            return super().query(statement, parameters)
+        finally:
+            self._check()
+
+    def _check(self) -> None:
+        if self._has_changed():
+            raise FDBError(TRANSACTION_TOO_OLD)  # also instead of an error of what was read meanwhile
+
+    def _has_changed(self) -> bool:
+        mark = getattr(self._connection, "mark", None)
+        return mark is not None and mark != _mark(self._pool.path)
+
+
+class _Pool(Pool):
+    """Snapshots on connections that only read."""
+
+    snapshot_type = _Snapshot
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(lambda: _connect(path), lambda: False, path, None)
+
+    def glance(self) -> Glance:
+        """The latest version, and the metadata version with it, by a snapshot."""
+        started = machine.monotonic()
+        snapshot = self.snapshot()
+        try:
+            return Glance(snapshot.version, snapshot.get(METADATA_VERSION), started)
+        finally:
+            snapshot.close()
+
+    def _keep_idle(self, connection: sqlite3.Connection) -> None:
+        if getattr(connection, "mark", None) is None:
+            super()._keep_idle(connection)
+        else:
+            self._discard(connection)  # the next transaction must see a later version of the file
+
+
+class _Watches(Watches):
+    """Watches that look by a new connection each time."""
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        with contextlib.closing(self._connect()) as current:
+            super()._check(current)
+
+
+class _Reader:
+    """In the place of the committer: refuses to write, and gives versions to transactions that write nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def submit(self, request: Request) -> None:
+        """Finish a commit without writes, as of now by this machine's clock. Raises `StoreError` for another."""
+        if request.changes.writes:
+            raise StoreError(f"{self._path} was opened for reading only")
+        request.version = max(request.read_version or 0, machine.time_ns() // 1000)
+        request.finish(0)

@@ -1,0 +1,233 @@
+"""Commands that read: they make no store, and read permission suffices for them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+from cq.errors import StoreError
+from cq.observers.feed import Feed
+from cq.store.embedded import ReadOnlyDatabase
+from tests.cli.conftest import ROOT, Cli, Here, Outcome
+
+NOBODY = 65_534
+
+READING = [
+    ["get", "words", "hello"],
+    ["get", "words", "hello", "--pending"],
+    ["items", "words"],
+    ["status"],
+    ["status", "words"],
+    ["health"],
+    ["top", "words"],
+    ["cloud", "words"],
+    ["verify", "words"],
+    ["exports"],
+    ["export", "aside", "words"],
+    ["export-config"],
+    ["dead", "list", "words"],
+    ["dead", "show", "words"],
+    ["drain", "words"],
+    ["feed", "list"],
+    ["feed", "read", "chat", "ann"],
+    ["feed", "verify", "chat"],
+    ["cells", "list"],
+]
+WRITING = [
+    ["add", "words", "hello=1"],
+    ["pause", "words"],
+    ["resume", "words"],
+    ["rebucket", "words", "--buckets", "2"],
+    ["purge", "words", "--yes"],
+    ["delete", "words", "--yes"],
+    ["limit", "words", "--none"],
+    ["dead", "retry", "words"],
+    ["verify", "words", "--repair"],
+    ["export", "init", "words"],
+    ["feed", "append", "chat", "ann", "hello"],
+    ["cells", "resume"],
+]
+
+
+@pytest.mark.parametrize("command", [*READING, *WRITING], ids=" ".join)
+def test_a_mistyped_path_is_said_and_no_store_is_made(here: Here, cli: Cli, command: list[str]) -> None:
+    mistyped = cli.folder / "mistyped.db"
+
+    ended = here(*command, "--store", f"embedded:{mistyped}")
+
+    assert ended.status == 1
+    said = f"cq: {ended.out}" if command == ["health"] else ended.err
+    assert said == (
+        f"cq: the store {mistyped} does not exist: check the path, or make it by `cq configure`\n"
+    )
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_health_of_a_mistyped_path_in_a_folder_that_does_not_exist(here: Here, cli: Cli) -> None:
+    ended = here("health", "--store", f"embedded:{cli.folder}/no/store.db")
+
+    assert ended.status == 1
+    assert "does not exist" in ended.out
+    (line,) = here("health", "--store", f"embedded:{cli.folder}/no/store.db", "--json").rows()
+    assert line["healthy"] is False
+
+
+class Reader:
+    """The command as a user who may read the store and write nothing."""
+
+    def __init__(self, cli: Cli, folder: Path) -> None:
+        self.url = f"embedded:{folder / 'store.db'}"
+        self.folder, self._cli = folder, cli
+
+    def share(self) -> None:
+        """Give the folder and its files to another user, and let everyone read them."""
+        for path in (self.folder, *self.folder.iterdir()):
+            os.chown(path, NOBODY, NOBODY)
+            path.chmod(0o755 if path == self.folder else 0o644)
+
+    def __call__(self, *args: str) -> Outcome:
+        """A command that permissions hold for, although it is root's."""
+        return self._cli.run(*args, "--store", self.url, preexec_fn=obey_permissions)
+
+
+def obey_permissions() -> None:
+    """Drop the capabilities by which root reads and writes the files of others, from the next program on."""
+    libc = ctypes.CDLL(None)
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        if libc.prctl(24, capability, 0, 0, 0):  # PR_CAPBSET_DROP
+            raise OSError("the capability cannot be dropped")
+
+
+@pytest.fixture
+def reader(cli: Cli) -> Reader:
+    if os.geteuid() != 0 or not sys.platform.startswith("linux"):
+        pytest.skip("only root can give files away, and only Linux has capabilities")
+    folder = cli.folder / "shared"
+    folder.mkdir()
+    found = Reader(cli, folder)
+    db: Any = cq.open(found.url)
+    cq.configure(db, "words")
+    Feed("chat").configure(db)
+    cq.transact(db, lambda tr: Feed("chat").append(tr, "ann", "hello"))
+    cq.transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"hello": 2}))
+    db.close()
+    assert cli.run("configure", "words", "--top", "5", "--store", found.url).status == 0
+    assert cli.run("worker", "--drain", "--store", found.url).status == 0
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open elsewhere"])
+def test_read_permission_suffices(reader: Reader, is_open: bool) -> None:
+    db: Any = cq.open(reader.url) if is_open else None
+    if is_open:
+        cq.transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"later": 1}))
+    reader.share()
+    before = contents(reader.folder)
+
+    some = ("get", "status", "health", "verify", "feed")
+    commands = [command for command in READING if not is_open or command[0] in some]
+    ended = {" ".join(command): reader(*command) for command in commands}
+
+    for command, outcome in ended.items():
+        assert "Traceback" not in outcome.err, command
+        assert outcome.status == (1 if command == "health" else 0), (command, outcome)
+    assert ended["get words hello"].out == "hello\t2\n"
+    assert ended["feed read chat ann"].out.endswith("\thello\n")
+    assert "no worker is alive" in ended["health"].out
+    assert contents(reader.folder) == before
+    if is_open:
+        assert reader("get", "words", "later", "--pending").out == "later\t1\n"
+        db.close()
+
+
+def test_commands_that_write_say_which_permission_they_lack(reader: Reader) -> None:
+    reader.share()
+
+    ended = reader("add", "words", "hello=1")
+
+    assert (ended.status, ended.out) == (1, "")
+    assert "cannot be written: check their permissions" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_log_that_a_crash_left_is_named(reader: Reader) -> None:
+    db: Any = cq.open(reader.url)
+    cq.transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"later": 1}))
+    log = (reader.folder / "store.db-wal").read_bytes()
+    db.close()
+    (reader.folder / "store.db-wal").write_bytes(log)
+    reader.share()
+
+    assert "has a log, which a process that has crashed left" in reader("get", "words", "later").err
+
+
+# In this process: what permissions say is not asked for.
+
+
+def test_a_reader_follows_a_store_that_is_opened_and_written_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    writer: Any = cq.open(f"embedded:{path}")
+    writer.set(b"key", b"1")
+    writer.close()
+    reader = ReadOnlyDatabase(path)
+    assert reader.get(b"key") == b"1"
+    tries = 0
+
+    def read(tr: Any) -> tuple[bytes | None, bytes | None]:
+        nonlocal tries
+        tries += 1
+        first = bytes(tr.get(b"key"))
+        if tries == 1:
+            write(path, b"2")
+        return first, bytes(tr.get(b"other"))
+
+    assert reader.transact(read) == (b"2", b"2"), "nothing of before and after together"
+    assert tries == 2
+    reader.close()
+
+
+def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    cq.open(f"embedded:{path}").close()  # type: ignore[attr-defined]
+    before = contents(tmp_path)
+    reader = ReadOnlyDatabase(path)
+
+    with pytest.raises(StoreError, match="was opened for reading only"):
+        reader.set(b"key", b"1")
+
+    reader.close()
+    assert contents(tmp_path) == before
+
+
+def test_watches_of_a_reader_fire(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    write(path, b"1")
+    reader = ReadOnlyDatabase(path)
+    _, watch = reader.get_and_watch(b"key")
+
+    write(path, b"2")
+
+    watch.wait()
+    assert reader.get(b"key") == b"2"
+    reader.close()
+
+
+def write(path: Path, value: bytes) -> None:
+    """Set two keys, in another process: SQLite's locks are those of processes."""
+    program = (
+        "import cq, sys; db = cq.open(sys.argv[1]); "
+        f"db.transact(lambda tr: (tr.set(b'key', {value!r}), tr.set(b'other', {value!r}))); db.close()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", program, f"embedded:{path}"], check=True, env=environment)
