@@ -343,7 +343,7 @@ CANARIES: Final[dict[Canary, int]] = {
     reports_unfinished_buckets: 20,
     does_not_wait_for_the_former_shape: 150,
     adds_under_old_shapes: 100,
-    aborts_for_changes_of_others: 60,
+    aborts_for_changes_of_others: 100,
     runs_other_code: 60,
     forgets_to_tell_new_observers: 60,
     tells_beyond_the_cursor: 60,

@@ -169,6 +169,7 @@ class World(Scenario):
     def _log_note(self, tr: CommitRequest, version: int, note: Added | Shaped | Reported) -> None:
         model = self.models[note.queue]
         if isinstance(note, Added):
+            self._check_shape(tr, note)
             model.add(version, note)
         elif isinstance(note, Shaped):
             self._log_shape(model, version, note)
@@ -178,6 +179,15 @@ class World(Scenario):
             if (note.queue, note.observer) == (SUMS, "anchor"):
                 self.table.reported[note.key].append(note.new)
             model.report(tr.read_version, note)
+
+    def _check_shape(self, tr: CommitRequest, note: Added) -> None:
+        """No add commits under a configuration other than the one that it has read. Raises `Violation`."""
+        shape = self._shapes[note.queue][0]
+        if shape > tr.read_version:
+            raise Violation(
+                f"an add has been committed under an outdated configuration: {note}, read at {tr.read_version}, "
+                f"its queue was last configured at {shape}"
+            )
 
     def _log_shape(self, model: QueueModel, version: int, note: Shaped) -> None:
         if note.purged:
