@@ -16,8 +16,9 @@ from cq import codec, machine
 from cq.config import QueueConfig
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of
-from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction
+from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_versioned
+from cq.versionclock import clock_of
 
 _DEATHS_ALONE: Final = 3
 _DEATHS_AMONG: Final = 6
@@ -59,9 +60,12 @@ class Attempts:
         """Leave a note, unless there is one already, and look for old ones."""
         if self.begun:
             return
+        began, clock = machine.monotonic(), clock_of(self._db)
         others, now = transact_versioned(self._db, self._begin)
-        horizon = now - stale_seconds * VERSIONS_PER_SECOND
-        self._stale = {key: noted for key, (version, noted) in others.items() if version <= horizon}
+        clock.observe(now, began)
+        # Of a jump that this process has not seen, notes of live workers seem old: that makes it cautious, no more.
+        ages = {key: clock.age(version, now) for key, (version, _) in others.items()}
+        self._stale = {key: noted for key, (_, noted) in others.items() if ages[key] >= stale_seconds}
         self.cautious = bool(self._stale)
         self.begun = True
 

@@ -16,8 +16,9 @@ from cq import keys
 from cq.batch import Batch, Limits
 from cq.config import QueueConfig
 from cq.keys import QueueKeys, place
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Transaction
+from cq.store.api import WANT_ALL, Transaction
 from cq.turns import in_turn, turn_of, until
+from cq.versionclock import clock_of
 
 _KEY_COPIES: Final = 3  # of a key in a transaction: it is written, and both ends of a conflict range
 _KEY_COST: Final = 75  # of a write besides, about
@@ -47,7 +48,7 @@ def choose(
     Suspects are reported only when no others wait, or when it is their turn, and then one alone.
     """
     chosen = Chosen(not batch.state.staged)
-    may_report = batch.at_end or not batch.folds_first or _is_overloaded(batch, limits)
+    may_report = batch.at_end or not batch.folds_first or _is_overloaded(tr, batch, limits)
     if not max_report or not may_report:
         return chosen
     last_staged = None
@@ -83,9 +84,13 @@ def affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
     return report[: max(1, bisect_right(range(len(sizes)), most, key=cost) - 1)]
 
 
-def _is_overloaded(batch: Batch, limits: Limits) -> bool:
+def _is_overloaded(tr: Transaction, batch: Batch, limits: Limits) -> bool:
     since = batch.state.unfinished_since
-    return bool(since) and batch.read_version - since >= limits.overload_seconds * VERSIONS_PER_SECOND
+    if not since:
+        return False
+    clock = clock_of(tr.db)
+    clock.observe(batch.read_version)
+    return clock.age(since, batch.read_version) >= limits.overload_seconds
 
 
 def _waiting(batch: Batch, last_staged: bytes | None) -> list[bytes]:

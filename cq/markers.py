@@ -15,8 +15,9 @@ from cq.config import read_config
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
 from cq.rows import oldest_by_bucket
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, Transaction
+from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
+from cq.versionclock import clock_of
 from cq.windowkeys import WindowKeys
 
 REMEMBER_SECONDS: Final = 24 * 3600.0
@@ -64,7 +65,7 @@ class Trim:
         leaving = tr.snapshot.get_range(*window.operations(), limit=1)
         oldest = [each for each in oldest_by_bucket(tr.snapshot, self._keys).values() if each is not None]
         oldest += [version_of(window.stamp_of_operation(row.key)) for row in leaving]
-        remembered = tr.get_read_version().wait() - int(self._remember_seconds * VERSIONS_PER_SECOND)
+        remembered = clock_of(tr.db).before(tr.get_read_version().wait(), self._remember_seconds)
         return min([remembered, *oldest])
 
     def _trim_markers(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:

@@ -19,8 +19,9 @@ from cq.config import Flags, QueueConfig, change_flags, read_config, read_flags,
 from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
 from cq.rows import oldest_by_bucket
-from cq.store.api import Database, Transaction, TransactionRead, seconds_since
+from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
+from cq.versionclock import clock_of
 
 LOOK_SECONDS: Final = 1.0
 """How often workers compare what waits with the limits, and how often a process that adds reads the mark at most."""
@@ -82,10 +83,17 @@ def is_positive(number: object, kind: type = float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waits in a queue: bytes of rows, about, and the age of the oldest in seconds."""
+    """What waits in a queue.
+
+    Attributes:
+        size: bytes of rows, about.
+        seconds: the age of the oldest update.
+        sure_seconds: the same, without what may be jumps of versions that this process has not seen.
+    """
 
     size: int
     seconds: float
+    sure_seconds: float
 
 
 def read_waiting(tr: Transaction, name: str) -> Waiting:
@@ -94,8 +102,10 @@ def read_waiting(tr: Transaction, name: str) -> Waiting:
     version = tr.get_read_version()
     size = snapshot.get_estimated_range_size_bytes(*queue.all_rows())
     oldest = [each for each in oldest_by_bucket(snapshot, queue).values() if each is not None]
-    now = version.wait()
-    return Waiting(size.wait(), seconds_since(min(oldest, default=now), now))
+    now, clock = version.wait(), clock_of(tr.db)
+    clock.observe(now)
+    first = min(oldest, default=now)
+    return Waiting(size.wait(), clock.age(first, now), clock.sure_age(first, now))
 
 
 def compare(db: Database, name: str) -> str:
@@ -106,7 +116,7 @@ def compare(db: Database, name: str) -> str:
 def _compare(tr: Transaction, name: str) -> str:
     flags = read_flags(tr.snapshot, name)
     stored = read_full(tr.snapshot, name)
-    reason = _reason(flags, read_waiting(tr, name), _ENOUGH if stored else 1.0)
+    reason = _reason(flags, read_waiting(tr, name), is_full=stored is not None)
     full = QueueKeys(name).full
     if reason and (stored is None or stored.mode != flags.when_full):
         tr.set(full, codec.encode([flags.when_full, reason]))
@@ -115,9 +125,14 @@ def _compare(tr: Transaction, name: str) -> str:
     return reason
 
 
-def _reason(flags: Flags, waiting: Waiting, share: float) -> str:
-    """Which limit is exceeded; of one that was exceeded before, this share counts."""
-    if flags.max_seconds is not None and waiting.seconds > share * flags.max_seconds:
+def _reason(flags: Flags, waiting: Waiting, *, is_full: bool) -> str:
+    """Which limit is exceeded.
+
+    A queue becomes full, and a full one gets room, only if the age of the oldest update is sure: a jump of versions
+    fills no queue, and a worker that has just started does not take back what others knew.
+    """
+    share, seconds = (_ENOUGH, waiting.seconds) if is_full else (1.0, waiting.sure_seconds)
+    if flags.max_seconds is not None and seconds > share * flags.max_seconds:
         return f"the oldest update has waited longer than {flags.max_seconds:,g} s"
     if flags.max_bytes is not None and waiting.size > share * flags.max_bytes:
         return f"more than {flags.max_bytes:,} bytes wait"

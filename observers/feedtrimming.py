@@ -18,8 +18,9 @@ from cq.observers.feedconfig import FeedConfig
 from cq.observers.feedrows import take
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, Database, KeyValue, Transaction
+from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
 from cq.store.transact import transact
+from cq.versionclock import clock_of
 
 EVERY_SECONDS: Final = 1.0, 60.0
 """How long it rests between two looks at all receivers: a hundredth of the time that is kept, within these."""
@@ -120,8 +121,7 @@ class FeedTrimming(Task):
         keep_seconds, keep_last = self.config.keep_seconds, self.config.keep_last
         oldest = b""
         if keep_seconds is not None:
-            now = tr.get_read_version().wait()
-            oldest = first_id_at(now - int(keep_seconds * VERSIONS_PER_SECOND))
+            oldest = first_id_at(clock_of(tr.db).before(tr.get_read_version().wait(), keep_seconds))
         begins = [self.keys.messages(each)[0] for each in receivers]
         if not self.config.numbers:
             return [begin + oldest for begin in begins]

@@ -6,7 +6,6 @@ a worker measures, the more seldom it does, so that it costs the store next to n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +15,9 @@ from cq.observers.export import BUCKETS
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
 from cq.rows import oldest_by_bucket
-from cq.store.api import Database, Transaction, seconds_since
+from cq.store.api import Database, Transaction
 from cq.store.transact import transact
+from cq.versionclock import clock_of
 
 MEASURE_SECONDS: Final = 15.0
 """How often a queue is measured in which something waits."""
@@ -111,7 +111,8 @@ def measure(tr: Transaction, name: str) -> Measured:
     version = tr.get_read_version()
     first_exported = snapshot.get_range(*exports.all_rows(), limit=1)
     waiting = oldest_by_bucket(snapshot, queue)
-    now = version.wait()
+    now, clock = version.wait(), clock_of(tr.db)
+    clock.observe(now)
     export_bytes, export_lag = 0, 0.0
     if first_exported.to_list():
         rows = [snapshot.get_range(*exports.rows(bucket), limit=1) for bucket in range(BUCKETS)]
@@ -119,12 +120,7 @@ def measure(tr: Transaction, name: str) -> Measured:
             version_of(versionstamp_of(exports.sequence_of_row(row.key))) for found in rows for row in found
         ]
         export_bytes = max(1, snapshot.get_estimated_range_size_bytes(*exports.all_rows()).wait())
-        export_lag = _age(now, versions)
+        export_lag = clock.age(min(versions, default=now), now)
     size = snapshot.get_estimated_range_size_bytes(*queue.all_rows()).wait() if waiting else 0
-    oldest = _age(now, [each for each in waiting.values() if each is not None])
+    oldest = clock.age(min((each for each in waiting.values() if each is not None), default=now), now)
     return Measured(len(waiting), size, oldest, export_bytes, export_lag)
-
-
-def _age(now: int, versions: Iterable[int]) -> float:
-    """The age of the oldest of these, in seconds."""
-    return seconds_since(min(versions, default=now), now)

@@ -21,11 +21,12 @@ from hashlib import blake2b
 from typing import Final
 
 from cq import codec, keys, machine
-from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES
+from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.observers.members import BEAT_SECONDS, ROLES, Member, Report, Share, kinds_of, order, read_members
 from cq.observers.telemetry import emit
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_versioned
+from cq.versionclock import clock_of
 
 _BUSY: Final = 4  # times as often while it has something to do, and is missed so much sooner
 _FIRST_BEATS: Final = 10  # that come as soon: those who have just begun die more often than others
@@ -78,7 +79,7 @@ class Membership:
             (identity or machine.token_bytes(16).hex()).encode(), digest_size=keys.WORKER_ID_BYTES
         ).digest()
         self.every = every
-        self._db, self._clock = db, clock
+        self._db, self._clock, self._versions = db, clock, clock_of(db)
         self._key = keys.worker(self.id)
         self._roles, self._beats = frozenset(roles), 0
         named = frozenset(queues) or None
@@ -109,7 +110,9 @@ class Membership:
         every = self.every / _BUSY if is_busy or self._beats <= _FIRST_BEATS else self.every
         kinds = kinds_of(self._roles)
         self.me = _that_fits(replace(self.me, roles=self._roles, kinds=kinds, report=report, every=every))
+        began = machine.monotonic()
         members, self.version = transact_versioned(self._db, self._beat)
+        self._versions.observe(self.version, began)
         self.next_beat = self._clock() + every
         others = [member for member in members if member.id != self.id]
         gone = [member for member in others if self._is_gone(member)]
@@ -167,7 +170,10 @@ class Membership:
                 _tell_of(member, "worker_gone")
 
     def _is_gone(self, member: Member) -> bool:
-        """Whether a worker has not beaten for long; a row of long ago, by the store's versions, at first sight."""
+        """Whether a worker has not beaten for long; a row of long ago, by the store's versions, at first sight.
+
+        A jump of versions makes no row old: what this process has not seen of it counts as watched from now on.
+        """
         now = self._clock()
         seen = self._seen.get(member.id)
         if seen is None or seen.stamp != member.stamp:
@@ -175,7 +181,8 @@ class Membership:
         else:
             seen.reads += 1
         if not seen.reads:
-            return member.age(self.version) > _OLD_BEATS * member.every
+            age = self._versions.sure_age(version_of(member.stamp), self.version)
+            return age > _OLD_BEATS * member.every
         return seen.reads >= _GONE_BEATS and now - seen.since > _GONE_BEATS * member.every
 
 

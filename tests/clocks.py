@@ -26,3 +26,29 @@ def set_clock() -> Iterator[Clock]:
     clock = Clock()
     with machine.used(clock):
         yield clock
+
+
+class Jumping(machine.Machine):
+    """The real one, of which time can be made to pass; embedded stores follow its clock of the day.
+
+    Attributes:
+        passed: seconds by which both clocks are ahead.
+        jumped: seconds by which the clock of the day is ahead in addition: versions have jumped.
+    """
+
+    def __init__(self) -> None:
+        self.passed = self.jumped = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed
+
+    def time_ns(self) -> int:
+        return super().time_ns() + int((self.passed + self.jumped) * 1e9)
+
+
+@contextmanager
+def jumping() -> Iterator[Jumping]:
+    """Until the end of the block, time passes, and versions jump, when the test says so."""
+    clock = Jumping()
+    with machine.used(clock):
+        yield clock
