@@ -26,7 +26,7 @@ from cq.store.transact import transact
 from tests.simulation.application import SUMS, TEXTS
 from tests.simulation.cellcanaries import MOVING
 from tests.simulation.feedcanaries import FEEDING
-from tests.simulation.operatorcanaries import OPERATING, WITH
+from tests.simulation.operatorcanaries import ONLY, OPERATING, WITH
 from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
 from tests.simulation.store import FaultyTransaction, Reads
@@ -384,6 +384,7 @@ _WITH: Final[Mapping[Canary, frozenset[str]]] = {
 
 
 _ONLY: Final[Mapping[Canary, frozenset[str]]] = {
+    **ONLY,
     adds_under_old_shapes: frozenset(("rebucket", "calls are late")),
 }
 """{canary: the only kinds that its plans have}, for those that other kinds hide."""

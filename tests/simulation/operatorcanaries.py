@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import combining, documents, hashing, jsonl, purging
-from cq.config import QueueConfig
+from cq import audit as cq_audit
+from cq import combining, configuring, documents, hashing, jsonl, purging, reshaping, setaside
+from cq.auditkeys import AuditKeys
+from cq.config import QueueConfig, read_config, write_config
 from cq.keys import QueueKeys
+from cq.ledger import to_bytes
 from cq.markers import Trim
 from cq.observers import sql
 from cq.observers.exportkeeper import Keeper
 from cq.observers.publisher import Publisher
 from cq.store.api import VERSIONS_PER_SECOND
+from cq.store.transact import transact
 from tests.simulation.store import FaultyTransaction
 
 
@@ -84,6 +89,71 @@ def deletes_without_a_word() -> Any:
     return patch.object(purging, "write_config", lambda tr, config: None)
 
 
+def finishes_rebuckets_early() -> Any:
+    """A former shape is forgotten while it has rows."""
+
+    def finish(tr: Any, name: str) -> bool:
+        config = read_config(tr, name)
+        if config.former is None:
+            return False
+        for bounds in QueueKeys(name).of_generation(config.former.generation):
+            tr.clear_range(*bounds)
+        write_config(tr, replace(config, former=None))
+        return True
+
+    return patch.object(reshaping, "_finish", finish)
+
+
+def purges_without_notifying() -> Any:
+    """The mark of a purge notifies no bucket."""
+    return patch.object(purging, "notify_all", lambda tr, config: None)
+
+
+def gives_generations_again() -> Any:
+    """A rebuilt observer keeps its generation, of which all values have been reported."""
+    with_observers = configuring._with_observers
+
+    def keep(current: QueueConfig, specs: Any) -> QueueConfig:
+        former = {each.name: each.generation for each in current.observers}
+        changed = with_observers(current, specs)
+        observers = (
+            replace(each, generation=former.get(each.name, each.generation)) for each in changed.observers
+        )
+        return replace(changed, observers=tuple(observers))
+
+    return patch.object(configuring, "_with_observers", keep)
+
+
+def retries_without_clearing() -> Any:
+    """Updates that were set aside are added again, and stay set aside."""
+
+    class Uncleared:
+        def __init__(self, tr: Any) -> None:
+            self.tr = tr
+
+        def clear(self, key: bytes) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.tr, name)
+
+    def without(db: Any, step: Callable[[Any], Any]) -> Any:
+        return transact(db, lambda tr: step(Uncleared(tr)))
+
+    return patch.object(setaside, "transact", without)
+
+
+def includes_updates_twice() -> Any:
+    """An audit includes a bucket though another process has included it."""
+
+    def include(tr: Any, name: str, audit: Any, bucket: int, excess: int) -> None:
+        keys = AuditKeys(name)
+        tr.add(keys.added(audit.generation, bucket), to_bytes(excess))
+        tr.set(keys.included(audit.generation, bucket), b"")
+
+    return patch.object(cq_audit, "_include", include)
+
+
 OPERATING: Final[dict[Callable[[], Any], int]] = {
     sweeps_before_all_is_exported: 60,
     ignores_staged_updates_of_the_former_shape: 150,
@@ -93,6 +163,11 @@ OPERATING: Final[dict[Callable[[], Any], int]] = {
     replaces_documents_side_by_side: 60,
     adds_lines_whatever_the_position: 60,
     deletes_without_a_word: 60,
+    finishes_rebuckets_early: 10,
+    purges_without_notifying: 10,
+    gives_generations_again: 10,
+    retries_without_clearing: 20,
+    includes_updates_twice: 20,
 }
 WITH: Final[dict[Callable[[], Any], frozenset[str]]] = {
     sweeps_before_all_is_exported: frozenset(("table", "export again")),
@@ -105,3 +180,11 @@ WITH: Final[dict[Callable[[], Any], frozenset[str]]] = {
     deletes_without_a_word: frozenset(("delete",)),
 }
 """{canary: the kinds that all of its plans have}."""
+ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
+    finishes_rebuckets_early: frozenset(("rebucket", "calls are late")),
+    purges_without_notifying: frozenset(("purge",)),
+    gives_generations_again: frozenset(("observers", "rebuild")),
+    retries_without_clearing: frozenset(("retry aside", "too large", "observers raise", "purge")),
+    includes_updates_twice: frozenset(("audit", "unknown commits", "deaths")),
+}
+"""{canary: the only kinds that its plans have}, for those that other kinds hide or make slow."""

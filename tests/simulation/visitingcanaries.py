@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import purging, takeout
+from cq import purging, queue, takeout, windows
 from cq.observers import builtin, distinct
 from cq.windowkeys import WindowKeys
 from cq.windowspec import WindowSpec
@@ -72,6 +72,16 @@ def counts_visits_for_visitors() -> Any:
     return patch.dict(builtin.FACTORIES, {distinct.NAME: observer})
 
 
+def adds_without_leaving() -> Any:
+    """An add puts into a window's total what never leaves it."""
+    return patch.object(queue, "write_leaving", lambda *args, **settings: None)
+
+
+def reads_without_overdue() -> Any:
+    """A window is read with the updates that have left it and that no worker has taken out."""
+    return patch.object(windows, "read_changes", lambda snapshot, config, now: {})
+
+
 VISITING: Final[dict[Callable[[], Any], int]] = {
     takes_out_what_it_has_not_read: 40,
     takes_out_side_by_side: 60,
@@ -79,5 +89,7 @@ VISITING: Final[dict[Callable[[], Any], int]] = {
     takes_out_too_early: 20,
     purges_no_window: 20,
     counts_visits_for_visitors: 10,
+    adds_without_leaving: 10,
+    reads_without_overdue: 20,
 }
 """{canary: within how many seeds, from 0 on, it is caught}."""
