@@ -147,6 +147,25 @@ def test_a_known_configuration_is_not_read_again(db: Any, name: str) -> None:
     assert (tr.made, snapshot.made) == (["add_read_conflict_key"], ["get", "get"])
 
 
+def test_a_transaction_that_adds_and_then_reads_commits_while_others_change_configurations(
+    db: Any, name: str
+) -> None:
+    cq.configure(db, name)
+    tries = 0
+
+    def run(tr: Any) -> None:
+        nonlocal tries
+        tries += 1
+        assert tries < 4
+        cq.CombineQueue(name).add(tr, {"a": 1})
+        set_metadata_version(db)
+        assert tr.get(b"test/" + name.encode()).value is None
+
+    transact(db, run)
+    drain(db, name)
+    assert get(db, name, "a") == 1
+
+
 class Disturbed(Counting):
     """A database where another layer sets the metadata version right before each commit; a conflict is an error."""
 

@@ -78,9 +78,14 @@ class Reading(State):
         return value
 
     def _may_glance(self) -> bool:
-        """Whether the metadata version can be read without a snapshot: there is none, and no own write covers it."""
+        """Whether the metadata version can be read without a snapshot: there is none, and no own write covers it.
+
+        A second try takes a snapshot: the first may have failed as the metadata version changed between a glance and
+        a later read, and would do so again and again where it changes all the time.
+        """
         return (
             self._snapshot is None
+            and not self._retries
             and self._version is None
             and not self._changes_metadata
             and self._read_end == USER_END

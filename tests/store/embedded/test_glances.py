@@ -66,6 +66,21 @@ def test_other_reads_see_what_was_committed_since_unless_it_has_changed(db: Data
     assert tr.get(b"a").value == b"2"
 
 
+def test_a_second_try_goes_on_whatever_changes_it(db: Database) -> None:
+    tr = db.create_transaction()
+    tr.snapshot.get(METADATA_VERSION).wait()
+    change(db)
+    assert code_of(tr.get(b"a").wait) == 1007
+    tr.on_error(FDBError(1007)).wait()
+
+    tr.snapshot.get(METADATA_VERSION).wait()
+    change(db)
+    assert tr.get(b"a").value is None
+    tr[b"b"] = b"1"
+    tr.commit().wait()
+    assert db[b"b"] == b"1"
+
+
 def test_conflicts_are_looked_for_from_the_version_that_the_other_reads_have_seen(db: Database) -> None:
     tr = db.create_transaction()
     tr.get(METADATA_VERSION).wait()
