@@ -7,6 +7,8 @@ would make many series.
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,6 +25,8 @@ LOOPBACK: Final = "127.0.0.1"
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """The bounds of histograms: a pass stays below a second, and no transaction lives longer than five."""
 LABELS: Final = ("queue",)
+CONNECTION_SECONDS: Final = 10.0
+"""After which a connection is closed: each holds a thread, also one that sends nothing."""
 _VERBS: Final = {"counter": "inc", "histogram": "observe", "gauge": "set"}
 _ADDRESS: Final = re.compile(r"(?:(\[[^]]+\]|[^\s:\[\]]*):)?(\d{1,5})")
 
@@ -118,6 +122,7 @@ def serve(address: Address) -> Callable[[], None]:
         raise MetricsUnavailable(
             f"metrics cannot be served at {address}: {error.strerror}: give --metrics another address"
         ) from error
+    server.RequestHandlerClass = _limited(server.RequestHandlerClass)
     unsubscribe = subscribe(metrics)
     emit("metrics_served", address=str(address._replace(port=server.server_port)))
 
@@ -128,3 +133,33 @@ def serve(address: Address) -> Callable[[], None]:
         thread.join()
 
     return end
+
+
+def _limited(handler: Any) -> Any:
+    """The class of handlers, with a time limit for the whole connection.
+
+    A timeout of the socket would not do: it is for each read, and a client that sends a byte now and then meets it.
+    """
+
+    class Limited(handler):  # type: ignore[misc]
+        def setup(self) -> None:
+            super().setup()
+            self._limit = threading.Timer(CONNECTION_SECONDS, _shut, [self.connection])
+            self._limit.daemon = True
+            self._limit.start()
+
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # closed while the answer is sent
+                super().handle()
+
+        def finish(self) -> None:
+            self._limit.cancel()
+            super().finish()
+
+    return Limited
+
+
+def _shut(connection: socket.socket) -> None:
+    """End a connection: reads and writes under way return."""
+    with suppress(OSError):  # the client has closed it
+        connection.shutdown(socket.SHUT_RDWR)

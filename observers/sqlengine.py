@@ -31,7 +31,7 @@ _PACKAGES: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
 # Of what SQLSTATE says, these classes are about the data: invalid data, constraints, limits of the program.
 _DATA_STATES: Final = ("22", "23", "54")
 _VALUE_ERRORS: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-_PARAMETER_ERRORS: Final = (TypeError, ValueError, LookupError)
+_PARAMETER_ERRORS: Final = (TypeError, ValueError, LookupError, OSError)  # OSError: of a certificate
 # What the drivers of SQLite and PostgreSQL say of a value of a type that they do not know.
 _REFUSALS: Final = ("error binding parameter", "cannot adapt")
 

@@ -17,6 +17,9 @@ from urllib.request import urlopen
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, StreamingResponse
 from starlette.routing import Route
 
@@ -46,6 +49,8 @@ new EventSource("/events").onmessage = (event) => {
 </html>
 """
 MOST_TAGS, LONGEST = 20, 50
+MOST_BYTES, MOST_STREAMS = 64_000, 1_000  # of a form; open at once
+HOSTS = ["127.0.0.1", "localhost"]  # the names by which browsers reach it
 
 documents = Documents(cq.CombineQueue("tags"))
 
@@ -60,7 +65,7 @@ def save(tr, name, text, tags):
 def cloud_list(cloud):
     """The cloud as HTML; tags are what users have typed, so they are escaped."""
     return "".join(
-        f'<li style="font-size: {0.8 + entry.weight / 5:.1f}em">{escape(entry.key)} ({entry.score})</li>'
+        f'<li style="font-size: {0.8 + entry.weight / 5:.1f}em">{escape(entry.key)} ({escape(str(entry.score))})</li>'
         for entry in (cloud.entries if cloud else ())
     )
 
@@ -69,8 +74,21 @@ async def page(request):
     return HTMLResponse(PAGE.replace("{cloud}", cloud_list(request.state.follower.latest)))
 
 
+async def body_of(request):
+    """The body of a request; None if it is too large, of which only the beginning is read."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            return None
+    return body
+
+
 async def save_note(request):
-    form = parse_qs((await request.body()).decode(errors="replace"))
+    body = await body_of(request)
+    if body is None:
+        return PlainTextResponse("a note has 64 kB at most", 413)
+    form = parse_qs(body.decode(errors="replace"))
     name, text, typed = (form.get(field, [""])[0].strip() for field in ("name", "text", "tags"))
     tags = {tag.strip() for tag in typed.split(",")} - {""}
     if not 0 < len(name) <= LONGEST or len(tags) > MOST_TAGS or any(len(tag) > LONGEST for tag in tags):
@@ -79,12 +97,30 @@ async def save_note(request):
     return RedirectResponse("/", 303)
 
 
+class EventStream(StreamingResponse):
+    """A stream of events that is counted among the open ones until it ends, however that happens."""
+
+    def __init__(self, content, opened):
+        headers = {"Cache-Control": "no-store"}
+        super().__init__(content, media_type="text/event-stream", headers=headers)
+        self.opened = opened
+        opened.add(self)
+
+    async def __call__(self, scope, receive, send):
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.opened.discard(self)
+
+
 async def events(request):
     """The newest cloud and all after it; a page that reconnects says what it has, and gets what it has missed."""
     follower, last = request.state.follower, request.headers.get("last-event-id", "")
+    if len(request.state.streams) >= MOST_STREAMS:
+        return PlainTextResponse("too many open pages: try again later", 503)
 
     async def stream():
-        version = int(last) if last.isdecimal() else 0
+        version = int(last) if last.isdecimal() and len(last) < 20 else 0  # a longer one is no version
         while not follower.is_closed:
             cloud = await follower.wait_async(version, timeout=15)
             if cloud is None:
@@ -93,7 +129,22 @@ async def events(request):
                 version = cloud.version
                 yield f"id: {version}\ndata: {json.dumps(cloud_list(cloud))}\n\n"
 
-    return StreamingResponse(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return EventStream(stream(), request.state.streams)
+
+
+class OwnPages:
+    """Refuses what pages of other sites ask for: browsers say in `Origin` where a page is from."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        headers = Headers(scope=scope) if scope["type"] == "http" else {}
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != headers.get("host"):
+            await PlainTextResponse("a page of another site asks for this", 403)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 @contextmanager
@@ -134,7 +185,7 @@ def make_app(store=None):
         try:
             with CloudFollower(db, "tags") as follower, closed_on_signals(follower):
                 app.state.follower = follower
-                yield {"db": db, "follower": follower}
+                yield {"db": db, "follower": follower, "streams": set()}
         finally:
             worker.stop()
             working.join()
@@ -142,7 +193,9 @@ def make_app(store=None):
                 db.close()
 
     routes = [Route("/", page), Route("/notes", save_note, methods=["POST"]), Route("/events", events)]
-    return Starlette(routes=routes, lifespan=lifespan)
+    # Hosts, too: a foreign page whose name has come to mean this machine would have an origin that is its host.
+    guards = [Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS), Middleware(OwnPages)]
+    return Starlette(routes=routes, lifespan=lifespan, middleware=guards)
 
 
 app = make_app()

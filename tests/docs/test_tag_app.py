@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -102,6 +104,75 @@ def test_a_note_that_asks_for_too_much_is_refused(site: Site, fields: dict[str, 
     with pytest.raises(HTTPError, match="400") as refused:
         site.post(**fields)
     refused.value.close()
+
+
+def answer(site: Site, method: str, path: str, body: bytes = b"", **headers: str) -> int:
+    """The status of the answer to a request with these headers."""
+    connection = HTTPConnection(site.address.removeprefix("http://"), timeout=SECONDS)
+    try:
+        connection.request(
+            method, path, body, {name.replace("_", "-"): each for name, each in headers.items()}
+        )
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("POST", "/notes"), ("GET", "/events")])
+def test_other_hosts_and_pages_of_other_sites_are_refused(site: Site, method: str, path: str) -> None:
+    own = site.address.removeprefix("http://")
+    site.post(name="one", tags="red")
+    done = 303 if method == "POST" else 200
+    note = urlencode({"name": "two", "tags": "blue"}).encode() if method == "POST" else b""
+
+    assert answer(site, method, path, note, Host="evil.example") == 400
+    assert answer(site, method, path, note, Host="evil.example", Origin="http://evil.example") == 400
+    for origin in (
+        "http://evil.example",
+        "null",
+        "http://127.0.0.1:1",
+        "",
+        "http://[",
+        f"http://{own}.evil.example",
+    ):
+        assert answer(site, method, path, note, Origin=origin) == 403, origin
+    assert "blue" not in site.page()
+    assert answer(site, method, path, note, Origin=site.address) == done
+    assert answer(site, method, path, note) == done
+
+
+def test_a_large_body_is_refused_before_it_is_read(site: Site) -> None:
+    assert answer(site, "POST", "/notes", b"name=x&text=" + b"y" * 64_000) == 413
+    assert answer(site, "POST", "/notes", b"name=x&text=" + b"y" * 60_000) == 303
+
+
+@pytest.mark.parametrize("last", ["9" * 19, "9" * 5_000, "-1", "\u00b2"])
+def test_an_event_id_of_any_length_is_no_error(site: Site, last: str) -> None:
+    site.post(name="one", tags="red")
+    with site.events() as stream:
+        expected = event(stream)
+    with site.events(last) as stream:
+        assert event(stream) == expected
+
+
+def test_no_more_streams_are_open_than_allowed_and_an_end_makes_room(tmp_path: Path) -> None:
+    names = runpy.run_path(str(EXAMPLE))
+    names["events"].__globals__["MOST_STREAMS"] = 2
+    app = names["make_app"](f"embedded:{tmp_path / 'notes.db'}")
+    with names["serving"](app) as address:
+        site = Site(address)
+        site.post(name="one", tags="red")
+        with site.events() as first:
+            event(first)
+            second = site.events()
+            event(second)
+            assert answer(site, "GET", "/events") == 503
+            assert answer(site, "GET", "/") == 200
+            second.close()
+            # The server notices by itself that the page has gone.
+            deadline = time.monotonic() + SECONDS
+            while answer(site, "GET", "/events") == 503:
+                assert time.monotonic() < deadline, "the stream that was closed counts still"
 
 
 def test_it_ends_although_pages_are_open(tmp_path: Path) -> None:

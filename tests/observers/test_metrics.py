@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import sys
 import urllib.request
+from contextlib import ExitStack, suppress
 from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 import cq
+import cq.observers.metrics
 from cq.observers.events import EVENTS
 from cq.observers.export import ExportQueue
 from cq.observers.measuring import IDLE_SECONDS, MEASURE_SECONDS, SELDOM_SECONDS, Idle, Measured, measure
@@ -171,13 +174,19 @@ class TestAddress:
         assert Address("h", 0).plus(3) == ("h", 0)
 
 
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
 class TestServe:
     """The endpoint."""
 
     def test_metrics_are_scraped_in_the_format_of_openmetrics(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         end = serve(Address("127.0.0.1", port))
         emit("queue_measured", **MEASURED)
         accepted = {"Accept": "application/openmetrics-text; version=1.0.0"}
@@ -190,6 +199,30 @@ class TestServe:
         assert text.endswith("# EOF\n")
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(request)  # noqa: S310
+
+    @pytest.mark.parametrize("begun", [b"", b"GET /metr", b"GET /metrics HTTP/1.1\r\nHost: here\r\n"])
+    def test_a_connection_is_closed_after_a_time_whatever_it_sends(
+        self, begun: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(cq.observers.metrics, "CONNECTION_SECONDS", 0.3)
+        with ExitStack() as opened:
+            port = free_port()
+            opened.callback(serve(Address("127.0.0.1", port)))
+            slow = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            slow.sendall(begun)
+            sent: list[int] = []
+            # It sends often enough for any timeout of a single read.
+            with suppress(OSError):  # a reset, when it is closed while this sends
+                while (
+                    len(sent) < 300 and not select.select([slow], [], [], 0.05)[0]
+                ):  # slower than any timeout of a read
+                    sent.append(slow.send(b"x"))
+                while len(sent) < 300 and slow.recv(4096):
+                    pass
+            assert len(sent) < 300, "it is open still"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+                assert answer.status == 200
+        assert "Traceback" not in capfd.readouterr().err
 
     def test_an_address_in_use_is_said(self) -> None:
         with socket.socket() as used:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -10,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -422,6 +425,24 @@ class TestColumns:
             Columns(key=key, value={"a": sa.Text()}, key_row=lambda key: {}, value_row=lambda key, value: {})
 
 
+class TestTls:
+    """The URLs of the page on reporting have drivers check the server."""
+
+    def test_certificate_and_host_are_checked(self, tmp_path: Path) -> None:
+        page = (Path(__file__).parents[2] / "docs" / "howto" / "reporting.md").read_text()
+        urls = re.findall(r'CQ_REPORTING_URL="(.+)"', page)
+        on_postgresql, on_mysql = (ReportingDatabase(url).engine for url in urls)
+
+        given = on_postgresql.dialect.create_connect_args(on_postgresql.url)[1]
+        assert given["sslmode"] == "verify-full"
+        given = on_mysql.dialect.create_connect_args(on_mysql.url)[1]
+        assert given["ssl"] == {"ca": given["ssl"]["ca"]}
+        given["ssl"] = {"capath": str(tmp_path)}  # in place of the file, which is not here
+        context = pymysql.connect(**given, defer_connect=True).ctx
+        assert context.check_hostname
+        assert context.verify_mode == ssl.CERT_REQUIRED
+
+
 class TestSecrets:
     """Passwords are in no message, and nowhere in the store."""
 
@@ -488,6 +509,7 @@ class TestSecrets:
             "mysql://u:p@127.0.0.1:1/d?zzz=hunter2",
             "mysql://u:p@127.0.0.1:1/d?read_timeout=hunter2",
             "mysql://u:p@127.0.0.1:1/d?port=hunter2",
+            "mysql://u:p@127.0.0.1:1/d?ssl_ca=/nonexistent/hunter2",
         ],
     )
     def test_parameters_that_a_driver_refuses_are_named_without_their_values(
