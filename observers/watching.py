@@ -21,5 +21,6 @@ def wait_for(db: Database, watch: Void, seconds: float | None) -> bool:
         code = error_code(error)
         if code is None:
             raise
-        db.create_transaction().on_error(code).wait()
+        tr = db.create_transaction()  # kept: without its transaction the back-off ends at once, with 1025
+        tr.on_error(code).wait()
     return True

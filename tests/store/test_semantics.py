@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from cq.store.api import METADATA_VERSION, WANT_ALL, error_code
+from cq.store.embedded import KeySelector
 
 ONE = (1).to_bytes(8, "little")
 
@@ -227,7 +229,8 @@ def test_the_metadata_version_takes_nothing_else(db: Any, space: bytes) -> None:
 
 def test_a_watch_fires_on_another_value(db: Any, space: bytes) -> None:
     value, watch = db.get_and_watch(space)
-    assert value is None
+    assert value.value is None
+    assert not value.present()
     assert not watch.is_ready()
     ready = threading.Event()
     watch.on_ready(lambda _: ready.set())
@@ -237,12 +240,19 @@ def test_a_watch_fires_on_another_value(db: Any, space: bytes) -> None:
     watch.wait()
 
 
+def read_version(db: Any) -> int:
+    """A read version; its transaction lives until the answer is there."""
+    tr = db.create_transaction()
+    version: int = tr.get_read_version().wait()
+    return version
+
+
 def test_versions_order_reads_and_commits(db: Any, space: bytes) -> None:
     tr = db.create_transaction()
     before = tr.get_read_version().wait()
     tr[space] = b"1"
     tr.commit().wait()
-    after = db.create_transaction().get_read_version().wait()
+    after = read_version(db)
 
     assert before < tr.get_committed_version() <= after
 
@@ -274,7 +284,8 @@ def test_the_approximate_size_grows_with_writes(db: Any, space: bytes) -> None:
 
 
 def test_estimated_sizes_are_about_right(db: Any, space: bytes) -> None:
-    assert db.create_transaction().get_estimated_range_size_bytes(space, space + b"\xff").wait() >= 0
+    tr = db.create_transaction()
+    assert tr.get_estimated_range_size_bytes(space, space + b"\xff").wait() >= 0
 
 
 def test_a_cancelled_transaction_says_so(db: Any, space: bytes) -> None:
@@ -288,3 +299,100 @@ def test_a_call_after_the_commit_says_so(db: Any, space: bytes) -> None:
     tr[space] = b"1"
     assert commit(tr) is None
     assert code_of(lambda: tr.get(space).value) == 2017
+
+
+# Futures of transactions that are gone
+
+
+CALLS: dict[str, Callable[[Any, bytes], Any]] = {
+    "get": lambda tr, key: tr.get(key),
+    "get of a snapshot": lambda tr, key: tr.snapshot.get(key),
+    "get of the metadata version": lambda tr, key: tr.get(METADATA_VERSION),
+    "get_key": lambda tr, key: tr.get_key(KeySelector(key, False, 1)),
+    "get_read_version": lambda tr, key: tr.get_read_version(),
+    "get_estimated_range_size_bytes": lambda tr, key: tr.get_estimated_range_size_bytes(key, key + b"a"),
+    "get_range_split_points": lambda tr, key: tr.get_range_split_points(key, key + b"a", 1000),
+    "watch": lambda tr, key: tr.watch(key),
+    "get_versionstamp": lambda tr, key: tr.get_versionstamp(),
+    "on_error": lambda tr, key: tr.on_error(1020),
+    "commit": lambda tr, key: tr.set(key, b"2") or tr.commit(),
+}
+USES: dict[str, Callable[[Any], object]] = {
+    "wait": lambda future: future.wait(),
+    "block_until_ready": lambda future: future.block_until_ready() or future.wait(),
+    "on_ready": lambda future: called(future) and future.wait(),
+    "is_ready": lambda future: future.is_ready() and future.wait(),
+}
+
+
+def called(future: Any) -> bool:
+    """Wait until the future calls back."""
+    ready = threading.Event()
+    future.on_ready(lambda _: ready.set())
+    return ready.wait(10)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_future_of_a_transaction_that_was_dropped_raises_1025(db: Any, space: bytes, call: str) -> None:
+    db[space] = b"1"
+    tr = db.create_transaction()
+    future = CALLS[call](tr, space)
+    del tr
+
+    assert code_of(future.wait) == 1025
+    assert code_of(future.wait) == 1025
+
+
+@pytest.mark.parametrize("use", USES)
+def test_however_it_is_waited_for(db: Any, space: bytes, use: str) -> None:
+    for call in ("get", "get_read_version", "commit"):
+        future = CALLS[call](db.create_transaction(), space)
+        if use == "is_ready":
+            called(future)  # on a cluster the error takes a moment
+        assert code_of(lambda: USES[use](future)) == 1025  # noqa: B023 - runs at once
+
+
+@pytest.mark.parametrize("end", ["reset", "cancel"])
+def test_the_end_of_a_try_ends_its_reads(db: Any, space: bytes, end: str) -> None:
+    tr = db.create_transaction()
+    futures = [tr.get_read_version(), tr.get(space), tr.snapshot.get(space)]
+    getattr(tr, end)()
+
+    assert [code_of(future.wait) for future in futures] == [1025] * 3
+
+
+def test_what_was_taken_from_a_future_stays(db: Any, space: bytes) -> None:
+    db[space] = b"1"
+    tr = db.create_transaction()
+    value, version = tr.get(space), tr.get_read_version()
+    value.wait()
+    number = version.wait()
+    del tr
+
+    assert value.value == b"1"
+    assert version.wait() == number
+
+
+def test_a_range_and_a_snapshot_keep_their_transaction(db: Any, space: bytes) -> None:
+    db[space] = b"1"
+    found = db.create_transaction().get_range(space, space + b"a")
+    snapshot = db.create_transaction().snapshot
+
+    assert [row.value for row in found] == [b"1"]
+    assert snapshot.get(space).value == b"1"
+
+
+def test_a_commit_completes_the_reads_and_keeps_the_watches(db: Any, space: bytes) -> None:
+    db[space] = b"1"
+    tr = db.create_transaction()
+    value, watch, stamp = tr.get(space), tr.watch(space), tr.get_versionstamp()
+    tr[space + b"a"] = b"1"
+    assert commit(tr) is None
+    del tr
+
+    assert value.value == b"1"
+    assert len(stamp.value) == 10
+    assert not watch.is_ready()
+    db[space] = b"2"
+    assert called(watch)
+    watch.wait()

@@ -30,7 +30,7 @@ class Asked(Value):
 
     def __init__(self, key: bytes, answer: Callable[[], object]) -> None:
         # Nobody waits at a gate: whoever looks has `answer` answer all reads.
-        self._done, self._result, self._error = False, None, None
+        self._done, self._result, self._error, self._flight = False, None, None, None
         self._key, self._answer = key, answer
 
     def is_ready(self) -> bool:
@@ -38,12 +38,23 @@ class Asked(Value):
         return True
 
     def block_until_ready(self) -> None:
+        flight = self._flight
+        if flight is not None:  # `_land`, without a call for each read
+            self._flight = None
+            if flight.error is not None:
+                self.settle(error=FDBError(flight.error))
         if not self._done:
             self._answer()
 
     def on_ready(self, callback: Callable[[Value], None]) -> None:
         self.block_until_ready()
         self._call(callback)
+
+    def settle(self, result: bytes | None = None, error: BaseException | None = None) -> bool:
+        """Make it ready without a question; `answer` may do so, too, and leaves the error."""
+        was_ready = self._done
+        self._result, self._error, self._done = result, error, True
+        return not was_ready
 
     def cancel(self) -> None:
         """Does nothing: a file has answered before it can be told not to."""

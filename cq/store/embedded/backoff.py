@@ -10,7 +10,7 @@ from typing import Any
 from cq import machine
 
 from .error import FUTURE_VERSION, TRANSACTION_TIMED_OUT, TRANSACTION_TOO_OLD, FDBError
-from .future import FutureVoid
+from .future import Flight, FutureVoid
 
 FIRST_SECONDS = 0.01
 _GROWTH = 2.0
@@ -39,14 +39,16 @@ class BackOff(FutureVoid):
 
     __slots__ = ("_late", "_until")
 
-    def __init__(self, seconds: float, deadline: float | None) -> None:
+    def __init__(self, seconds: float, deadline: float | None, flight: Flight | None = None) -> None:
         super().__init__()
+        self._flight = flight
         until = machine.monotonic() + seconds
         self._late = deadline is not None and deadline < until
         self._until = until if deadline is None else min(until, deadline)
 
     def is_ready(self) -> bool:
         """Whether the time is over."""
+        self._land()
         if not self._done and machine.monotonic() >= self._until:
             self.settle(error=FDBError(TRANSACTION_TIMED_OUT) if self._late else None)
         return self._done

@@ -97,6 +97,7 @@ class Request(FutureVoid):
 
     def block_until_ready(self) -> None:
         """Wait, and lead the next group if the leader passes on to this one."""
+        self._land()
         self.waits = True
         try:
             while not self._done:
@@ -176,7 +177,7 @@ class Committer:
             while self._is_any_waiting():
                 self._commit()
                 rounds += 1
-                if own is not None and own.is_ready() and self._pass_on(rounds):
+                if own is not None and own._done and self._pass_on(rounds):
                     return
         except BaseException:
             self._start_helper()

@@ -21,7 +21,7 @@ from .error import (
     WATCHES_DISABLED,
     FDBError,
 )
-from .future import FutureInt64, FutureVoid, Key, failed, ready
+from .future import Flight, FutureInt64, FutureVoid, Key, failed, ready
 from .keys import METADATA_VERSION, max_key_bytes
 from .reading import Reading
 from .readset import RANGE_BYTES
@@ -68,6 +68,7 @@ class Core(Reading, Writing):
             return failed(FutureVoid, error)
         self._committing = True
         self._answer_reads()
+        self._flight = Flight()  # a commit waits for the reads before it: their results stay
         if self._total_size > self.settings.size_limit:
             self._writes.settle()  # what later writes replace does not count
         changes = self._writes.changes()
@@ -105,6 +106,7 @@ class Core(Reading, Writing):
         seen = self._snapshot or self._glance
         request.read_version = self._version if seen is None else seen.version
         request.changes_metadata = self._changes_metadata
+        request._flight = self._flight
         if self._deadline is not None:
             request.expires = self._deadline
         return request
@@ -184,7 +186,7 @@ class Core(Reading, Writing):
         deadline = self._deadline
         self.settings.begin_try(self.database)
         self._restart()
-        return BackOff(delay, deadline)
+        return BackOff(delay, deadline, self._flight)
 
     def reset(self) -> None:
         """Begin as a new transaction."""
@@ -192,10 +194,12 @@ class Core(Reading, Writing):
         self._restart()
 
     def _restart(self) -> None:
+        self._flight.error = TRANSACTION_CANCELLED
         self._release()
         self._drop_futures(TRANSACTION_CANCELLED)
         self._begin_try()
 
     def cancel(self) -> None:
         """Let every call fail until a reset."""
+        self._flight.error = TRANSACTION_CANCELLED
         self._end(TRANSACTION_CANCELLED)

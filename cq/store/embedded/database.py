@@ -16,7 +16,7 @@ from . import access, file, handles
 from .access import Access
 from .committer import WAIT_SECONDS, Committer
 from .error import FDBError
-from .future import FutureVoid
+from .future import FutureVoid, Value
 from .keys import KeySelector, KeyValue
 from .latest import Latest
 from .lockfile import LockFile
@@ -179,10 +179,9 @@ class Database(AtomicOperations):
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
         self.transact(lambda tr: tr._atomic_operation(opcode, key, param))
 
-    def get_and_watch(self, key: Any) -> tuple[bytes | None, FutureVoid]:
-        """The value of a key, and a future that is ready when it has another one."""
-        value, watch = self.transact(lambda tr: (tr.get(key), tr.watch(key)))
-        return value.value, watch
+    def get_and_watch(self, key: Any) -> tuple[Value, FutureVoid]:
+        """The value of a key, as `tr.get` returns it, and a future that is ready when it has another one."""
+        return self.transact(lambda tr: (tr.get(key), tr.watch(key)))
 
     def set_and_watch(self, key: Any, value: Any) -> FutureVoid:
         """Set a key; a future that is ready when it has another value."""

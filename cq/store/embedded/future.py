@@ -2,6 +2,10 @@
 
 Reads of a local file are answered at once, or as soon as somebody looks, see `asked`. Only commits that another thread
 carries out, watches, versionstamps and back-offs are waited for.
+
+On a cluster, a result that is still under way when its transaction is garbage collected, reset or cancelled becomes the
+error 1025. A local result is never under way, so it counts as under way until the caller takes it (see `Flight`): code
+that drops a transaction too early fails here, too.
 """
 
 from __future__ import annotations
@@ -21,13 +25,23 @@ _callbacks_lock = threading.RLock()
 _allocate = threading.Lock
 
 
+class Flight:
+    """The results of one try of a transaction that the caller has not taken yet."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: int | None = None  # the code that these results become
+
+
 class Future(Generic[T]):
     """A result of type T, or the error that came instead."""
 
-    __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_gate", "_result")
+    __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_flight", "_gate", "_result")
 
     def __init__(self) -> None:
         self._done = False
+        self._flight: Flight | None = None
         self._result: T | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Any], None]] = []
@@ -37,16 +51,19 @@ class Future(Generic[T]):
 
     def is_ready(self) -> bool:
         """Whether `wait()` would not block."""
+        self._land()
         return self._done
 
     def block_until_ready(self) -> None:
         """Wait without taking the result."""
+        self._land()
         while not self._done:
             self._gate.acquire()
             self._gate.release()
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         """Call `callback(future)` once it is ready: at once, or later in the thread that makes it ready."""
+        self._land()
         with _callbacks_lock:
             if not self._done:
                 self._callbacks.append(callback)
@@ -75,6 +92,14 @@ class Future(Generic[T]):
         for callback in callbacks:
             self._call(callback)
         return True
+
+    def _land(self) -> None:
+        """Take the result out of the flight, or the error that the flight has ended with."""
+        flight, self._flight = self._flight, None
+        if flight is not None and flight.error is not None:
+            error = FDBError(flight.error)
+            if not self.settle(error=error):
+                self._error = error
 
     def _call(self, callback: Callable[[Any], None]) -> None:
         try:
@@ -160,9 +185,6 @@ class FutureString(Future[T]):
     def __repr__(self) -> str:
         return repr(self.get())
 
-    def __bool__(self) -> bool:
-        return bool(self.get())
-
     def __int__(self) -> int:
         return int(self._known())
 
@@ -170,7 +192,7 @@ class FutureString(Future[T]):
         return len(self._known())
 
     def __hash__(self) -> int:
-        return hash(self.get())
+        return hash(self._known())
 
     def __getitem__(self, index: Any) -> Any:
         return self._known()[index]
@@ -232,17 +254,17 @@ class Key(FutureString[bytes]):
 F = TypeVar("F", bound=Future[Any])
 
 
-def ready(kind: type[F], result: Any) -> F:
-    """A future that is ready; it needs no gate."""
+def ready(kind: type[F], result: Any, flight: Flight | None = None) -> F:
+    """A future that is ready, or will be when the caller asks, if that is before the end of `flight`."""
     future = kind.__new__(kind)
-    future._done, future._result, future._error = True, result, None
+    future._done, future._result, future._error, future._flight = True, result, None, flight
     return future
 
 
 def failed(kind: type[F], error: BaseException) -> F:
     """A future that raises."""
     future = kind.__new__(kind)
-    future._done, future._result, future._error = True, None, error
+    future._done, future._result, future._error, future._flight = True, None, error, None
     return future
 
 

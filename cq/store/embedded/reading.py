@@ -47,9 +47,11 @@ class Reading(State):
             return None
         self._touched = True
         try:
-            return snapshot.ask(key)
+            read = snapshot.ask(key)
         except FDBError:
             return None  # it is too old: whoever asks is told so in the ordinary way
+        read._flight = self._flight
+        return read
 
     def read_value(self, key: bytes, snapshot: bool) -> Value:
         """The value of a key."""
@@ -69,10 +71,12 @@ class Reading(State):
     def _value(self, key: bytes, snapshot: bool) -> Value:
         writes = None
         if key == METADATA_VERSION and self._may_glance():
-            value = ready(Value, self._look().metadata)
+            value = ready(Value, self._look().metadata, self._flight)
         else:
             view, writes = self._view(snapshot)
             value = view.get(key, bypass_unreadable=self.settings.bypass_unreadable)
+            if type(value) is Asked:
+                value._flight = self._flight
         if not snapshot:
             self._reads.add_key(key, writes)
         return value
@@ -112,7 +116,7 @@ class Reading(State):
             return failed(Key, self._poison(error))
         if not snapshot:
             self._reads.add_selector(*place, found, writes)
-        return ready(Key, found)
+        return ready(Key, found, self._flight)
 
     def read_range(
         self,
@@ -195,7 +199,7 @@ class Reading(State):
                 raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
             snapshot = self.database.snapshot()
             try:
-                return ready(kind, measure(snapshot))
+                return ready(kind, measure(snapshot), self._flight)
             finally:
                 snapshot.close()
         except FDBError as error:

@@ -28,7 +28,7 @@ from .error import (
     VERSION_INVALID,
     FDBError,
 )
-from .future import FutureInt64, Key, failed, ready
+from .future import Flight, FutureInt64, Key, failed, ready
 from .keys import METADATA_VERSION, SYSTEM_END, USER_END
 from .options import Settings
 from .readset import ReadSet
@@ -55,6 +55,7 @@ class State:
         "_deferred",
         "_ended",
         "_failure",
+        "_flight",
         "_glance",
         "_reads",
         "_request",
@@ -86,6 +87,7 @@ class State:
         self._retries = 0
 
     def _begin_try(self) -> None:
+        self._flight = Flight()
         self._writes = Writes()
         self._reads = ReadSet()
         self._glance: Glance | None = None
@@ -104,6 +106,7 @@ class State:
 
     def __del__(self) -> None:
         # May run anywhere: see `Snapshot.abandon`.
+        self._flight.error = TRANSACTION_CANCELLED
         if self._snapshot is not None:
             self._snapshot.abandon()
         self._drop_futures(TRANSACTION_CANCELLED)
@@ -197,13 +200,14 @@ class State:
             if self._deferred is not None:
                 raise FDBError(self._deferred)
             self.check_ended()
-            if self._version is None:
-                self._take_snapshot()
-                if self._committing:
-                    self._release()
+            if self._version is not None:
+                return ready(FutureInt64, self._version)
+            self._take_snapshot()
+            if self._committing:
+                self._release()
         except FDBError as error:
             return failed(FutureInt64, error)
-        return ready(FutureInt64, self._version)
+        return ready(FutureInt64, self._version, self._flight)
 
     def set_read_version(self, version: int) -> None:
         """Read as of a version, if a snapshot taken later still shows it."""

@@ -22,6 +22,18 @@ def code_of(call: Any) -> int:
     return caught.value.code
 
 
+def metadata(db: Database) -> bytes | None:
+    """The metadata version, read in a transaction of its own, which lives until the answer is there."""
+    tr = db.create_transaction()
+    return tr.get(METADATA_VERSION).value
+
+
+def read_version(db: Database) -> int:
+    """A read version; its transaction lives until the answer is there."""
+    tr = db.create_transaction()
+    return tr.get_read_version().wait()
+
+
 def test_nothing_is_held_open_for_it(db: Database) -> None:
     tr = db.create_transaction()
     assert tr.get(METADATA_VERSION).value is None
@@ -124,8 +136,8 @@ def test_what_is_known_is_overtaken_by_commits_of_others(path: Path) -> None:
     with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
         for db, writer in ((one, other), (other, one), (one, one), (other, one)):
             change(writer)
-            seen = db.create_transaction().get(METADATA_VERSION).value
-            assert seen == writer.create_transaction().get(METADATA_VERSION).value
+            seen = metadata(db)
+            assert seen == metadata(writer)
             writer[b"a"] = b"1"
             tr = db.create_transaction()
             tr.get(METADATA_VERSION).wait()
@@ -150,7 +162,7 @@ def test_a_glance_asks_sqlite_only_when_the_metadata_version_has_changed(
 
         def glance() -> int:
             before = asked
-            one.create_transaction().get(METADATA_VERSION).wait()
+            metadata(one)
             return asked - before
 
         other[b"a"] = b"1"
@@ -173,9 +185,9 @@ def test_a_change_without_conflicts_of_its_own_and_a_clear_are_noticed_too(path:
 
     with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
         for change_it in (change, lambda db: db.transact(quietly), lambda db: db.transact(clear)):
-            one.create_transaction().get(METADATA_VERSION).wait()
+            metadata(one)
             change_it(other)
-            seen = one.create_transaction().get(METADATA_VERSION).value
+            seen = metadata(one)
             assert (
                 seen
                 == other.transact(lambda tr: (tr.get_read_version().wait(), tr.get(METADATA_VERSION).value))[
@@ -194,14 +206,14 @@ def announced_by_the_dead(db: Database, *, changes_metadata: bool = False) -> in
 def test_a_version_that_was_announced_and_not_committed_is_nobody_elses(path: Path) -> None:
     with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
         one[b"a"] = b"1"
-        one.create_transaction().get(METADATA_VERSION).wait()
+        metadata(one)
         version = announced_by_the_dead(other)
         tr = one.create_transaction()
         tr.get(METADATA_VERSION).wait()
         change(other)
         tr[b"b"] = b"1"
         assert code_of(tr.commit().wait) == 1020, "the change is later than what was announced"
-        assert one.create_transaction().get_read_version().wait() > version
+        assert read_version(one) > version
 
         tr = one.create_transaction()
         tr.get(METADATA_VERSION).wait()
@@ -215,7 +227,7 @@ def test_a_version_that_was_announced_and_not_committed_is_nobody_elses(path: Pa
 def test_a_change_that_was_announced_and_not_committed_is_not_believed(path: Path) -> None:
     with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
         change(one)
-        before = one.create_transaction().get(METADATA_VERSION).value
+        before = metadata(one)
         announced_by_the_dead(other, changes_metadata=True)
         for db in (one, other):
             tr = db.create_transaction()
@@ -223,16 +235,16 @@ def test_a_change_that_was_announced_and_not_committed_is_not_believed(path: Pat
             tr[b"a"] = b"1"
             tr.commit().wait()
         change(other)
-        assert one.create_transaction().get(METADATA_VERSION).value != before
+        assert metadata(one) != before
 
 
 def test_what_nobody_can_have_announced_is_passed_over(path: Path) -> None:
     with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
-        one.create_transaction().get(METADATA_VERSION).wait()
+        metadata(one)
         other._lock.announce(1 << 60, changes_metadata=False)
         tr = one.create_transaction()
         tr.get(METADATA_VERSION).wait()
         change(other)
         tr[b"a"] = b"1"
         assert code_of(tr.commit().wait) == 1020
-        assert one.create_transaction().get_read_version().wait() < 1 << 60
+        assert read_version(one) < 1 << 60

@@ -30,6 +30,12 @@ def commit_code(tr: Transaction) -> int:
 # Errors
 
 
+def read_version(db: Database) -> int:
+    """A read version; its transaction lives until the answer is there."""
+    tr = db.create_transaction()
+    return tr.get_read_version().wait()
+
+
 def test_an_error_has_number_text_and_survives_pickling() -> None:
     error = FDBError(1020)
     assert str(error) == "Transaction not committed due to conflict with another transaction (1020)"
@@ -227,7 +233,8 @@ def test_a_transaction_is_as_new_after_on_error(db: Database) -> None:
 
 @pytest.mark.parametrize("code", sorted(RETRYABLE))
 def test_on_error_retries(db: Database, code: int) -> None:
-    db.create_transaction().on_error(code).wait()
+    tr = db.create_transaction()
+    tr.on_error(code).wait()
 
 
 @pytest.mark.parametrize("code", [1025, 1031, 1036, 2017, 2101, 1510])
@@ -377,11 +384,11 @@ def test_a_read_version_is_that_of_the_last_commit_seen(db: Database) -> None:
     tr[b"a"] = b"1"
     tr.commit().wait()
 
-    assert db.create_transaction().get_read_version().wait() == tr.get_committed_version()
+    assert read_version(db) == tr.get_committed_version()
 
 
 def test_a_read_version_can_be_handed_on(db: Database) -> None:
-    version = db.create_transaction().get_read_version().wait()
+    version = read_version(db)
     tr = db.create_transaction()
     tr.set_read_version(version)
     assert tr.get(b"a").value is None
@@ -390,7 +397,7 @@ def test_a_read_version_can_be_handed_on(db: Database) -> None:
 
 def test_an_old_read_version_is_too_old_and_a_late_one_in_the_future(db: Database) -> None:
     db[b"a"] = b"0"
-    version = db.create_transaction().get_read_version().wait()
+    version = read_version(db)
     db[b"a"] = b"1"
     tr = db.create_transaction()
     tr.set_read_version(version)
@@ -404,7 +411,7 @@ def test_an_old_read_version_is_too_old_and_a_late_one_in_the_future(db: Databas
 
 
 def test_a_read_version_that_was_only_set_still_detects_conflicts(db: Database) -> None:
-    version = db.create_transaction().get_read_version().wait()
+    version = read_version(db)
     db[b"a"] = b"1"
     tr = db.create_transaction()
     tr.set_read_version(version)

@@ -49,6 +49,11 @@ def prepare(db: Database, timeout: int) -> Transaction:
     return tr
 
 
+def commit(tr: Transaction) -> None:
+    """Commit a transaction, which is kept until the result is there."""
+    tr.commit().wait()
+
+
 def assert_timed_out(caught: pytest.ExceptionInfo[FDBError], pid: int) -> None:
     assert caught.value.code == 1031
     holder = f"process {pid} of user {os.geteuid()}" if NAMED else "a process that the system does not name"
@@ -122,7 +127,7 @@ def test_the_leader_does_not_wait_for_the_others(db: Database, path: Path) -> No
 
 def test_a_lock_that_comes_too_late_is_released(db: Database, path: Path) -> None:
     with held(path), pytest.raises(FDBError, match="1031"):
-        prepare(db, 50).commit().wait()
+        commit(prepare(db, 50))
     with held(path):  # would wait for ever
         pass
     db[b"a"] = b"1"
@@ -156,7 +161,7 @@ def test_a_store_closes_while_another_process_holds_the_lock(path: Path) -> None
     db = Database(path)
     with held(path):
         with pytest.raises(FDBError, match="1031"):
-            prepare(db, 50).commit().wait()
+            commit(prepare(db, 50))
         db.close()
     with Database(path) as again:
         again[b"a"] = b"1"
@@ -189,11 +194,11 @@ def test_the_system_may_hide_the_holder(
 ) -> None:
     monkeypatch.setattr(filelock, "_LOCKS", tmp_path / "nothing")
     with held(path), pytest.raises(FDBError, match="is held by a process that the system does not name"):
-        prepare(db, 50).commit().wait()
+        commit(prepare(db, 50))
 
 
 def test_the_lock_of_one_process_keeps_others_from_committing(db: Database, path: Path) -> None:
     with path.with_name("store.db-lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(FDBError, match=f"held by (process {os.getpid()}|a process)"):
-            prepare(db, 50).commit().wait()
+            commit(prepare(db, 50))

@@ -30,7 +30,8 @@ def settled(db: Database) -> None:
 
 def test_a_watch_fires_when_the_value_changes(db: Database) -> None:
     value, watch = db.get_and_watch(b"a")
-    assert value is None
+    assert value.value is None
+    assert not value.present()
     assert not watch.is_ready()
     db[b"a"] = b"1"
 
