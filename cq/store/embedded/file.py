@@ -59,7 +59,7 @@ _SCHEMA = ";\n".join(["BEGIN", *_TABLES.values(), _FIRST_VERSION, "COMMIT", "PRA
 
 def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
     """A connection for any thread. Checkpoints are the committer's business, never a reader's."""
-    connection = _connect(path, "rw")
+    connection = connect_uri(path, "mode=rw", sqlite3.Connection)
     connection.execute(f"PRAGMA cache_size = -{cache_kib}")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     # A statement that writes many rows keeps what their pages were until it has ended, by default in a file.
@@ -72,20 +72,6 @@ def identify(path: Path) -> handles.FileId:
     """Which file it is."""
     status = path.stat()
     return status.st_dev, status.st_ino
-
-
-def connect_reader(path: Path, options: str, kind: type[_C]) -> _C:
-    """A connection that only reads, with these options in SQLite's URI."""
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?{options}",
-        uri=True,
-        timeout=BUSY_SECONDS,
-        isolation_level=None,
-        check_same_thread=False,
-        factory=kind,
-    )
-    connection.text_factory = bytes
-    return connection
 
 
 def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
@@ -173,7 +159,7 @@ def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sql
     """
     connection = None
     try:
-        with explained(path), contextlib.closing(_connect(path, "ro")) as look:
+        with explained(path), contextlib.closing(connect_uri(path, "mode=ro", sqlite3.Connection)) as look:
             check_content(path, look)
             connection = connect(cache_kib=WRITER_CACHE_KIB)
             connection.execute("PRAGMA journal_mode = WAL")  # which copies may have lost
@@ -196,13 +182,15 @@ def explained(path: Path) -> Iterator[None]:
         raise kind(explain(error, path)) from error
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def connect_uri(path: Path, options: str, kind: type[_C]) -> _C:
+    """A connection with these options in SQLite's URI."""
     connection = sqlite3.connect(
-        f"{path.as_uri()}?mode={mode}",
+        f"{path.as_uri()}?{options}",
         uri=True,
         timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,
+        factory=kind,
     )
     connection.text_factory = bytes  # a store has no text, except where it is damaged
     connection.execute("PRAGMA trusted_schema = OFF")

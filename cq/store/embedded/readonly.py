@@ -80,7 +80,7 @@ def _connect(path: Path) -> _Connection:
     for pause in (*_PAUSES, None):
         connection = _open(path)
         try:
-            connection.execute("SELECT version FROM commits LIMIT 1").fetchone()
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # no table: it may be a view
         except sqlite3.OperationalError:
             connection.close()
             if pause is None:
@@ -93,14 +93,14 @@ def _connect(path: Path) -> _Connection:
 
 def _open(path: Path) -> _Connection:
     if path.with_name(f"{path.name}-shm").exists():
-        return file.connect_reader(path, _SHARED, _Connection)
+        return file.connect_uri(path, _SHARED, _Connection)
     if file.has_log(path):
         raise StoreError(
             f"{path} has a log, which a process that has crashed left: run `cq status` once as a user who may write "
             "the store and its directory"
         )
     mark = _mark(path)
-    connection = file.connect_reader(path, _AS_IT_STANDS, _Connection)
+    connection = file.connect_uri(path, _AS_IT_STANDS, _Connection)
     connection.mark = mark
     return connection
 

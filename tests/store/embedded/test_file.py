@@ -15,7 +15,7 @@ import pytest
 
 from cq.errors import NotAStore, StoreError
 from cq.store import api
-from cq.store.embedded import Database, FDBError, Transaction, file
+from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction, file
 
 
 def assert_refused(path: Path, words: str) -> None:
@@ -155,7 +155,7 @@ HUGE = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT g
             "damaged",
         ),
         (
-            f"DROP TABLE commits; CREATE VIEW commits AS {ENDLESS} i AS version, x'' AS writes FROM n",
+            f"DROP TABLE commits; CREATE VIEW commits AS {ENDLESS} i AS version, x'' AS writes FROM n WHERE i < 0",
             "damaged",
         ),
         ("DROP TABLE kv; CREATE TABLE kv (k BLOB PRIMARY KEY, v BLOB NOT NULL)", "damaged"),
@@ -180,6 +180,8 @@ def test_a_schema_that_cq_has_not_made_is_refused_before_it_is_used(
     connection.close()
 
     assert_refused(path, words)
+    with pytest.raises(NotAStore, match=words):
+        ReadOnlyDatabase(path)
 
 
 def test_statistics_of_sqlite_are_no_foreign_tables(path: Path) -> None:
