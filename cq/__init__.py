@@ -48,6 +48,7 @@ from cq.errors import (
     TooLarge,
     UserMoving,
     UserNotPlaced,
+    WritesUnreadable,
 )
 from cq.pressure import limit
 from cq.purging import delete, purge
@@ -103,6 +104,7 @@ __all__ = [
     "UserNotPlaced",
     "Window",
     "WindowStatistics",
+    "WritesUnreadable",
     "changes",
     "configure",
     "delete",

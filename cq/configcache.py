@@ -13,8 +13,16 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from cq.errors import WritesUnreadable
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP
-from cq.store.api import METADATA_VERSION, Transaction, TransactionRead, snapshot_of
+from cq.store.api import (
+    ACCESSED_UNREADABLE,
+    METADATA_VERSION,
+    Transaction,
+    TransactionRead,
+    error_code,
+    snapshot_of,
+)
 
 T = TypeVar("T")
 
@@ -40,9 +48,20 @@ class ConfigCache(Generic[T]):
         the configuration changes before the commit; through `tr.snapshot` it adds none.
         """
         snapshot = snapshot_of(tr)
-        version = snapshot.get(METADATA_VERSION).value
+        try:
+            version = snapshot.get(METADATA_VERSION).value
+        except Exception as error:
+            if error_code(error) != ACCESSED_UNREADABLE:
+                raise
+            # No other read would help: a transaction with a read that has failed cannot be committed.
+            raise WritesUnreadable(
+                f"the transaction has written {METADATA_VERSION!r}, which cq reads to know the configuration of "
+                f"{name!r}: call cq before that write"
+            ) from error
         known = self._known.get(tr.db)
         if known is None or known[0] != version:
+            if not _is_committed(snapshot, version):
+                return self._parse(name, tr.get(self._key(name)).value)
             known = self._known[tr.db] = version, {}
         found = known[1].get(name)
         if found is None:
@@ -51,6 +70,17 @@ class ConfigCache(Generic[T]):
         elif snapshot is not tr:
             cast(Transaction, tr).add_read_conflict_key(found[0])
         return found[1]
+
+
+def _is_committed(snapshot: TransactionRead, version: bytes | None) -> bool:
+    """Whether a metadata version was committed before the transaction's read version.
+
+    With the option `bypass_unreadable` a transaction that has written the key reads its own placeholder instead: two
+    transactions may read the same, although the configuration has changed between them.
+    """
+    if version is None:
+        return True
+    return 0 < int.from_bytes(version[:8], "big") <= snapshot.get_read_version().wait()
 
 
 def tell_change(tr: Transaction) -> None:

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from cq import codec, hashing, keys
+from cq import codec, hashing, keys, machine
 from cq.combiners import changes
-from cq.errors import CorruptData, InvalidData, TooLarge
+from cq.errors import CorruptData, InvalidData, TooLarge, WritesUnreadable
 from cq.keys import QueueKeys
 from cq.queue import CombineQueue
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.ownwrites import hides_writes, note_writes
 from cq.store.transact import transact
 
 _PART_ITEMS: Final = 20_000
@@ -26,6 +27,7 @@ _PART_BYTES: Final = 1_000_000
 _PIECE_ITEMS: Final = 2_000
 _PIECE_BYTES: Final = 80_000
 _PAGE: Final = 1_000
+_UNUSED_BYTES: Final = 16
 _MOST_PARTS: Final = 1_000_000  # of 20,000 items each
 
 
@@ -49,6 +51,7 @@ class Documents:
         Raises:
             TooLarge: there are more than 20,000 items or 1 MB of them, or `put` has stored the document in parts.
             InvalidData: the id is not of 1 to 8,000 bytes, or a count is no int.
+            WritesUnreadable: the transaction has stored the document before and hides its own writes.
 
         And what `CombineQueue.add` raises; nothing was written, whatever is raised.
         """
@@ -56,19 +59,26 @@ class Documents:
         wanted = _without_zeros(counts)
         if _parts_for(wanted) > 1:
             raise TooLarge(f"{len(wanted):,} items do not fit into one transaction: store them by `put`")
+        self._refuse_if_hidden(tr, document)
         is_new = not self._is_in_one_part(tr, document)
         updates = self._replace(tr, document, 0, wanted)
         if is_new:
             tr.set(self._keys.document(document), codec.encode(1))
+        note_writes(tr, [(self.queue.name, document)])
         return updates
 
     def clear(self, tr: Transaction, document: bytes) -> int:
-        """Take a document's counts out of the sums and forget it, as `set` stores it; returns how many updates."""
+        """Take a document's counts out of the sums and forget it, as `set` stores it; returns how many updates.
+
+        Raises as `set` does.
+        """
         self._check(document)
+        self._refuse_if_hidden(tr, document)
         if not self._is_in_one_part(tr, document):
             return 0
         updates = self._replace(tr, document, 0, {})
         tr.clear(self._keys.document(document))
+        note_writes(tr, [(self.queue.name, document)])
         return updates
 
     def put(self, db: Database, document: bytes, counts: Mapping[Any, int]) -> int:
@@ -130,6 +140,15 @@ class Documents:
     def _check(self, document: object) -> None:
         if not isinstance(document, bytes) or not 0 < len(document) <= codec.MAX_KEY_BYTES:
             raise InvalidData(f"expected a document id of 1 to 8,000 bytes, got: {codec.brief(document)}")
+
+    def _refuse_if_hidden(self, tr: Transaction, document: bytes) -> None:
+        """Raises `WritesUnreadable` if the transaction has changed the document and cannot read that."""
+        unused = self._keys.document(machine.token_bytes(_UNUSED_BYTES))
+        if hides_writes(tr, [(self.queue.name, document)], unused):
+            raise WritesUnreadable(
+                f"document {document!r} was changed in the same transaction, which hides its own writes "
+                "(read_your_writes_disable): change it once, or leave that option out"
+            )
 
     def _parts(self, tr: TransactionRead, document: bytes) -> int | None:
         header = tr.get(self._keys.document(document)).value

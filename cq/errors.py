@@ -21,7 +21,8 @@
     ├── EmitterFull                 so much waits in an emitter that nothing more is taken
     ├── EmitterClosed               an emitter that takes nothing any more
     ├── FlushFailed                 what an emitter was given could not be committed, or nobody knows
-    ├── PendingUnreadable           pending updates asked for after an add in the same transaction
+    ├── WritesUnreadable            a read needs what the same transaction has written, and cannot see that
+    │   └── PendingUnreadable       pending updates asked for after an add in the same transaction
     ├── BacklogTooDeep              more waits in the bucket than one read may combine
     ├── NotChecked                  a bucket of an audit that cannot be checked now
     ├── CellError                   a directory of cells cannot do what is asked for
@@ -165,7 +166,11 @@ class FlushFailed(CqError):
         return str(self.args[0])
 
 
-class PendingUnreadable(CqError):
+class WritesUnreadable(CqError):
+    """A read needs what its own transaction has written, and cannot see that."""
+
+
+class PendingUnreadable(WritesUnreadable):
     """Pending updates cannot be read in a transaction that has added to the same bucket."""
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from cq import machine
 from cq.errors import BacklogTooDeep, PendingUnreadable
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, version_of
 from cq.rows import Backlog, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, TransactionRead, error_code
+from cq.store.ownwrites import hides_writes
 
 PENDING_BYTES: Final = 1_000_000
 """How much a read combines at most of what waits in a bucket, and of what is staged."""
+
+_UNUSED_BYTES: Final = 16
 
 
 @contextmanager
@@ -22,18 +26,39 @@ def before_adds(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         if error_code(error) == ACCESSED_UNREADABLE:
-            raise PendingUnreadable(
-                f"what waits in queue {name!r} cannot be read after an add in the same transaction, "
-                "as its place in the commit order is not known yet: read first, or in a transaction of its own"
-            ) from error
+            raise _unreadable(name) from error
         raise
+
+
+def _unreadable(name: str) -> PendingUnreadable:
+    return PendingUnreadable(
+        f"what waits in queue {name!r} cannot be read after an add in the same transaction, "
+        "as its place in the commit order is not known yet: read first, or in a transaction of its own"
+    )
+
+
+def refuse_if_hidden(snapshot: TransactionRead, queue: QueueKeys, name: str, added: Hashable) -> None:
+    """Raises `PendingUnreadable` if the transaction has added this and its options hide that from its reads.
+
+    Args:
+        added: the name of the queue, or name, generation and number of a bucket, as `write_updates` notes them.
+    """
+    if hides_writes(snapshot, [added], queue.document(machine.token_bytes(_UNUSED_BYTES))):
+        raise PendingUnreadable(
+            f"what waits in queue {name!r} cannot be read after an add in the same transaction, which hides its own "
+            "writes (read_your_writes_disable or snapshot_ryw_disable): read first, or in a transaction of its own"
+        )
 
 
 def read_pending(
     snapshot: TransactionRead, queue: QueueKeys, name: str, generation: int, bucket: int
 ) -> Backlog:
     """All that waits in a bucket of the queue of this name; raises `BacklogTooDeep`."""
+    refuse_if_hidden(snapshot, queue, name, (name, generation, bucket))
     backlog = read_rows(snapshot, queue.rows(generation, bucket), PENDING_BYTES)
+    # With the option bypass_unreadable rows of this transaction are read, before all others: they have no stamp yet.
+    if backlog.rows and version_of(backlog.rows[0].versionstamp) == 0:
+        raise _unreadable(name)
     if not backlog.at_end:
         raise too_deep(name, f"waits in bucket {bucket}")
     return backlog

@@ -24,6 +24,7 @@ from cq.store.api import (
     TransactionRead,
     snapshot_of,
 )
+from cq.store.ownwrites import note_writes
 from cq.store.transact import transact
 from cq.windowrows import pack_leaving, write_leaving
 from cq.windowspec import milliseconds
@@ -216,11 +217,12 @@ def write_updates(
 ) -> None:
     """What `CombineQueue.add` writes; with a time at which the updates leave the queue's window, None for never."""
     refuse_if_full(tr, config)
-    generation = config.generation
+    name, generation = config.name, config.generation
     operation = None if once is None else codec.encode_operation(once)
     packed = pack(config, updates, operation)
     pairs = list(packed.pairs) if due is not None or config.audit is not None else []
     leaving = [] if due is None else pack_leaving(pairs, operation)
+    note_writes(tr, [name, *((name, generation, bucket) for bucket in packed.rows)])
     for bucket, rows in packed.rows.items():
         for row in rows:
             tr.set_versionstamped_key(queue.new_row(generation, bucket, next(_counter)), row)
@@ -228,7 +230,7 @@ def write_updates(
     if operation is not None:
         tr.set_versionstamped_key(queue.new_marker(operation), b"")
     if due is not None:
-        write_leaving(tr, config.name, leaving, due, _counter, once=operation is not None)
+        write_leaving(tr, name, leaving, due, _counter, once=operation is not None)
     if config.audit is not None:
         count_added(tr, config, pairs)
 

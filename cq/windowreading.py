@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from cq import codec, hashing
 from cq.config import QueueConfig
 from cq.keys import QueueKeys
-from cq.pendingrows import PENDING_BYTES, before_adds, read_pending, too_deep
+from cq.pendingrows import PENDING_BYTES, before_adds, read_pending, refuse_if_hidden, too_deep
 from cq.rows import notified
 from cq.store.api import WANT_ALL, TransactionRead
 from cq.windowrows import read_overdue, sum_up
@@ -42,6 +42,7 @@ def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes
     queue = QueueKeys(config.name)
     staged = _staged(snapshot, queue, config, wanted)
     if wanted is None:
+        refuse_if_hidden(snapshot, queue, config.name, config.name)
         buckets = set(notified(snapshot.get_range(*queue.notifications()), queue))
     else:
         buckets = _buckets_of(config, wanted)

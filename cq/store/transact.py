@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from cq.store.api import error_code, may_have_committed
+from cq.store.ownwrites import forget_writes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,6 +64,7 @@ def _run(db: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object] = lambd
             if code is None:
                 raise
             tr.on_error(code).wait()
+            forget_writes(tr)
         else:
             return result, tr
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TransactionRead:
     """Reads. Those of `tr.snapshot` add no read conflicts; a transaction's own do."""
 
-    __slots__ = ("_core", "_snapshot")
+    __slots__ = ("__weakref__", "_core", "_snapshot")
 
     def __init__(self, core: Core, snapshot: bool) -> None:
         self._core = core
