@@ -24,6 +24,7 @@ from cq.state import Memory
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.simulation.application import SUMS, TEXTS
+from tests.simulation.backlogcanaries import BACKLOGS
 from tests.simulation.cellcanaries import MOVING
 from tests.simulation.feedcanaries import FEEDING
 from tests.simulation.operatorcanaries import ONLY, OPERATING, WITH
@@ -362,13 +363,14 @@ CANARIES: Final[dict[Canary, int]] = {
     holds_more_than_was_said: 60,
     says_that_nothing_counts: 100,
     ends_doubt_by_looking: 100,
-} | {**OPERATING, **TAGGING, **VISITING, **FEEDING, **MOVING}
+} | {**OPERATING, **TAGGING, **VISITING, **FEEDING, **MOVING, **BACKLOGS}
 """{canary: within how many seeds, from 0 on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
     **dict.fromkeys(TAGGING, "tags"),
     **dict.fromkeys(VISITING, "windows"),
     **dict.fromkeys(FEEDING, "feeds"),
     **dict.fromkeys(MOVING, "cells"),
+    **dict.fromkeys(BACKLOGS, "backlogs"),
 }
 """{canary: which system catches it}, for those that are not of the queues."""
 

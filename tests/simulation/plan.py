@@ -93,6 +93,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "come and go",  # workers stop in good order, others start
     ),
     "cells": ("move", "rebalance", "drain", "resume", "forward"),
+    "backlogs": ("once", "rebucket", "drains"),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset(

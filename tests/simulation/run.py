@@ -18,6 +18,7 @@ from typing import Final
 
 from cq import machine, queue
 from cq.observers import exportrows, feedrows
+from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
 from tests.simulation.feeds import FeedWorld
 from tests.simulation.plan import Plan
@@ -32,6 +33,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "windows": Site,
     "feeds": FeedWorld,
     "cells": CellsWorld,
+    "backlogs": Backlogs,
 }
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there

@@ -1,0 +1,78 @@
+"""Variants of sorted runs that are broken on purpose, see `canaries`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Final
+from unittest.mock import patch
+
+from cq import merging, repacking
+from cq.merging import RunsPass
+from cq.purging import is_to_be_purged
+from cq.results import PassResult
+from cq.runs import ForRuns, NotInRuns
+
+
+def sorts_again_what_others_have_sorted() -> Any:
+    """A worker whose runs another one has touched sorts the backlog from its beginning."""
+    run = RunsPass.run
+
+    def again(self: RunsPass) -> PassResult:
+        try:
+            return run(self)
+        except NotInRuns:
+            if self.memory.runs.left and not self.result.was_ours:
+                raise ForRuns from None
+            raise
+
+    return patch.object(RunsPass, "run", again)
+
+
+def believes_its_runs() -> Any:
+    """A worker merges the runs that it remembers though another one has passed."""
+
+    def is_for_runs(self: RunsPass) -> bool:
+        return not (self.state.staged or is_to_be_purged(self.config, self.state))
+
+    return patch.object(RunsPass, "_is_for_runs", is_for_runs)
+
+
+def merges_before_staged_updates() -> Any:
+    """Runs are made and merged though older updates are staged."""
+
+    def is_for_runs(self: RunsPass) -> bool:
+        is_lost = bool(self.memory.runs.left) and not self.result.was_ours
+        return not is_lost and not is_to_be_purged(self.config, self.state)
+
+    return patch.object(RunsPass, "_is_for_runs", is_for_runs)
+
+
+def merges_before_the_former_shape() -> Any:
+    """Runs are made and merged though older updates are in the former shape."""
+    return patch.object(merging, "is_blocked", lambda snapshot, config, bucket: False)
+
+
+def leaves_rows_at_the_end() -> AbstractContextManager[object]:
+    """Rows that are written again take the keys of the last rows that they replace."""
+    into_rows = repacking.into_rows
+
+    def last(pairs: Any, rows: Sequence[Any]) -> dict[bytes, bytes]:
+        found = into_rows(pairs, rows)
+        keys = [row.key for row in rows][len(rows) - len(found) :]
+        return dict(zip(keys, found.values(), strict=True))
+
+    stack = ExitStack()
+    for module in (repacking, merging):
+        stack.enter_context(patch.object(module, "into_rows", last))
+    return stack
+
+
+BACKLOGS: Final[dict[Callable[[], Any], int]] = {
+    sorts_again_what_others_have_sorted: 20,
+    believes_its_runs: 60,
+    merges_before_staged_updates: 150,
+    merges_before_the_former_shape: 60,
+    leaves_rows_at_the_end: 60,
+}
+"""{canary: within how many seeds, from 0 on, it is caught}."""

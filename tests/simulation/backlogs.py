@@ -1,0 +1,240 @@
+"""The system of deep backlogs: queues without observers, more updates than a pass can read, and drains beside workers.
+
+A worker sorts a deep backlog into runs and merges them (`cq.merging`). Here several processes do so over one bucket:
+workers, and drains that start and end. One queue counts, the other one keeps the latest update, so the model needs only
+the updates in commit order. At the end there is another deep backlog, and two drains without faults must empty it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar, Final
+from unittest.mock import patch
+
+import cq
+from cq import codec, repacking
+from cq.batch import Limits
+from cq.keys import QueueKeys
+from cq.observers.worker import Worker
+from cq.setaside import read_aside
+from cq.store.api import error_code
+from cq.store.transact import transact
+from tests.simulation.actors import WorkerPool
+from tests.simulation.hub import Process
+from tests.simulation.model import Added, Violation
+from tests.simulation.plan import Plan
+from tests.simulation.scenario import Scenario
+from tests.simulation.store import CommitRequest
+
+COUNTS: Final = "counts"
+LATEST: Final = "latest"
+_LAST_LIMITS: Final = Limits(read_bytes=1_000, repack_bytes=1_000, max_report=20)
+_LAST_LATENCY: Final = 0.03
+"""So slow that passes take longer than a worker waits after a conflict: neither worker gets ahead by waiting less."""
+
+
+class Backlogs(Scenario):
+    """One run."""
+
+    beginners: ClassVar[tuple[str, ...]] = ("add", "change", "restart", "drain")
+
+    def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
+        super().__init__(plan, folder, trace)
+        self.updates: dict[str, dict[str, list[int]]] = {COUNTS: {}, LATEST: {}}
+        self.operations: dict[str, Added] = {}
+        self.seen: set[str] = set()
+        self.row_bytes = self.rng.choice((100, 300, 8_000))
+        self.workers = WorkerPool(self, self._worker)
+        self._limits = [self._drawn_limits(), self._drawn_limits()]
+        self._tokens = 0
+        self._stored: dict[str, tuple[bytes, list[Any]]] = {}
+
+    def _drawn_limits(self) -> Limits:
+        read_bytes = self.rng.choice((500, 1_500))
+        return Limits(
+            read_bytes=read_bytes,
+            load_bytes=self.rng.choice((50, 5_000)),
+            write_bytes=self.rng.choice((1_500, 10_000)),
+            repack_bytes=self.rng.choice((0, read_bytes, 2 * read_bytes)),
+            max_report=self.rng.choice((5, 20)),
+        )
+
+    def around(self) -> AbstractContextManager[object]:
+        """Rows that are as small as their backlogs, so that a run has several."""
+        return patch.object(repacking, "ROW_BYTES", self.row_bytes)
+
+    def begin(self) -> None:
+        cq.configure(self.inner, COUNTS, buckets=self.rng.randint(1, 2))
+        cq.configure(self.inner, LATEST, combiner="last", buckets=self.rng.randint(1, 2))
+        self._start_adder()
+        for _ in range(self.rng.randint(1, 2)):
+            self.workers.start()
+        self._start_drain()
+        self._start_administrator()
+
+    def _worker(self, process: Process, identity: str) -> Worker:
+        limits = self.hub.rng.choice(self._limits)
+        return Worker(
+            self.db(process), concurrency=2, grace=5.0, limits=limits, identity=identity, beat_seconds=2.0
+        )
+
+    # Adders
+
+    def _start_adder(self) -> None:
+        process = self.process("adder")
+        process.reborn = self._start_adder
+        self.hub.start(process, "add", lambda: self._add_all(process))
+
+    def _add_all(self, process: Process) -> None:
+        while not self.is_calm:
+            self.fill(process, self.hub.rng.choice((COUNTS, LATEST)), 60, 5)
+            self.hub.wait(self.hub.rng.expovariate(0.5))
+
+    def fill(self, process: Process, name: str, number: int, each: int) -> None:
+        """Make a deep backlog: `number` keys in another order each time, `each` of them in a transaction."""
+        rng = self.hub.rng
+        for _ in range(rng.randint(1, 3)):
+            keys = rng.sample(range(number), number)
+            for start in range(0, number, each):
+                if "once" in self.plan and self.operations and rng.random() < 0.1:
+                    self.add(process, rng.choice(list(self.operations.values())))
+                self.add(process, self._drawn(name, keys[start : start + each]))
+
+    def _drawn(self, name: str, keys: list[int]) -> Added:
+        self._tokens += 1
+        note = Added(
+            name,
+            tuple((f"{key:04}", self._tokens) for key in keys),
+            f"operation {self._tokens}" if "once" in self.plan else None,
+        )
+        if note.once:
+            self.operations[note.once] = note
+        return note
+
+    def add(self, process: Process, note: Added) -> None:
+        """Add updates; they are added again if the transaction is retried after it was committed."""
+
+        def run(tr: Any) -> None:
+            cq.CombineQueue(note.queue).add(tr, note.updates, once=note.once)
+            tr.notes.append(note)
+
+        try:
+            transact(self.db(process), run)
+        except Exception as error:
+            if error_code(error) is None:
+                raise
+        else:
+            self.operations.pop(note.once or "", None)
+
+    # Drains, and changes
+
+    def _start_drain(self) -> None:
+        process = self.process("drain")
+        process.reborn = self._start_drain
+        self.hub.start(process, "drain", lambda: self._drain_again(process))
+
+    def _drain_again(self, process: Process) -> None:
+        while "drains" in self.plan and not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1.0))
+            self.drain(process)
+
+    def drain(self, process: Process) -> None:
+        """What `cq worker --drain` does."""
+        try:
+            self._worker(process, f"{process}-{self.hub.turns}").drain()
+        except Exception as error:
+            if error_code(error) is None:
+                raise
+
+    def _start_administrator(self) -> None:
+        process = self.process("administrator")
+        process.reborn = self._start_administrator
+        self.hub.start(process, "change", lambda: self._change(process))
+
+    def _change(self, process: Process) -> None:
+        while "rebucket" in self.plan and not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(0.5))
+            try:
+                cq.rebucket(
+                    self.db(process), self.hub.rng.choice((COUNTS, LATEST)), self.hub.rng.randint(1, 2)
+                )
+            except cq.CqError as error:
+                self.trace("refused:", error)
+            except Exception as error:
+                if error_code(error) is None:
+                    raise
+
+    # The log
+
+    def log(self, store: str, tr: CommitRequest, version: int) -> None:
+        """Note what is committed; of rows that are written again, check how old they seem to be."""
+        for note in tr.notes:
+            if note.once is None or note.once not in self.seen:
+                self.seen.add(note.once or "")
+                for key, update in note.updates:
+                    self.updates[note.queue].setdefault(key, []).append(update)
+        for name in self.updates:
+            self._look_at_first_row(name)
+
+    def _look_at_first_row(self, name: str) -> None:
+        """Raises `Violation` if the first row has become younger, and all that has been queued still is.
+
+        The age of the oldest update is that of its row. Operation ids are out of the question, as rows of later tries
+        are dropped.
+        """
+        keys, snapshot = QueueKeys(name), self.inner.create_transaction().snapshot
+        ranges = (keys.values(), keys.aside(), (keys.prefix + b"s", keys.prefix + b"t"))
+        values = [(row.key, row.value) for bounds in ranges for row in snapshot.get_range(*bounds)]
+        first = self._first_row(name)
+        before, known = self._stored.get(name, (b"", []))
+        self._stored[name] = first, values
+        if known == values and before and before < first and not {"once", "rebucket"} & self.plan.on:
+            raise Violation(f"{name}: the first row is {first!r} after {before!r}, and no value has changed")
+
+    # The end
+
+    def settle(self) -> None:
+        """Two drains side by side empty a deep backlog."""
+        for worker in list(self.workers.running):
+            self.workers.stop(worker)
+        process = self.process("ending")
+        self.hub.start(process, "finish", lambda: self._finish(process))
+
+    def _finish(self, process: Process) -> None:
+        while self.operations:
+            self.add(process, next(iter(self.operations.values())))
+        self.fill(process, LATEST, 300, 10)
+        self._limits = [_LAST_LIMITS]
+        self.faults.latency = _LAST_LATENCY
+        for _ in range(2):
+            other = self.process("drain")
+            self.hub.start(other, "drain", lambda other=other: self.drain(other))  # type: ignore[misc]
+
+    def left(self) -> str:
+        tasks = [task.name for task in self.hub.tasks if task.process.is_alive]
+        if under_way := {"finish", "drain"} & set(tasks):
+            return f"deep backlogs: {', '.join(under_way)}"
+        return ", ".join(f"rows of {name}" for name in self.updates if self._first_row(name))
+
+    def check(self) -> None:
+        """Raises `Violation` unless each value is that of its updates in commit order."""
+        for name, updates in self.updates.items():
+            expected = {
+                key: sum(each) if name == COUNTS else each[-1] for key, each in sorted(updates.items())
+            }
+            found = dict(cq.CombineQueue(name).scan(self.inner))
+            aside = transact(self.inner, lambda tr, name=name: read_aside(tr, name))  # type: ignore[misc]
+            if aside and "too large" not in self.plan:
+                raise Violation(f"{name}: set aside though nothing can have failed: {aside!r}")
+            for key in {codec.decode(each.encoded_key) for each in aside}:
+                found[key] = expected[key]  # what was set aside has no place in the order any more
+            wrong = {key: (found.get(key), each) for key, each in expected.items() if found.get(key) != each}
+            if wrong:
+                raise Violation(f"{name}: {{key: (found, expected)}} is {wrong}")
+
+    def _first_row(self, name: str) -> bytes:
+        """The key of a queue's first row; empty without any."""
+        rows = self.inner.create_transaction().snapshot.get_range(*QueueKeys(name).all_rows(), limit=1)
+        return next((row.key for row in rows), b"")
