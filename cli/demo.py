@@ -29,7 +29,7 @@ from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.observers.builtin import put_built_in
 from cq.observers.cloud import CloudReader
 from cq.observers.exports import export_spec, find_export
-from cq.observers.spawning import starting
+from cq.observers.spawning import keep_no_semaphores, starting
 from cq.observers.top import top as top_spec
 from cq.observers.worker import Worker
 from cq.status import is_drained
@@ -213,6 +213,7 @@ def _worker_processes(number: int, store: str) -> Iterator[list[SpawnProcess]]:
 
 def _combine(store: str) -> None:
     """In a process of its own: combine until told to stop, or until the process that has started this one is gone."""
+    keep_no_semaphores()
     runner = Worker(cq.open(store), queues=[QUEUE])
     stop_on_signals(runner.stop)
     parent = multiprocessing.parent_process()

@@ -18,6 +18,7 @@ from cq import codec, machine
 from cq.config import Flags, QueueConfig, change_flags, read_config, read_flags, write_config
 from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
+from cq.rangesize import count_rows
 from cq.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -86,7 +87,7 @@ class Waiting:
     """What waits in a queue.
 
     Attributes:
-        size: bytes of rows, about.
+        size: bytes of queued rows: counted up to 1 MB, beyond that estimated.
         seconds: the age of the oldest update.
         sure_seconds: the same, without what may be jumps of versions that this process has not seen.
     """
@@ -97,15 +98,19 @@ class Waiting:
 
 
 def read_waiting(tr: Transaction, name: str) -> Waiting:
-    """What waits at the transaction's read version; one read for each bucket with work, and two more."""
+    """The backlog at the transaction's read version.
+
+    Costs a read for each bucket with work, and a read of the first 1 MB of the rows: a cluster's estimate of a smaller
+    range says nothing, see `cq.rangesize`.
+    """
     snapshot, queue = tr.snapshot, QueueKeys(name)
     version = tr.get_read_version()
-    size = snapshot.get_estimated_range_size_bytes(*queue.all_rows())
     oldest = [each for each in oldest_by_bucket(snapshot, queue).values() if each is not None]
     now, clock = version.wait(), clock_of(tr.db)
     clock.observe(now)
     first = min(oldest, default=now)
-    return Waiting(size.wait(), clock.age(first, now), clock.sure_age(first, now))
+    size = count_rows(snapshot, *queue.all_rows()).bytes
+    return Waiting(size, clock.age(first, now), clock.sure_age(first, now))
 
 
 def compare(db: Database, name: str) -> str:

@@ -14,12 +14,12 @@ from cq.config import queue_names, read_config, read_flags
 from cq.errors import CqError
 from cq.keys import QueueKeys
 from cq.pressure import read_full
+from cq.rangesize import COUNTED_BYTES, count_rows
 from cq.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_since
 from cq.store.transact import transact, transact_versioned
 from cq.windowstatistics import WindowStatistics, read_statistics
 
-_COUNT_BYTES: Final = 1_000_000
 _OUTSTANDING_SECONDS: Final = 10.0
 _OUTSTANDING_TIMES: Final = 5.0  # as long as half of the buckets wait at most
 _MOST_OUTSTANDING: Final = 5
@@ -122,7 +122,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         if version is not None:
             oldest[number] = min(version, oldest.get(number, version))
     full = read_full(snapshot, name)
-    rows, size, exact = count_rows(tr, *queue.all_rows())
+    rows, size, exact = count_rows(snapshot, *queue.all_rows())
     found = QueueStatus(
         name=name,
         settings=config.settings(),
@@ -149,24 +149,9 @@ def _count_some(found: Range) -> int:
     for row in found:
         number += 1
         size += len(row.value)
-        if size > _COUNT_BYTES:
+        if size > COUNTED_BYTES:
             break
     return number
-
-
-def count_rows(tr: Transaction, begin: bytes, end: bytes) -> tuple[int, int, bool]:
-    """Rows and bytes in a range, and whether they were counted, up to 1 MB.
-
-    Of more they are estimated, from what was counted and the store's own figure: about right, up to a few times off.
-    """
-    rows = size = 0
-    for row in tr.snapshot.get_range(begin, end, streaming_mode=WANT_ALL):
-        rows += 1
-        size += len(row.key) + len(row.value)
-        if size > _COUNT_BYTES:
-            about = max(size, tr.snapshot.get_estimated_range_size_bytes(begin, end).wait())
-            return rows * about // size, about, False
-    return rows, size, True
 
 
 def _aged(found: QueueStatus, oldest: Mapping[int, int], now: int) -> QueueStatus:

@@ -22,7 +22,8 @@ from cq.observers.exportstate import (
     view,
 )
 from cq.observers.forwardspec import NAME as FORWARD
-from cq.status import count_rows, current_version
+from cq.rangesize import count_rows
+from cq.status import current_version
 from cq.store.api import Database, Transaction, seconds_since
 from cq.store.transact import transact
 
@@ -105,7 +106,7 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
     snapshot, keys = tr.snapshot, ExportKeys(name)
     firsts = [snapshot.get_range(*keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
     oldest = [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
-    rows, size, exact = count_rows(tr, *keys.all_rows())
+    rows, size, exact = count_rows(snapshot, *keys.all_rows())
     failures = read_failures(snapshot, keys)
     stopped = view(snapshot, keys, ())().stopped
     worst = max(failures, key=lambda failure: failure.tries, default=None)

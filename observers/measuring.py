@@ -14,6 +14,7 @@ from cq.keys import QueueKeys, version_of
 from cq.observers.export import BUCKETS
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
+from cq.rangesize import count_rows
 from cq.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -119,8 +120,8 @@ def measure(tr: Transaction, name: str) -> Measured:
         versions = [
             version_of(versionstamp_of(exports.sequence_of_row(row.key))) for found in rows for row in found
         ]
-        export_bytes = max(1, snapshot.get_estimated_range_size_bytes(*exports.all_rows()).wait())
+        export_bytes = count_rows(snapshot, *exports.all_rows()).bytes
         export_lag = clock.age(min(versions, default=now), now)
-    size = snapshot.get_estimated_range_size_bytes(*queue.all_rows()).wait() if waiting else 0
+    size = count_rows(snapshot, *queue.all_rows()).bytes if waiting else 0
     oldest = clock.age(min((each for each in waiting.values() if each is not None), default=now), now)
     return Measured(len(waiting), size, oldest, export_bytes, export_lag)

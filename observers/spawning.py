@@ -52,6 +52,16 @@ def _without_interrupts() -> Iterator[None]:
             handler(*came[0])
 
 
+def keep_no_semaphores() -> None:
+    """Have the semaphores of this process end with it, also when it is killed.
+
+    The binding takes a semaphore of `multiprocessing` for each thread that waits for a cluster. In a process started by
+    `spawn` such a semaphore has a name, under which it outlives a kill, and Python warns of "leaked semaphore objects"
+    when the parent ends. With `fork`, which this process never does, a semaphore loses its name at once.
+    """
+    multiprocessing.set_start_method("fork", force=True)
+
+
 def end_with_parent() -> None:
     """End this process when its parent has ended: nobody is left to do so. To be run in a thread."""
     parent = multiprocessing.parent_process()

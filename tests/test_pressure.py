@@ -39,8 +39,34 @@ def fill(db: Any, name: str, number: int = 50) -> None:
     add(db, name, *({f"k{each}": 1 for each in range(20)} for _ in range(number)))
 
 
+@pytest.fixture
+def sampled(db: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A database that estimates the size of a small range as 0, as a cluster does."""
+    tr = db.create_transaction()
+    nothing = tr.get_estimated_range_size_bytes(b"\x01", b"\x01")
+    nothing.wait()
+    for reads in (type(tr), type(tr.snapshot)):
+        if hasattr(reads, "get_estimated_range_size_bytes"):
+            monkeypatch.setattr(reads, "get_estimated_range_size_bytes", lambda self, begin, end: nothing)
+    return db
+
+
 class TestLimits:
     """`limit`, the mark, and adds."""
+
+    def test_a_small_backlog_is_counted_where_the_store_has_no_estimate(
+        self, sampled: Any, name: str
+    ) -> None:
+        cq.configure(sampled, name, buckets=2)
+        cq.limit(sampled, name, size=5_000)
+        fill(sampled, name, 5)
+        assert compare(sampled, name) == ""
+        fill(sampled, name, 45)
+        assert compare(sampled, name) == "more than 5,000 bytes wait"
+        size = transact(sampled, lambda tr: read_waiting(tr, name)).size
+        assert size == sum(
+            len(row.key) + len(row.value) for row in sampled.get_range(*QueueKeys(name).all_rows())
+        )
 
     def test_adds_are_refused_while_more_waits_than_is_allowed(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=2)

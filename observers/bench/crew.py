@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from cq import machine
 from cq.errors import CqError
 from cq.observers.bench.errors import CannotMeasure
-from cq.observers.spawning import end_with_parent, starting
+from cq.observers.spawning import end_with_parent, keep_no_semaphores, starting
 
 _AHEAD_SECONDS: Final = 0.05  # the signal is for so much later, that it reaches all in time
 _END_SECONDS: Final = 10.0
@@ -114,6 +114,7 @@ def _serve(connection: Connection, role: Role) -> None:
     """In a process of its own: work when told to, until the one that has started this one closes its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a queue is paused and deleted under its workers
+    keep_no_semaphores()
     machine.start_thread(end_with_parent, "parent")
     with suppress(EOFError, ConnectionError):  # it is gone
         if not _answer(connection, role.prepare):

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from cq import machine
 from cq.errors import CqError
 from cq.observers.demos.errors import DemoFailed
-from cq.observers.spawning import end_with_parent, starting
+from cq.observers.spawning import end_with_parent, keep_no_semaphores, starting
 
 LOOK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 10.0
@@ -145,6 +145,7 @@ def _run(role: Role, last_words: Connection) -> None:
     # In a thread: the main one may be holding just the lock that this needs.
     signal.signal(signal.SIGTERM, lambda number, frame: Thread(target=stop.set).start())
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # that others are gone is meant
+    keep_no_semaphores()
     machine.start_thread(end_with_parent, "parent")
     try:
         role.run(stop)

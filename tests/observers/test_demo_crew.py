@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -72,3 +75,44 @@ def test_workers_combine_and_stop_in_good_order(tmp_path: Path) -> None:
         crew.run(lambda: cq.transact(db, lambda tr: queue.get(tr, "a")) == 2, seconds=60)
     # It has signed off, which one that is killed does not.
     assert not cq.transact(db, lambda tr: tr.get_range(*keys.workers()).to_list())
+
+
+HOLDING = """
+import multiprocessing, sys
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from cq.observers.demos.crew import Crew
+
+@dataclass(frozen=True)
+class Holder:
+    path: Path
+
+    def run(self, stop):
+        semaphore = multiprocessing.Semaphore(0)  # as the binding takes for each thread that waits
+        is_second = self.path.exists()
+        self.path.touch()
+        if not is_second:
+            stop.wait()
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    with Crew({"holder": Holder(path)}, Random(1)) as crew:
+        crew.run(path.exists, seconds=60)
+        crew._kill("holder")
+        crew.run(lambda: "holder" in crew.ended, seconds=60)
+"""
+
+
+def test_a_killed_process_leaves_no_semaphore(tmp_path: Path) -> None:
+    script = tmp_path / "holding.py"
+    script.write_text(HOLDING)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "held"],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -142,6 +142,11 @@ class Asked:
     def snapshot(self) -> Any:
         return Asked(self._tr.snapshot, self._asked)
 
+    @property
+    def db(self) -> Any:
+        """The database; this is no request."""
+        return self._tr.db
+
     def __getattr__(self, what: str) -> Any:
         self._asked.append(what)
         return getattr(self._tr, what)
