@@ -11,7 +11,7 @@ import typer
 
 from cq.cells import Cells, Move
 from cq.cli.options import Json, Store, make_store, open_store, read_store
-from cq.cli.output import as_word, note, print_json, print_table, progress, say
+from cq.cli.output import as_word, note, print_json, print_table, progress, quantity, say
 from cq.jsonvalues import to_json
 from cq.store import OpenDatabase
 
@@ -152,7 +152,7 @@ def resume(directory: Directory = None, store: Store = None, json: Json = False)
     """Go on with all moves that are under way, such as those whose process has died."""
     with closing(_opened(directory, store)) as found:
         count = found.resume_moves()
-    _say(json, f"{count:,} moves finished", finished=count)
+    _say(json, f"{quantity(count, 'move')} finished", finished=count)
 
 
 def rebalance(
@@ -163,13 +163,15 @@ def rebalance(
 ) -> None:
     """Finish moves under way, empty the cells that are being drained, and even out the others by their weights.
 
-    Prints each user who was moved.
+    Prints each user who was moved, and on standard error how many users were moved.
     """
     with closing(_opened(directory, store)) as found, progress(counted=False) as display:
-        task = display.add_task("moving users")
-        for number, each in enumerate(found.rebalance(most), 1):
-            display.update(task, description=f"{number:,} users moved")
+        task, number = display.add_task("moving users"), 0
+        for each in found.rebalance(most):
+            number += 1
+            display.update(task, description=f"{quantity(number, 'user')} moved")
             _print_move(json, each)
+    note(f"{quantity(number, 'user')} moved")
 
 
 def _opened(

@@ -12,8 +12,9 @@ import typer
 
 import cq
 from cq.cli.options import NO_VALUE, WORDS, AppPath, Json, Queue, Store, load_app, open_store, read_store
-from cq.cli.output import print_json, print_words, progress, say
+from cq.cli.output import print_json, print_words, progress, quantity, say
 from cq.config import QueueConfig, read_config
+from cq.errors import InvalidData
 from cq.jsonl import Position, add_jsonl
 from cq.jsonvalues import key_from_word, split_word, to_json, value_from_word
 
@@ -63,7 +64,7 @@ def add(
     if json:
         print_json({"queue": queue, "added": added})
     else:
-        say(f"added {added:,} updates to queue {queue!r}")
+        say(f"added {quantity(added, 'update')} to queue {queue!r}")
 
 
 def get(
@@ -134,7 +135,11 @@ def _add_stream(
     def show(position: Position) -> None:
         display.update(task, completed=position.offset)
 
-    return add_jsonl(db, handle, stream, name=name, progress=show)[1]
+    try:
+        return add_jsonl(db, handle, stream, name=name, progress=show)[1]
+    except InvalidData as error:
+        path = "standard input" if stream is sys.stdin.buffer else stream.name
+        raise InvalidData(f"{path}{', ' if str(error).startswith('line ') else ': '}{error}") from None
 
 
 def _pair(config: QueueConfig, word: str) -> tuple[Any, Any]:

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.options import Json, Queue, Store, open_store, read_store
-from cq.cli.output import as_word, print_json, print_table, say
+from cq.cli.output import as_word, print_json, print_table, quantity, say
+from cq.cli.shape import Yes, confirm
 from cq.config import read_config
+from cq.errors import InvalidData
 from cq.jsonvalues import key_from_word, to_json
 from cq.setaside import ANY, Aside, drop_aside, read_aside, retry_aside
 
@@ -26,7 +28,7 @@ def register(app: typer.Typer) -> None:
     dead.command("list", epilog="Example: cq dead list words")(show_list)
     dead.command("show", epilog="Example: cq dead show words hello --json")(show)
     dead.command("retry", epilog="Example: cq dead retry words hello")(retry)
-    dead.command("drop", epilog="Example: cq dead drop words hello")(drop)
+    dead.command("drop", epilog="Examples: cq dead drop words hello; cq dead drop words --yes")(drop)
     app.add_typer(dead, name="dead")
 
 
@@ -63,21 +65,24 @@ def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
 def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Add again what was set aside, after its cause is mended. Its place in the commit order is given up."""
     db = open_store(store)
-    count = retry_aside(db, queue, _wanted(db, queue, key))
+    count = retry_aside(db, queue, _found(db, queue, key))
     if json:
         print_json({"queue": queue, "added": count})
     else:
-        say(f"added {count:,} updates to queue {queue!r} again")
+        say(f"added {quantity(count, 'update')} to queue {queue!r} again")
 
 
-def drop(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
+def drop(queue: Queue, key: Key = None, yes: Yes = False, store: Store = None, json: Json = False) -> None:
     """Forget what was set aside: its updates will never count."""
     db = open_store(store)
-    count = drop_aside(db, queue, _wanted(db, queue, key))
+    wanted = _found(db, queue, key)
+    of_key = "" if key is None else f" of key {key!r}"
+    confirm(f"forget what was set aside{of_key} in queue {queue!r}?", yes)
+    count = drop_aside(db, queue, wanted)
     if json:
         print_json({"queue": queue, "dropped": count})
     else:
-        say(f"dropped {count:,} pieces of queue {queue!r}")
+        say(f"dropped {quantity(count, 'piece')} of queue {queue!r}")
 
 
 def _wanted(db: Any, queue: str, word: str | None) -> Any:
@@ -85,6 +90,16 @@ def _wanted(db: Any, queue: str, word: str | None) -> Any:
         return ANY
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
     return key_from_word(config.key, word)
+
+
+def _found(db: Any, queue: str, word: str | None) -> Any:
+    """As `_wanted`; raises `InvalidData` for a key of which nothing was set aside."""
+    wanted = _wanted(db, queue, word)
+    if word is not None and not db.transact(partial(read_aside, name=queue, key=wanted, limit=1)):
+        raise InvalidData(
+            f"nothing was set aside of key {word!r} in queue {queue!r}: see `cq dead list {queue}`"
+        )
+    return wanted
 
 
 def _key(db: Any, queue: str, encoded: bytes) -> Any:

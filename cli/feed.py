@@ -153,6 +153,8 @@ def delete(name: Name, yes: Yes = False, store: Store = None, json: Json = False
     Feed(name).delete(open_store(store))
     if json:
         print_json({"feed": name, "done": "deleted"})
+    else:
+        say(f"feed {name!r} is deleted")
 
 
 def _position(after: str) -> bytes:
@@ -199,12 +201,28 @@ def _print_feeds(feeds: list[dict[str, Any]], json: bool) -> None:
         for each in feeds:
             print_json(each)
         return
-    columns = ("feed", "numbers", "keep seconds", "keep last", "to deliver", "to number")
-    rows = [["" if value is None else _shown(value) for value in each.values()] for each in feeds]
+    columns = ("feed", "numbers", "keep", "keep last", "to deliver", "to number")
+    rows = [
+        [
+            _duration(value) if what == "keep_seconds" and value is not None else _shown(value)
+            for what, value in each.items()
+        ]
+        for each in feeds
+    ]
     print_table(columns, rows, right=columns[2:])
 
 
+def _duration(seconds: float) -> str:
+    """As `--keep` takes it, in the largest unit that needs no fraction: "30d"."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds % size == 0:
+            return f"{seconds / size:,.0f}{unit}"
+    return f"{seconds:,g}s"
+
+
 def _shown(value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int | float) else value

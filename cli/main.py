@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
 from importlib.metadata import version
 from io import TextIOWrapper
@@ -29,6 +29,7 @@ from cq.cli import (
     queues,
     shape,
     status,
+    streams,
     top,
     verify,
     worker,
@@ -49,7 +50,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Boxes and colours are for people; what is piped somewhere gets plain text in whole lines.
-    rich_markup_mode="markdown" if sys.stdout.isatty() else None,
+    rich_markup_mode="markdown" if sys.stdout is not None and sys.stdout.isatty() else None,
 )
 
 
@@ -97,30 +98,46 @@ for module in (
 
 def main() -> None:
     """Run the command line; what cq or the store refuses ends it with one line and exit status 1, 2 for settings."""
+    streams.open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an encoding that lacks a character ends nothing
     try:
         with opened:
-            app(prog_name="cq")
+            _run()
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read the output has gone; keep Python from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the program that read the output has ended
+        streams.discard()
         sys.exit(1)
     except InvalidSettings as error:
         _fail(str(error), status=2)
     except CqError as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.strerror}: {error.filename}" if error.filename else str(error))
+        _fail(_said(error))
     except Exception as error:
         if error_code(error) is None:
             raise
         _fail(f"the store failed: {error}")
 
 
+def _run() -> None:
+    """Run the command, and write all of its output before it ends."""
+    try:
+        app(prog_name="cq")
+    except SystemExit:
+        streams.flush()
+        raise
+
+
+def _said(error: OSError) -> str:
+    if error.filename:
+        return f"{error.strerror}: {error.filename}"
+    return "standard output is closed" if error.errno == errno.EBADF else str(error)
+
+
 def _fail(message: str, *, status: int = 1) -> None:
     note(f"cq: {' '.join(message.split())}")
+    streams.discard()
     sys.exit(status)

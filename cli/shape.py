@@ -11,7 +11,7 @@ import typer
 
 import cq
 from cq.cli.options import Json, Queue, Store, open_store, read_store, seconds_of
-from cq.cli.output import note, print_json, progress, say
+from cq.cli.output import note, print_json, progress, quantity, say
 from cq.config import read_config, read_flags
 from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
 from cq.purging import is_purging
@@ -54,7 +54,7 @@ def rebucket(
     if json:
         print_json({"queue": queue, **config.settings()})
     else:
-        say(f"queue {queue!r} has {buckets:,} buckets" + ("" if wait else ": workers see to it"))
+        say(f"queue {queue!r} has {quantity(buckets, 'bucket')}" + ("" if wait else ": workers see to it"))
 
 
 def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None, json: Json = False) -> None:

@@ -138,7 +138,7 @@ def _worker(worker: WorkerStatus) -> list[Any]:
         ", ".join(worker.roles),
         "all" if worker.queues is None else ", ".join(worker.queues),
         worker.buckets,
-        f"{worker.passes_per_second:,.1f}",
+        f"{worker.passes_per_second:,.1f}" if worker.alive else "-",
         _age(worker.beat_seconds),
         "alive" if worker.alive else "dead",
     ]

@@ -26,6 +26,7 @@ from cq.store.transact import transact
 _BATCH_LINES: Final = 2_000
 _BATCH_BYTES: Final = 200_000
 _LONGEST_LINE: Final = 1_000_000
+_SHOWN: Final = 60  # characters of a bad line
 
 
 class Position(NamedTuple):
@@ -58,7 +59,7 @@ def add_jsonl(
         progress: called with the position after each batch.
 
     Raises:
-        InvalidData: a line is no update of this queue (it is named; all before it are added), the stream has changed
+        InvalidData: a line is no update of this queue (the lines before it are committed), the stream has changed
             since it was partly added, or somebody else is adding it at the same time.
         QueueNotConfigured: the queue is not configured.
     """
@@ -119,7 +120,11 @@ def _parsed(
             if line.strip():
                 pairs.append(_pair(config, line))
         except InvalidData as error:
-            return pairs, number, InvalidData(f"line {before + number + 1}: {error}")
+            done = before + number
+            lines_before = {0: "no line is", 1: "the line before it is"}.get(
+                done, f"the {done:,} lines before it are"
+            )
+            return pairs, number, InvalidData(f"line {done + 1}: {error}; {lines_before} committed")
     return pairs, len(lines), None
 
 
@@ -128,14 +133,25 @@ def _pair(config: QueueConfig, line: bytes) -> tuple[Any, Any]:
         # A float in between would round a decimal.
         content = json.loads(line, parse_float=Decimal if config.value.name == "decimal" else None)
     except (ValueError, ArithmeticError, RecursionError) as error:
-        raise InvalidData(f"expected JSON, got: {line[:60]!r} ({error})") from None
+        raise InvalidData(f"expected JSON, got: {_shown(line)} ({_reason(error)})") from None
     if not isinstance(content, dict) or content.keys() != {"key", "update"}:
-        raise InvalidData(f'expected {{"key": ..., "update": ...}}, got: {line[:60]!r}')
+        raise InvalidData(f'expected {{"key": ..., "update": ...}}, got: {_shown(line)}')
     key = key_from_json(config.key, content["key"])
     update = value_from_json(config.value, content["update"])
     config.key.encoder()(key)
     check_update(config, key, update)
     return key, update
+
+
+def _reason(error: Exception) -> str:
+    # The line that the decoder names is always 1.
+    return f"{error.msg} at {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def _shown(line: bytes) -> str:
+    """The beginning of a line as text, in quotes."""
+    text = line.decode(errors="backslashreplace").strip()
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
 def _add(

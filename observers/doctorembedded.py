@@ -69,16 +69,16 @@ class EmbeddedStore:
         most = _max_file_bytes()
         if size > FULL * most:
             raise StoreError(
-                f"{self._path} has {_megabytes(size)}, and SQLite takes {_megabytes(most)}: move to a cluster"
+                f"{self._path} has {_size(size)}, and SQLite takes {_size(most)}: move to a cluster"
             )
-        return f"{self._path}, {_megabytes(size)} of at most {_megabytes(most)}"
+        return f"{self._path}, {_size(size)} of at most {_size(most)}"
 
     def _room(self) -> str:
         folder = next(folder for folder in self._path.parents if folder.exists())
         free = shutil.disk_usage(folder).free
-        found = f"{_megabytes(free)} are free in {folder}"
+        found = f"{_size(free)} are free in {folder}"
         if free < ROOM_BYTES:
-            raise StoreError(f"{found}: make room, for {_megabytes(ROOM_BYTES)} at least")
+            raise StoreError(f"{found}: make room, for {_size(ROOM_BYTES)} at least")
         return found
 
     def _clock(self) -> str:
@@ -106,5 +106,10 @@ def _max_file_bytes() -> int:
         return int(connection.execute("PRAGMA max_page_count").fetchone()[0]) * PAGE_BYTES
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+def _size(number: int) -> str:
+    """Bytes as people read them: "4.4 TB"."""
+    size, unit = number / 1e6, "MB"
+    for larger in ("GB", "TB", "PB"):
+        if size >= 1_000:
+            size, unit = size / 1_000, larger
+    return f"{size:.1f} {unit}"

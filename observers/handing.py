@@ -30,6 +30,8 @@ class Given:
         for job in jobs:
             if job.owned and job.failures >= MANY_FAILURES:
                 self._until[str(job.share)] = now + GIVEN_SECONDS
+            elif job.owned and not job.failures and not job.is_fresh:
+                self._until.pop(str(job.share), None)  # it has run since
         return set(self._until)
 
 

@@ -80,8 +80,9 @@ class Job:
         return str(self.task)
 
     def own(self) -> None:
-        """It is this worker's now."""
+        """It is this worker's now. Failures of an earlier time do not count: another worker may have recovered it."""
         self.task.enter()
+        self.failures = 0
         self.owned = self.is_fresh = True
 
     @property

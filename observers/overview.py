@@ -37,7 +37,7 @@ class WorkerStatus:
         beat_seconds: age of its latest beat, by the store's versions.
         started: when it began, by its clock, in seconds since 1970; None when it does not say.
         buckets: to combine, that it owns.
-        passes, passes_per_second: since it began, and of late.
+        passes, passes_per_second: since it began, and of late (0 for a dead one).
         left_alone: queues that it does not combine: they are paused, or it has not their code.
         stuck: its tasks that come to no end.
         error: the latest one, empty when there was none.
@@ -113,7 +113,7 @@ def overview(db: Database, name: str | None = None) -> Overview:
 
 
 def _worker(member: Member, now: int) -> WorkerStatus:
-    facts = member.report.facts
+    facts, alive = member.report.facts, member.is_alive(now)
     return WorkerStatus(
         id=member.id.hex(),
         host=member.host,
@@ -121,12 +121,12 @@ def _worker(member: Member, now: int) -> WorkerStatus:
         version=str(facts.get("version", "")),
         roles=sorted(member.roles),
         queues=None if member.queues is None else sorted(member.queues),
-        alive=member.is_alive(now),
+        alive=alive,
         beat_seconds=member.age(now),
         started=int(_number(facts.get("started"))) or None,
         buckets=int(_number(facts.get("buckets"))),
         passes=int(_number(_table(facts.get("totals")).get("passes"))),
-        passes_per_second=round(sum(numbers[3] for numbers in _queues(facts).values()), 2),
+        passes_per_second=round(sum(numbers[3] for numbers in _queues(facts).values()), 2) if alive else 0.0,
         left_alone=sorted(member.report.lacking),
         stuck=sorted(member.report.stuck),
         error=str(facts.get("error", "")),
@@ -176,7 +176,10 @@ def remarks(seen: Overview) -> list[str]:
     for queue in seen.queues:
         if is_any_alive and not (queue.paused or queue.problem or seen.activity[queue.name].workers):
             lines.append(f"queue {queue.name!r}: nobody combines it: {_why(queue.name, seen)}")
-        said = [*_of_queue(queue), *_about_buckets(queue, seen.activity[queue.name].concurrency)]
+        activity = seen.activity[queue.name]
+        said = [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
+        if activity.workers and not queue.paused:  # else all buckets wait, those with old updates longest
+            said += _outstanding(queue)
         lines += [f"queue {queue.name!r}: {each}" for each in said]
     for name, export in seen.exports.items():
         if export.error:
@@ -205,9 +208,14 @@ def _of_queue(queue: QueueStatus) -> list[str]:
         lines.append(f"telling {observer}: buckets {told:,} of {queue.settings['buckets']:,}")
     if queue.window is not None:
         lines += _of_window(queue.window)
-    for bucket, age in queue.outstanding.items():
-        lines.append(f"bucket {bucket} has waited for {age:,.1f} s, far longer than others")
     return lines
+
+
+def _outstanding(queue: QueueStatus) -> list[str]:
+    return [
+        f"bucket {bucket} has waited for {age:,.1f} s, far longer than others"
+        for bucket, age in queue.outstanding.items()
+    ]
 
 
 def _of_window(window: WindowStatistics) -> list[str]:

@@ -130,6 +130,8 @@ def test_a_bad_line_is_named_and_what_stands_before_it_is_added(
         add(db, name, lines(4) + bad + lines(1))
 
     assert said in str(refused.value)
+    assert "b'" not in str(refused.value), "text, not bytes"
+    assert str(refused.value).endswith("; the 4 lines before it are committed")
     assert len(str(refused.value)) < 400
     assert add(db, name, lines(5))[1] == 1, "the line mended, all others added"
     assert total(db, name) == 15

@@ -103,5 +103,5 @@ def test_the_command_line_shows_retries_and_drops(tmp_path: Any) -> None:
     assert listed[0]["error"] == "observer 'observer': RuntimeError: not a"
     assert [each["updates"] for each in run("show", "words", "b")] == [[2]]
     assert run("retry", "words", "a") == [{"queue": "words", "added": 1}]
-    assert run("drop", "words") == [{"queue": "words", "dropped": 1}]
+    assert run("drop", "words", "--yes") == [{"queue": "words", "dropped": 1}]
     assert run("list", "words") == []

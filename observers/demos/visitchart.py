@@ -33,16 +33,17 @@ _STYLE: Final = """\
   .quiet { fill: var(--quiet); }
   .page { fill: var(--page); }
   .grid { stroke: var(--grid); }
-  polyline { fill: none; stroke-width: 2; }
+  polyline { fill: none; stroke-width: 2; stroke-linecap: round; }
 """
 _COLOURS: Final = "abcde"
+_Line = tuple[str, list[int | None]]
 
 
 def to_svg(looks: Sequence[Look], window: float) -> str:
     """The chart of some looks, at windows of so many seconds: views, unique visitors, and views of the first pages."""
     title = f"Visits of the last {window / 60:,.3g} minutes"
     lines = _series(looks)
-    most = max([1, *(number for _, numbers in lines for number in numbers)])
+    most = max([1, *(number for _, numbers in lines for number in numbers if number is not None)])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
         f'height="{_HEIGHT}" role="img" aria-labelledby="title about">\n'
@@ -57,27 +58,33 @@ def to_svg(looks: Sequence[Look], window: float) -> str:
     )
 
 
-def _series(looks: Sequence[Look]) -> list[tuple[str, list[int]]]:
-    """The names of the lines, and their numbers: of a page 0 where it is not among the first."""
+def _series(looks: Sequence[Look]) -> list[_Line]:
+    """The names of the lines, and their numbers: of a page None where it is not among the first."""
     highest: Counter[str] = Counter()
     for look in looks:
         for page, views, _ in look.top:
             highest[page] = max(highest[page], views)
-    lines = [("views", [look.views for look in looks]), ("visitors", [look.visitors for look in looks])]
+    lines: list[_Line] = [
+        ("views", [look.views for look in looks]),
+        ("visitors", [look.visitors for look in looks]),
+    ]
     for page, _ in highest.most_common(_PAGES):
-        lines.append((page, [{each: views for each, views, _ in look.top}.get(page, 0) for look in looks]))
+        lines.append((page, [{each: views for each, views, _ in look.top}.get(page) for look in looks]))
     return lines
 
 
-def _described(lines: Sequence[tuple[str, list[int]]]) -> str:
-    return " ".join(f"{name}: at most {max(numbers, default=0):,}." for name, numbers in lines)
+def _described(lines: Sequence[_Line]) -> str:
+    return " ".join(
+        f"{name}: at most {max((number for number in numbers if number is not None), default=0):,}."
+        for name, numbers in lines
+    )
 
 
 def _span(looks: Sequence[Look]) -> str:
     if not looks:
         return "no look"
     first, last = (datetime.fromtimestamp(look.time, UTC) for look in (looks[0], looks[-1]))
-    return f"{first:%Y-%m-%d %H:%M} to {last:%H:%M} UTC by the log"
+    return f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC by the log"
 
 
 def _grid(most: int) -> Iterator[str]:
@@ -88,9 +95,9 @@ def _grid(most: int) -> Iterator[str]:
         yield f'<text class="quiet" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number}</text>'
 
 
-def _drawn(lines: Sequence[tuple[str, list[int]]], most: int) -> Iterator[str]:
+def _drawn(lines: Sequence[_Line], most: int) -> Iterator[str]:
     # Names stand at the ends of their lines, moved apart where these meet.
-    ends = sorted((_y((numbers or [0])[-1] / most), at) for at, (_, numbers) in enumerate(lines))
+    ends = sorted((_y(_last(numbers) / most), at) for at, (_, numbers) in enumerate(lines))
     places, lowest = {}, 0.0
     for y, at in ends:
         places[at] = lowest = max(y, lowest + _LABEL)
@@ -98,15 +105,30 @@ def _drawn(lines: Sequence[tuple[str, list[int]]], most: int) -> Iterator[str]:
     for at, (name, numbers) in enumerate(lines):
         colour = f"var(--{_COLOURS[at]})"
         width = (_WIDTH - _RIGHT - _LEFT) / max(1, len(numbers) - 1)
-        points = " ".join(
-            f"{_LEFT + width * n:.1f},{_y(number / most):.1f}" for n, number in enumerate(numbers)
-        )
-        yield f'<polyline stroke="{colour}" points="{points}"/>'
+        for run in _runs(numbers):
+            points = " ".join(f"{_LEFT + width * n:.1f},{_y(number / most):.1f}" for n, number in run)
+            yield f'<polyline stroke="{colour}" points="{points}"/>'
         shown = name if len(name) <= _NAME else name[: _NAME - 3] + "..."
         yield (
             f'<text x="{_WIDTH - _RIGHT + 10}" y="{places[at] - over + 4:.1f}" style="fill: {colour}">'
             f"{escape(shown)}</text>"
         )
+
+
+def _last(numbers: Sequence[int | None]) -> int:
+    """The latest number that is known."""
+    return next((number for number in reversed(numbers) if number is not None), 0)
+
+
+def _runs(numbers: Sequence[int | None]) -> Iterator[list[tuple[int, int]]]:
+    """The numbers with their places, without a line across those that are not known."""
+    run: list[tuple[int, int]] = []
+    for place, number in enumerate([*numbers, None]):
+        if number is not None:
+            run.append((place, number))
+        elif run:
+            yield run if len(run) > 1 else run * 2  # a line of one point is drawn as a dot
+            run = []
 
 
 def _y(share: float) -> float:

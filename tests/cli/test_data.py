@@ -228,7 +228,10 @@ def test_a_bad_line_is_named_and_all_before_it_are_added(here: Here, cli: Cli) -
     ended = here("add", "words", "--jsonl", "updates.jsonl")
 
     assert ended.status == 1
-    assert ended.err.startswith('cq: line 2501: expected {"key": ..., "update": ...}, got: ')
+    assert ended.err == (
+        'cq: updates.jsonl, line 2501: expected {"key": ..., "update": ...}, got: \'{"key": "a"}\'; '
+        "the 2,500 lines before it are committed\n"
+    )
     file.write_bytes(b"".join(good) + b'{"key": "word 1", "update": 1}\n')
     assert here("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"] == 1
     assert items(cli) == {**sums(2500), "word 1": sums(2500)["word 1"] + 1}
@@ -340,3 +343,26 @@ def test_a_queue_with_a_window_is_configured_added_to_and_read(here: Here, db: A
     here("worker", "--drain", "views")
     assert here("get", "views", "/").out == "/\t3\n"
     assert here("configure", "views", "--window", "1/7").status == 1
+
+
+def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Here, cli: Cli) -> None:
+    (cli.folder / "refusing.py").write_text(
+        "import cq\napp = cq.App()\n\n"
+        "def refuse(tr, changes):\n    if any(change.key == 'bad' for change in changes):\n        raise ValueError\n\n"
+        "app.queue('words', observers=[refuse])\n"
+    )
+    here("configure", "words", "--app", "refusing:app")
+    here("add", "words", "bad=1", "good=1")
+    assert here("worker", "--drain", "--app", "refusing:app").status == 0
+
+    for command in ("retry", "drop"):
+        unknown = here("dead", command, "words", "good", *(["--yes"] if command == "drop" else []))
+        assert unknown.status == 1
+        assert "nothing was set aside of key 'good' in queue 'words'" in unknown.err
+    asked = here("dead", "drop", "words")
+    assert asked.status == 1
+    assert "forget what was set aside in queue 'words'? Say so with --yes" in asked.err
+    assert here("dead", "retry", "words", "bad").out == "added 1 update to queue 'words' again\n"
+    assert here("worker", "--drain", "--app", "refusing:app").status == 0
+    assert here("dead", "drop", "words", "bad", "--yes").out == "dropped 1 piece of queue 'words'\n"
+    assert here("dead", "list", "words", "--json").rows() == []

@@ -109,5 +109,15 @@ def test_what_cannot_be_done_is_said_in_one_line(here: Here, db: Any) -> None:
         assert message in failed.err
     here("feed", "configure", "chat")
     assert "id of a message" in here("feed", "read", "chat", "ann", "--after", "zz").err
-    assert here("feed", "delete", "chat", "--yes").status == 0
+    assert here("feed", "delete", "chat", "--yes").out == "feed 'chat' is deleted\n"
     assert here("feed", "list", "--json").rows() == []
+
+
+def test_how_long_messages_are_kept_is_shown_as_it_was_given(here: Here) -> None:
+    for time in ("30d", "36h", "90m", "90s"):
+        here("feed", "configure", f"of-{time}", "--keep", time)
+    here("feed", "configure", "for-ever")
+
+    kept = {line.split()[0]: line.split()[2] for line in here("feed", "list").out.splitlines()[1:]}
+
+    assert kept == {"for-ever": "0", "of-30d": "30d", "of-36h": "36h", "of-90m": "90m", "of-90s": "90s"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,32 @@ def test_an_encoding_that_lacks_a_character_loses_nothing(cli: Cli) -> None:
         cli.run("add", "words", "λόγος=λόγος").err
         == "cq: expected a value of type int, got: '\\u03bb\\u03cc\\u03b3\\u03bf\\u03c2'\n"
     )
+
+
+@pytest.mark.parametrize("command", ["status", "status --json", "items words", "--help", "health", "config"])
+@pytest.mark.parametrize("target", [">&-", ">/dev/full"])
+def test_output_that_cannot_be_written_ends_with_one_line(cli: Cli, command: str, target: str) -> None:
+    cli.run("configure", "words")
+    cli.run("add", "words", "a=1")
+    cli.run("worker", "words", "--drain")
+    shell = ["sh", "-c", f'"$0" -m cq.cli {command} {target}', sys.executable]
+
+    ended = subprocess.run(
+        shell, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("cq: ")
+    assert ended.stderr.count("\n") == 1
+    assert ("standard output is closed" if target == ">&-" else "No space left") in ended.stderr
+
+
+def test_files_do_not_get_the_numbers_of_closed_streams(cli: Cli) -> None:
+    cli.run("configure", "words")
+    shell = ["sh", "-c", '"$0" -m cq.cli worker --drain <&- >&- 2>&-', sys.executable]
+
+    assert subprocess.run(shell, cwd=cli.folder, env=cli.environment, check=False).returncode == 0
+    assert cli.run("verify", "words").status == 0
 
 
 def test_a_full_disk_is_said(cli: Cli) -> None:

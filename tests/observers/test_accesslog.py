@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -126,6 +127,30 @@ def test_a_log_that_is_made_up_is_one_and_the_same_for_a_seed(tmp_path: Path) ->
     assert first == second
     assert 400 < len(first) <= 500
     assert [visit.time for visit in first] == sorted(visit.time for visit in first)
+
+
+def test_a_chart_draws_no_number_that_was_not_seen() -> None:
+    """A page that is not among the first ones of a look may have views all the same."""
+    looks = [
+        Look(0.0, 9, 3, (("/a", 5, 2),)),
+        Look(10.0, 9, 3, (("/a", 6, 2),)),
+        Look(20.0, 9, 3, (("/b", 7, 2),)),
+        Look(86_400.0, 9, 3, (("/a", 4, 2),)),
+    ]
+
+    drawn = to_svg(looks, 600.0)
+
+    lines = re.findall(r'<polyline stroke="var\(--(.)\)" points="([^"]+)"', drawn)
+    assert [(colour, len(set(points.split()))) for colour, points in lines] == [
+        ("a", 4),
+        ("b", 4),
+        ("c", 1),  # /b
+        ("d", 2),  # /a
+        ("d", 1),
+    ]
+    heights = [float(point.split(",")[1]) for _, points in lines for point in points.split()]
+    assert max(heights) < 420 - 46, "nothing at the height of 0"
+    assert "1970-01-01 00:00 to 1970-01-02 00:00 UTC by the log" in drawn
 
 
 def test_a_chart_of_no_looks_or_of_strange_pages_is_one() -> None:

@@ -156,6 +156,14 @@ def test_a_file_near_its_limit_is_said(url: str, monkeypatch: pytest.MonkeyPatch
     assert "SQLite takes 0.0 MB" in wrong(url)["store file"]
 
 
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [(0, "0.0 MB"), (999_900_000, "999.9 MB"), (1_500_000_000, "1.5 GB"), (4_398_046_511_104, "4.4 TB")],
+)
+def test_sizes_are_in_units_that_fit(size: int, shown: str) -> None:
+    assert doctorembedded._size(size) == shown
+
+
 def test_a_clock_that_was_set_back_is_said(db: Any, url: str) -> None:
     cq.configure(db, "words")
 

@@ -71,11 +71,13 @@ def test_a_worker_that_beats_no_more_is_dead(db: Any, name: str, monkeypatch: py
     monkeypatch.setattr(module, "BEAT_SECONDS", 0.0)
     cq.configure(db, name)
     dead = Membership(db, queues=[name], every=1e-6)
-    dead.beat(Report())
+    facts = {"queues": {name: [7, 7, 0, 3.5, 3.5]}, "totals": {"passes": 7}}
+    dead.beat(Report(facts=facts))
     seen = seen_when(db, name, lambda seen: not of(seen, dead).alive)
     assert of(seen, dead).beat_seconds > 0
     assert seen.activity[name].workers == 0
     assert any(f"worker {dead.id.hex()} is dead: its latest beat is" in line for line in remarks(seen))
+    assert of(seen, dead).passes_per_second == 0.0, "rates are those of its last beat"
     dead.leave(1.0)
 
 
@@ -196,3 +198,20 @@ def test_a_number_of_buckets_is_recommended_from_what_waits(
     seen = Overview([queue], {"words": Activity(workers=1, concurrency=12)}, {}, [alive])
     found = remarks(seen)
     assert [said in line for line in found] == ([True] if said else [])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_single_buckets_are_named_only_while_a_worker_combines_the_queue(
+    db: Any, name: str, workers: int
+) -> None:
+    cq.configure(db, name)
+    (queue,) = status(db, name)
+    queue = replace(queue, name="words", outstanding={0: 60.0}, oldest_seconds=60.0)
+    alive = WorkerStatus(
+        "id", "here", 1, "0.1", ["combine"], None, bool(workers), 0.1, None, 4, 0, 0.0, [], [], ""
+    )
+
+    found = remarks(Overview([queue], {"words": Activity(workers, workers)}, {}, [alive]))
+
+    assert any("bucket 0 has waited" in line for line in found) == bool(workers)
+    assert ("no worker is alive" in found) == (not workers)
