@@ -8,7 +8,6 @@ import typer
 
 from cq.cli.options import Json, Store, read_store
 from cq.cli.output import print_json, say
-from cq.errors import StoreError
 from cq.observers.health import MAX_AGE_SECONDS, health
 
 
@@ -29,10 +28,7 @@ def show_health(
 
     Exit status 1 when something is wrong, with a line for each thing that is. With --json one line.
     """
-    try:
-        problems = health(read_store(store), max_age=max_age, here=here)
-    except StoreError as error:  # it cannot be opened: monitoring reads what is wrong here, too
-        problems = [str(error)]
+    problems = health(read_store(store), max_age=max_age, here=here)
     if json:
         print_json({"healthy": not problems, "problems": problems})
     else:
