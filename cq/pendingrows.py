@@ -8,7 +8,7 @@ from typing import Final
 
 from cq import machine
 from cq.errors import BacklogTooDeep, PendingUnreadable
-from cq.keys import QueueKeys, version_of
+from cq.keys import QueueKeys
 from cq.rows import Backlog, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, TransactionRead, error_code
 from cq.store.ownwrites import hides_writes
@@ -26,15 +26,11 @@ def before_adds(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         if error_code(error) == ACCESSED_UNREADABLE:
-            raise _unreadable(name) from error
+            raise PendingUnreadable(
+                f"what waits in queue {name!r} cannot be read after an add in the same transaction, "
+                "as its place in the commit order is not known yet: read first, or in a transaction of its own"
+            ) from error
         raise
-
-
-def _unreadable(name: str) -> PendingUnreadable:
-    return PendingUnreadable(
-        f"what waits in queue {name!r} cannot be read after an add in the same transaction, "
-        "as its place in the commit order is not known yet: read first, or in a transaction of its own"
-    )
 
 
 def refuse_if_hidden(snapshot: TransactionRead, queue: QueueKeys, name: str, added: Hashable) -> None:
@@ -56,9 +52,6 @@ def read_pending(
     """All that waits in a bucket of the queue of this name; raises `BacklogTooDeep`."""
     refuse_if_hidden(snapshot, queue, name, (name, generation, bucket))
     backlog = read_rows(snapshot, queue.rows(generation, bucket), PENDING_BYTES)
-    # With the option bypass_unreadable rows of this transaction are read, before all others: they have no stamp yet.
-    if backlog.rows and version_of(backlog.rows[0].versionstamp) == 0:
-        raise _unreadable(name)
     if not backlog.at_end:
         raise too_deep(name, f"waits in bucket {bucket}")
     return backlog

@@ -26,7 +26,7 @@ from cq.feedkeys import (
     split_mark,
     versionstamp_of_id,
 )
-from cq.keys import INCOMPLETE_VERSIONSTAMP, version_of
+from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.feedconfig import FeedConfig, clear_feed, read_feed_config, write_feed_config
 from cq.observers.feedrows import (
     MAX_MESSAGE_BYTES,
@@ -318,20 +318,13 @@ class Feed:
         except Exception as error:
             if error_code(error) != ACCESSED_UNREADABLE:
                 raise
-            raise self._unreadable() from error
+            raise PendingUnreadable(
+                f"messages of feed {self.name!r} cannot be read after an append for their receiver in the same "
+                "transaction, as its place is not known yet: read first, or in a transaction of its own"
+            ) from error
         messages = tuple(map(decode_message, rows))
-        if (
-            messages and version_of(messages[0].id) == 0
-        ):  # the option bypass_unreadable: its own, without a stamp
-            raise self._unreadable()
         position = messages[-1].id if messages else after
         return Page(messages, position, more, after < split_mark(mark.value)[0])
-
-    def _unreadable(self) -> PendingUnreadable:
-        return PendingUnreadable(
-            f"messages of feed {self.name!r} cannot be read after an append for their receiver in the same "
-            "transaction, as its place is not known yet: read first, or in a transaction of its own"
-        )
 
     def _news(self, tr: Transaction, receiver: bytes, after: bytes, limit: int) -> tuple[Page, Void | None]:
         """What there is behind an id, or a watch on what comes."""
