@@ -4,6 +4,8 @@ full            no file can grow any more, then there is room again
 full-file       only the store's file cannot be written: what is in the log cannot be brought into it
 sync-once       one commit's sync of the log fails
 sync            from one commit on, no sync works, and the process dies
+retry-once      one commit's sync fails; it is tried again, and the process dies
+retry           the same, and no later sync works
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 from cq.store.embedded import Database, FDBError, Transaction, wal
+from cq.store.transact import transact
 from tests.crash import load, vfs
 
 COMMITS = 40
+ONE = (1).to_bytes(8, "little")
 
 
 class Disk:
@@ -62,7 +66,11 @@ def main(store: str, seed: str, what: str) -> None:
     with Database(store) as db:
         commit(db, int(seed), 0, COMMITS)
         kinds = {"full": grows, "full-file": is_store_write, "sync-once": disk.once, "sync": is_log_sync}
+        kinds |= {"retry-once": disk.once, "retry": is_log_sync}
         disk.fails = kinds[what]
+        if what.startswith("retry"):
+            count(db)
+            os.kill(os.getpid(), signal.SIGKILL)
         if what == "sync":
             commit(db, int(seed), 3, 1)
         commit(db, int(seed), 1, COMMITS if what.startswith("full") else 2)
@@ -76,6 +84,22 @@ def main(store: str, seed: str, what: str) -> None:
             return  # closing brings the log into the file if it can
         disk.fails = lambda *event: False
         commit(db, int(seed), 2, COMMITS)
+
+
+def count(db: Database) -> None:
+    """Add 1 to a number, without an operation id, as applications do; say after how many tries, and what is read."""
+    tries = code = 0
+
+    def run(tr: Transaction) -> None:
+        nonlocal tries
+        tries += 1
+        tr.add(b"count", ONE)
+
+    try:
+        transact(db, run)
+    except FDBError as error:
+        code = error.code
+    say("counted", tries, code, int.from_bytes(db[b"count"] or b"", "little"))
 
 
 def commit(db: Database, seed: int, writer: int, number: int) -> None:

@@ -34,6 +34,7 @@ class Told:
         }
         self.failed = [(line[3], line[4]) for line in lines if line[0] == "failed"]
         self.could_read = ["read", True] in lines
+        self.counted: list[int] = next((line[1:] for line in lines if line[0] == "counted"), [])
 
     def count(self, writer: int) -> int:
         """How many commits of a writer have returned."""
@@ -101,6 +102,26 @@ class TestFromBelow:
         with Database(path) as db:
             found = assert_whole(db, seed, told.returned)
         assert found.keys() - told.returned.keys() <= {(3, 0)}  # of which it was said to be unknown
+
+    def test_a_retry_after_1021_counts_once(self, tmp_path: Path, scripts: Scripts, seed: int) -> None:
+        """Without an operation id: the retry begins by overwriting what the first try may have left in the log."""
+        path = tmp_path / "store.db"
+        told = run(scripts, path, seed, "retry-once", -signal.SIGKILL)
+
+        assert told.counted == [2, 0, 1]  # two tries, no error, and the number
+        with Database(path) as db:
+            assert db[b"count"] == (1).to_bytes(8, "little")
+
+    def test_a_commit_stays_in_doubt_when_its_retry_fails_too(
+        self, tmp_path: Path, scripts: Scripts, seed: int
+    ) -> None:
+        """It is not there while the process lives; after a crash it may be."""
+        path = tmp_path / "store.db"
+        told = run(scripts, path, seed, "retry", -signal.SIGKILL)
+
+        assert told.counted == [2, IO_ERROR, 0]
+        with Database(path) as db:
+            assert db[b"count"] in (None, (1).to_bytes(8, "little"))
 
 
 def limited(size: int) -> Callable[[], None]:

@@ -154,6 +154,7 @@ class Committer:
         self._leading = False
         self._closed = False
         self._next_trim = 0.0
+        self._sent: list[int] = []  # the results of the group whose COMMIT has begun
         self._in_doubt = False  # whether the log may end with a commit that was said to have failed
 
     def submit(self, request: Request) -> None:
@@ -263,6 +264,8 @@ class Committer:
         except BaseException as error:
             if isinstance(error, OSError):  # of the lock: without it nobody can go on
                 group = group or self._take()
+            if self._sent and not self._connection.in_transaction:
+                codes = self._sent  # interrupted after the COMMIT: to try again would be to commit twice
             self._roll_back()
             raise
         finally:
@@ -293,6 +296,7 @@ class Committer:
 
     def _commit_group(self, group: list[Request]) -> list[int]:
         connection, log = self._connection, self._log
+        self._sent = []
         connection.execute("BEGIN IMMEDIATE")
         log.load(connection)
         work = _Work(log, Applier(connection), self._latest.next(log.last))
@@ -304,6 +308,7 @@ class Committer:
         connection.execute("INSERT INTO commits VALUES (?, ?)", (work.version, written))
         self._trim()
         self._lock.announce(work.version, changes_metadata=work.changes_metadata)
+        self._sent = codes
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:

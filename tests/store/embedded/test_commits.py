@@ -19,6 +19,7 @@ import pytest
 from cq.errors import StoreError
 from cq.store.embedded import Database, FDBError, Transaction, committer
 from cq.store.embedded.committer import Request
+from cq.store.embedded.conflicts import ConflictLog
 from cq.store.embedded.error import storage_error
 from cq.store.embedded.future import FutureVoid
 
@@ -169,6 +170,43 @@ def test_an_interrupted_waiter_does_not_take_the_leadership_with_it(db: Database
     db.committer.excuse(request)
     FutureVoid.block_until_ready(request)
     db[b"b"] = b"1"
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_an_interrupted_leader_leaves_no_commit_in_doubt(
+    db: Database, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A retry after 1021 must not commit again what ^C has found committed. ^C comes when a long COMMIT returns."""
+    db[b"b"] = b""
+    transactions = [db.create_transaction() for _ in range(2)]
+    db.committer._leading = True  # so that the commits only queue
+    commits: list[FutureVoid] = []
+    for tr in transactions:
+        tr.add(b"a", ONE)
+        commits.append(tr.commit())
+
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    if place == "before":
+        monkeypatch.setattr(db.committer, "_trim", interrupt)
+    else:
+        monkeypatch.setattr(ConflictLog, "append", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        db.committer.lead(None)
+
+    codes = []
+    for tr, future in zip(transactions, commits, strict=True):
+        try:
+            future.wait()
+        except FDBError as error:
+            codes.append(error.code)
+            tr.on_error(error).wait()
+            tr.add(b"a", ONE)
+            tr.commit().wait()
+    assert codes == ([1021] * 2 if place == "before" else [])
+    assert number(db[b"a"]) == 2
 
 
 def test_a_failing_disk_fails_the_commit_and_nothing_else(
