@@ -156,7 +156,7 @@ def test_a_store_that_is_opened_without_room_is_not_called_damaged(cli: Cli) -> 
 
     assert_one_line(cli.start("status", preexec_fn=limited(1_000)), "cli.db cannot be", "is full")
     assert_one_line(
-        cli.start("status", "--store", "embedded:new.db", preexec_fn=limited(1_000)),
+        cli.start("configure", "words", "--store", "embedded:new.db", preexec_fn=limited(1_000)),
         "no store can be made at",
         "check the directory and the disk",
     )
