@@ -1,0 +1,168 @@
+"""The pages followed literally: in one empty folder, in order, as a reader would."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from cq.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+SECONDS = 120
+
+INSTALLED = {
+    "cq": f'exec "{sys.executable}" -m cq.cli "$@"',
+    "python": f'exec "{sys.executable}" "$@"',
+    "pip": "true",  # cq is installed already
+    "python3": "true",  # makes the virtual environment
+}
+
+
+class Reader:
+    """Follows pages in a folder, which has a virtual environment in which cq is installed, and nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        commands = folder / ".venv" / "bin"
+        commands.mkdir(parents=True)
+        (commands / "activate").write_text("")
+        for name, script in INSTALLED.items():
+            (commands / name).write_text(f"#!/bin/sh\n{script}\n")
+            (commands / name).chmod(0o755)
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("CQ_")} | {
+            "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def type(self, script: str) -> tuple[int, str]:
+        """What a block of commands ends with, and prints; no command may fail in another way than a reader expects."""
+        shell = shutil.which("bash") or "/bin/sh"
+        ended = subprocess.run(
+            [shell, "-c", script],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert "Traceback" not in ended.stderr
+        assert "WARNING" not in ended.stderr
+        return ended.returncode, ended.stdout
+
+    def save(self, name: str, text: str) -> None:
+        """Save what a page shows as a file."""
+        (self.folder / name).write_text(text)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return Reader(tmp_path)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def follow_readme(reader: Reader) -> None:
+    """A clone has the documentation; the program goes on in one interpreter, with a worker beside it."""
+    reader.save("README.md", (ROOT / "README.md").read_text())
+    (reader.folder / "docs").symlink_to(DOCS)
+    trying, _tests, _cluster = blocks(ROOT / "README.md", "sh")
+    status, shown = reader.type(trying)
+    assert (status, shown.splitlines()[0].split()) == (0, ["word", "count", "weight"])
+    adding, reading = blocks(ROOT / "README.md", "python")
+    (drain,) = re.findall(r"`(cq worker \w+ --drain)`", (ROOT / "README.md").read_text())
+    (expected,) = re.findall(r"^count\(.*# (\d+)$", reading, flags=re.MULTILINE)
+    work = f"import subprocess; subprocess.run({shlex.split(drain)!r}, check=True)\n"
+    reader.save("readme.py", f"{adding}\n{work}\n{reading}\nprint(count(db, 'hello'))\n")
+    assert reader.type("python readme.py") == (0, f"{expected}\n")
+
+
+def follow_tutorial(reader: Reader) -> None:
+    page = DOCS / "tutorial.md"
+    saving, reading = blocks(page, "python")
+    install, configure, by_hand, pending, combine, from_application = blocks(page, "sh")
+
+    assert reader.type(install)[0] == 0
+    assert reader.type(configure)[0] == 0
+    assert reader.type(by_hand) == (3, "added 3 updates to queue 'words'\nhello\t-\n")
+    assert reader.type(pending) == (0, "hello\t2\n")
+    assert reader.type(combine) == (0, "hello\t2\nworld\t1\n")
+    reader.save("notes.py", saving)
+    status, shown = reader.type(from_application)
+    found = {"hello\t2", "world\t1", "sun\t2", "all\t1", "day\t1"}
+    assert (status, set(shown.splitlines())) == (0, found)
+    reader.save("reading.py", reading)
+    status, shown = reader.type("python reading.py")
+    assert (status, shown.splitlines()[0]) == (0, "2")
+    assert {line.replace(" ", "\t") for line in shown.splitlines()[1:]} == found
+
+
+def test_readme_tutorial_and_howtos_are_followed_in_one_folder(reader: Reader) -> None:
+    follow_readme(reader)
+    follow_tutorial(reader)
+    follow_loading(reader)
+    follow_verifying(reader)
+    follow_cloud(reader)
+
+
+def follow_loading(reader: Reader) -> None:
+    page = DOCS / "howto" / "load-files.md"
+    reader.save("updates.jsonl", blocks(page, "json")[0])
+    (load,) = blocks(page, "sh")
+    assert reader.type(load) == (0, "added 2 updates to queue 'words'\n")
+    assert reader.type(load) == (0, "added 0 updates to queue 'words'\n"), "each line is added once"
+    assert reader.type("cq worker --drain; cq get words hello world") == (0, "hello\t3\nworld\t3\n")
+
+
+def follow_verifying(reader: Reader) -> None:
+    (reader.folder / "shop").mkdir()
+    reader.save("shop/counts.py", "import cq\n\napp = cq.App()\n")
+    (verify,) = blocks(DOCS / "howto" / "verify.md", "sh")
+    for command in verify.splitlines():
+        assert reader.type(command)[0] == 0, command
+
+
+def follow_cloud(reader: Reader) -> None:
+    configure, top, cloud = blocks(DOCS / "howto" / "cloud.md", "sh")
+    assert reader.type(configure.replace("cq worker words", "cq worker words --drain"))[0] == 0
+    status, shown = reader.type(top)
+    assert (status, shown.splitlines()[0]) == (0, "hello\t3")
+    assert reader.type("\n".join(line for line in cloud.splitlines() if "--follow" not in line))[0] == 0
+    assert "hello" in (reader.folder / "words.html").read_text()
+
+
+def commands_shown() -> Iterator[tuple[str, str]]:
+    """Each command `cq ...` in the shell blocks of all pages."""
+    for page in PAGES:
+        if page.name == "cli.md":
+            continue
+        for block in blocks(page, "sh"):
+            for line in block.replace("\\\n", " ").splitlines():
+                for part in re.split(r"\s*(?:&&|\||;)\s*", line):
+                    words = shlex.split(part, comments=True)
+                    if words[:1] and Path(words[0]).name == "cq":
+                        yield page.name, " ".join(map(shlex.quote, words[1:]))
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(commands_shown())))
+def test_commands_that_are_shown_have_the_words_that_the_command_line_takes(page: str, command: str) -> None:
+    parsed: Any = typer.main.get_command(app)
+    words = [word for word in shlex.split(command) if not word.startswith((">", "<"))]
+    while hasattr(parsed, "commands"):
+        parsed, words = parsed.commands[words[0]], words[1:]
+
+    parsed.make_context("cq", words)  # raises a usage error
