@@ -89,10 +89,10 @@ BOMBS: Final[dict[str, bytes]] = {
     "a large int": _bignum(60_000),
     "the largest int": _bignum(4_153),
     "a set of large ints": b"\xd9\x01\x02\x99\x10\x00" + b"".join(
-        cbor2.dumps((2**61 - 1) << 61 + number) for number in range(4_096)
+        cbor2.dumps((2**61 - 1) * (2**61 + number)) for number in range(4_096)
     ),
     "a dict of large ints": b"\xb9\x10\x00" + b"".join(
-        cbor2.dumps((2**61 - 1) << 61 + number) + b"\x00" for number in range(4_096)
+        cbor2.dumps((2**61 - 1) * (2**61 + number)) + b"\x00" for number in range(4_096)
     ),
     "an int that is too short": b"\xc2" + _length(2, 1 << 40) + b"\xff",
     "a large fraction": b"\xd8\x1e\x82" + _bignum(20_000) + _bignum(19_999),
