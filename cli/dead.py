@@ -18,7 +18,8 @@ from cq.setaside import ANY, Aside, drop_aside, read_aside, retry_aside
 
 Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One key; all of them if left out.")]
 dead = typer.Typer(
-    help="Look at what was set aside: updates of keys that could not be combined or reported.",
+    help="Look at what was set aside: updates of keys that could not be combined or reported, and reports of values "
+    "that observers missed.",
     no_args_is_help=True,
 )
 
@@ -63,17 +64,24 @@ def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
 
 
 def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
-    """Add again what was set aside, after its cause is mended. Its place in the commit order is given up."""
+    """Add updates again that were set aside, once the cause is repaired, and retry reports that observers missed.
+
+    The updates lose their place in the commit order. Each observer receives the values of which it missed a report.
+    """
     db = open_store(store)
     count = retry_aside(db, queue, _found(db, queue, key))
     if json:
         print_json({"queue": queue, "added": count})
     else:
-        say(f"added {quantity(count, 'update')} to queue {queue!r} again")
+        what = "update or missed report" if count == 1 else "updates and missed reports"
+        say(f"retried {count:,} {what} of queue {queue!r}")
 
 
 def drop(queue: Queue, key: Key = None, yes: Yes = False, store: Store = None, json: Json = False) -> None:
-    """Forget what was set aside: its updates will never count."""
+    """Forget what was set aside: its updates will never count.
+
+    Observers that missed a report of a key receive the key with its next update.
+    """
     db = open_store(store)
     wanted = _found(db, queue, key)
     of_key = "" if key is None else f" of key {key!r}"

@@ -110,6 +110,12 @@ def configure(
             help="Take out again what was added so many seconds ago, in slices: 600/10. Int sums only.",
         ),
     ] = None,
+    rebuild: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OBSERVER", help="Report all values to this observer again: top, export or your own."
+        ),
+    ] = None,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
@@ -131,7 +137,9 @@ def configure(
     app = load_app(app_path) or App()
     asked = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
     asked["window"] = window
-    db = make_store(store)
+    db = make_store(store) if rebuild is None else open_store(store)
+    if rebuild is not None:  # first: a queue that does not exist must not be created
+        cq.rebuild_observer(db, queue, rebuild)
     config = app.configure(db, queue, **{what: given for what, given in asked.items() if given is not None})
     for spec in (
         None if top is None else top_spec(top),

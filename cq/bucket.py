@@ -222,7 +222,7 @@ class Bucket:
         """Set a key aside that has killed workers; among values, once it is the next one to be told."""
         if attempt.refill is None:
             self._condemned = {error.encoded_key: str(error)}
-        elif len(attempt.refill.values) == 1:
+        elif len(attempt.refill.keys) == 1:
             self._refused = {error.encoded_key: str(error)}
         else:
             self._max_refill = 1

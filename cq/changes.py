@@ -21,11 +21,11 @@ class Change:
 
     Attributes:
         key: the key.
-        old: the value reported before, None when there was none.
+        old: the value that the observer last received, None when there was none.
         new: the value now, None when the key is deleted. Never equal to `old`.
-        complete: whether `new` derives from all updates committed before the reporting transaction started; False
-            only for a bucket in overload, or of a shape that is being drained, which report from a prefix of the
-            commit order.
+        complete: whether `new` derives from all updates committed before the reporting transaction started. False only
+            for a bucket in overload, or of a shape that is being drained, which report from a prefix of the commit
+            order; and for first reports and purges of keys of which later updates may be queued.
     """
 
     key: Any

@@ -245,15 +245,17 @@ def decode_all(many: Sequence[bytes]) -> list[Any]:
         raise CorruptData(f"stored bytes are not CBOR ({error.__cause__ or error})") from error
 
 
-def decode_list(data: bytes, types: Sequence[type | UnionType], what: str) -> list[Any]:
+def decode_list(data: bytes, types: Sequence[type | UnionType], what: str, *, optional: int = 0) -> list[Any]:
     """The list of parts of just these types in these bytes; raises `CorruptData` when they are something else.
+
+    The last `optional` parts may be absent.
 
     >>> decode_list(encode([1, None]), [int, bytes | None], "a pair")
     [1, None]
     """
     content = decode(data)
-    if isinstance(content, list) and len(content) == len(types):
-        kinds = [get_args(each) or (each,) for each in types]
+    if isinstance(content, list) and len(types) - optional <= len(content) <= len(types):
+        kinds = [get_args(each) or (each,) for each in types[: len(content)]]
         if all(type(part) in kind for part, kind in zip(content, kinds, strict=True)):
             return content
     raise CorruptData(f"{what} is not one that cq wrote: {data[:40]!r}")

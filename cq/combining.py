@@ -25,10 +25,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import compress
+from operator import not_
 from typing import Final
 
 from cq.app import QueueCode
 from cq.batch import Batch, Limits, clear_rows, read_batch, write_values
+from cq.blame import for_all
 from cq.changes import Change
 from cq.choosing import choose
 from cq.columns import fold, new_values, pending
@@ -36,15 +39,16 @@ from cq.decoding import Keys
 from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
 from cq.ledger import count_dropped
+from cq.missed import MissedReports
 from cq.purging import is_to_be_purged, purge_some
 from cq.reading import leading, read_by_place
 from cq.repacking import repack
-from cq.reporting import Refill, describe, read_refill, tell, told_so_far
+from cq.reporting import Refill, RefillReader, generations_told, news_of, tell, told_so_far
 from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
 from cq.setaside import set_aside, set_broken_aside
 from cq.state import Memory, fresh_token
-from cq.store.api import VERSIONS_PER_SECOND, Transaction, error_code
+from cq.store.api import VERSIONS_PER_SECOND, Transaction
 
 _NOTHING: Final[Mapping[bytes, str]] = {}
 _MANY_FAILURES: Final = 10
@@ -116,7 +120,7 @@ class Pass:
     @property
     def blamed(self) -> list[bytes]:
         """The encoded keys that the observers have been told of."""
-        return self.report + ([encoded for encoded, _ in self.refill.values] if self.refill else [])
+        return self.report + (self.refill.keys if self.refill else [])
 
     def run(self) -> PassResult:
         """The whole pass, except for the commit.
@@ -133,12 +137,14 @@ class Pass:
             self.result.blocked = True
             return self.result
         self.told = told_so_far(self.tr, self.code, self.bucket, batch.state)
+        self.missed = MissedReports(self.tr, self.config, self.bucket, batch.state)
         refilling = next((each for each, cursor in self.told.items() if cursor is not None), None)
         if is_to_be_purged(self.config, batch.state):
             self._purge(batch)
             self._observe()
             return self.result
-        if batch.is_empty and refilling is None and self.told == batch.state.observers:
+        due = [] if batch.is_former else self.missed.due(max(1, self.max_refill))
+        if batch.is_empty and refilling is None and not due and self.told == batch.state.observers:
             if not batch.backlog.foreign:
                 self._clear_notification(batch)
             return self.result
@@ -162,8 +168,8 @@ class Pass:
         self._fold(batch)
         self._refuse_many_failures(batch)
         self._set_aside(batch)
-        if refilling is not None and self.max_refill:
-            self._refill(refilling)
+        if self.max_refill and (due or refilling is not None):
+            self._refill(batch, due, refilling)
         self._finish(batch)
         self._observe()
         return self.result
@@ -191,33 +197,15 @@ class Pass:
         known = self.memory.values if self.result.was_ours else {}
         load = self.limits.load_bytes
         current = read_by_place(self.tr.snapshot, self.keys.value_at, self.report, known, load)
-        self.report = leading(self.report, current)
+        self.report = self.missed.read(leading(self.report, current), load)
         return current
 
     def _write_values(self, batch: Batch, current: dict[bytes, bytes | None]) -> None:
         """Write the new value of each key to report, and note the changes."""
         self.changes: list[tuple[bytes, Change]] = []
         self.done: set[bytes] = set()
-        self._for_all(self.report, partial(self._write_some, batch, current))
+        for_all(self.report, partial(self._write_some, batch, current), self.result.aside)
         self.result.reported = len(self.done)
-
-    def _for_all(self, encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> None:
-        """Do something for all keys at once; if that fails, one by one, as one bad key holds nobody up."""
-        try:
-            act(encoded_keys)
-        except Exception as error:
-            if error_code(error) is not None:
-                raise  # the store's, not a key's
-            for encoded in encoded_keys:
-                self._for_one(encoded, act)
-
-    def _for_one(self, encoded: bytes, act: Callable[[list[bytes]], None]) -> None:
-        try:
-            act([encoded])
-        except Exception as error:
-            if error_code(error) is not None:
-                raise
-            self.result.aside[encoded] = describe(error)
 
     def _write_some(self, batch: Batch, current: dict[bytes, bytes | None], report: list[bytes]) -> None:
         keys = self.decoded.all(report)
@@ -225,11 +213,12 @@ class Pass:
         before = [current[encoded] for encoded in report]
         values = new_values(self.code.combiner, self.config.value, keys, before, waiting)
         is_same = values.is_same()
+        where = places(report)
+        self.missed.check(report)
         # From here on nothing may raise what is a key's: it would be set aside and combined.
         self.done.update(report)
         self.result.values.update(zip(report, values.data, strict=True))
         self._clear_staged(batch, report)
-        where = places(report)
         write_values(self.tr, self.keys.values_at(where), values.data, is_same)
         if self.code.observers:
             complete = batch.is_complete
@@ -237,6 +226,7 @@ class Pass:
             self.changes += [
                 (at, Change(key, old, new, complete)) for at, key, old, new, same in columns if not same
             ]
+            self.missed.settle(compress(report, map(not_, is_same)))
 
     def _clear_staged(self, batch: Batch, encoded_keys: Iterable[bytes]) -> None:
         if not batch.staged:
@@ -252,7 +242,7 @@ class Pass:
         left = [encoded for encoded in batch.updates if encoded not in seen]
         folded: dict[bytes, bytes] = {}
         self._can_repack = batch.repack_bytes > 0
-        self._for_all(left, partial(self._fold_some, batch, folded))
+        for_all(left, partial(self._fold_some, batch, folded), self.result.aside)
         self.result.folded = len(folded)
         self.repacked: dict[bytes, bytes] = {}
         if folded and self._can_repack:
@@ -296,44 +286,54 @@ class Pass:
         if broken:
             self.result.aside[b""] = set_broken_aside(self.tr, self.keys, broken)
 
-    # Observers that are new to the queue
+    # Values that are reported for the first time, or again
 
-    def _refill(self, generation: int) -> None:
-        """Read the next values to tell an observer of; one that it refuses is passed over, and noted."""
-        refill = read_refill(
-            self.tr,
-            self.code,
-            self.bucket,
-            generation,
-            self.told[generation] or b"",
-            self.max_refill,
-            self.limits.load_bytes,
-        )
+    def _refill(self, batch: Batch, due: list[bytes], generation: int | None) -> None:
+        """Read the next values to report again, or to an observer that is new; a refused one is noted instead."""
+        limit, load = self.max_refill, self.limits.load_bytes
+        is_complete = partial(self._has_no_later, batch)
+        reader = RefillReader(self.tr, self.config, self.missed, limit, load, is_complete)
+        if due or generation is None:
+            refill = reader.read_again(due)
+        else:
+            refill = reader.read_first(self.bucket, generation, self.told[generation] or b"")
         if self.refused:
-            if not refill.values or refill.values[0][0] not in self.refused:
+            if not refill.keys or refill.keys[0] not in self.refused:
                 return
-            encoded, _ = refill.values.pop()
-            self.result.aside[encoded] = self.refused[encoded]
-            set_aside(self.tr, self.keys, encoded, self.refused[encoded], [])
+            self.result.aside |= refill.refuse(self.refused, self.missed)
+        elif due:
+            self.missed.settle(refill.keys, are_due=True)
         self.refill = refill
-        self.result.refilled = len(refill.values)
+        self.result.refilled = len(refill.keys)
+
+    def _has_no_later(self, batch: Batch, encoded: bytes) -> bool:
+        """Whether a value derives from all updates of its key at the read version."""
+        is_settled = encoded in self.done or encoded in self.result.aside or encoded not in batch.updates
+        return is_settled and batch.is_complete and not batch.state.staged
 
     # Purging
 
     def _purge(self, batch: Batch) -> None:
         """Delete the next values of the bucket, before anything else of it is combined."""
-        limit = 1 if self.condemned else max(1, self.max_report)
-        load = self.limits.load_bytes
-        purged = purge_some(self.tr, self.config, self.bucket, batch.state, limit, load, self.condemned)
-        self.changes, self.result.aside = purged.changes, purged.aside
-        self.report = list(purged.keys)
-        self.result.values = dict.fromkeys([*purged.keys, *purged.aside])
+        limit, load = 1 if self.condemned else max(1, self.max_report), self.limits.load_bytes
+        purged = purge_some(self.tr, self.config, self.bucket, batch, limit, load, self.condemned)
+        self.changes, self.report = purged.changes, purged.keys
+        gone = [*purged.keys, *purged.refused]
+        self.missed.read(gone, load)  # all of them: only of keys without a value a value was received
+        self.missed.check(purged.keys)
+        self.missed.settle(purged.keys)
+        for encoded, value in purged.refused.items():
+            self.result.aside[encoded] = self.condemned[encoded]
+            told = generations_told(self.told, place(encoded))
+            self.missed.refuse(encoded, self.condemned[encoded], dict.fromkeys(told, value))
+        self.result.values = dict.fromkeys(gone)
         self.result.purged = len(self.result.values)
         self.result.forgets = True  # what was staged is gone
         self.before_code(self.report)
         self.result.more = True
         self.result.token = fresh_token()
-        state = replace(purged.state, token=self.result.token, observers=self.told)
+        missed = self.missed.is_left()
+        state = replace(purged.state, token=self.result.token, observers=self.told, missed=missed)
         self.tr.set(self.keys.state(self.config.generation, self.bucket), state.to_bytes())
 
     # Finishing
@@ -351,9 +351,10 @@ class Pass:
         staged = self._is_staged(batch)
         observers = dict(self.told)
         if self.refill is not None:
-            observers[self.refill.generation] = self.refill.reached
+            observers |= self.refill.reached
         self.result.completed = None in observers.values() and observers != batch.state.observers
-        refilling = any(cursor is not None for cursor in observers.values())
+        due = not batch.is_former and bool(self.missed.due(1))
+        refilling = due or any(cursor is not None for cursor in observers.values())
         self.result.refilling = refilling
         self.result.more = not batch.at_end or staged or bool(self.repacked) or refilling
         if not batch.at_end and batch.rows:
@@ -369,6 +370,7 @@ class Pass:
             cursor=place(self.report[-1]) if self.report else batch.state.cursor,
             unfinished_since=0 if batch.at_end else batch.state.unfinished_since or batch.read_version,
             observers=observers,
+            missed=self.missed.is_left(),
         )
         self.tr.set(self.keys.state(self.config.generation, self.bucket), state.to_bytes())
 
@@ -390,8 +392,9 @@ class Pass:
             return
         if self.refill is not None:
             self.before_code(self.blamed)
+        news = news_of(self.told, self.changes, self.missed.received, self.refill)
         before = self.tr.get_approximate_size().wait()
         self.is_telling = True
-        self.result.told = tell(self.tr, self.code, self.told, self.changes, self.refill)
+        self.result.told = tell(self.tr, self.code, news)
         self.is_telling = False
         self.result.observer_bytes = self.tr.get_approximate_size().wait() - before

@@ -34,6 +34,7 @@ from cq.config import (
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
 from cq.ledger import refuse_unless_summed, with_audit, without_audit
+from cq.missed import forget_missed
 from cq.pressure import check_limits, is_positive
 from cq.purging import read_purging
 from cq.store import is_local
@@ -318,6 +319,7 @@ def _change_observers(tr: Transaction, current: QueueConfig, specs: list[Observe
             tr.clear_range(published, keys.prefix_end(published))
             tr.clear(queue.observer_current(observer.name))
     clear_abandoned(tr, changed)
+    forget_missed(tr, current.name, [each.generation for each in changed.observers])
     notify_all(tr, current)
     write_config(tr, changed)
     return changed

@@ -29,6 +29,7 @@ big-endian, so that keys sort as the numbers do.
     P "e" ...                                 what waits to be exported        see cq.exportkeys
     P "j" ...                                 sums of the audit                see cq.auditkeys
     P "v" ...                                 what is to leave the window      see cq.windowkeys
+    P "m" ...                                 reports that observers missed    see cq.missedkeys
     P "r" store16 bucket4 name                last sequence that was forwarded workers of the queue `name` of that store
     P "config"                                shape of the queue               configure, rebucket, purge
     P "full"                                  why it is full, and what adds do workers
@@ -323,7 +324,7 @@ class QueueKeys:
 
     def values_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's current values, in hash order."""
-        return _hashes(self._values, buckets, bucket)
+        return of_hashes(self._values, buckets, bucket)
 
     def staged(self, encoded_key: bytes) -> bytes:
         """The key of the updates folded ahead of their report."""
@@ -331,11 +332,11 @@ class QueueKeys:
 
     def staged_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's staged updates, in hash order."""
-        return _hashes(self._staged, buckets, bucket)
+        return of_hashes(self._staged, buckets, bucket)
 
     def aside_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of what was set aside of a bucket's keys."""
-        return _hashes(self._aside, buckets, bucket)
+        return of_hashes(self._aside, buckets, bucket)
 
     def staged_at(self, where: bytes) -> bytes:
         """The key of staged updates by their place."""
@@ -387,14 +388,11 @@ class QueueKeys:
     def parse_aside(self, key: bytes) -> tuple[bytes, bytes, int]:
         """Encoded key, versionstamp and piece of an entry that was set aside."""
         start = len(self._aside) + _HASH.size + _LENGTH.size
-        return (
-            key[start : -VERSIONSTAMP_BYTES - 4],
-            key[-VERSIONSTAMP_BYTES - 4 : -4],
-            int.from_bytes(key[-4:], "big"),
-        )
+        tail = VERSIONSTAMP_BYTES + 4
+        return key[start:-tail], key[-tail:-4], int.from_bytes(key[-4:], "big")
 
 
-def _hashes(prefix: bytes, buckets: int, bucket: int) -> tuple[bytes, bytes]:
+def of_hashes(prefix: bytes, buckets: int, bucket: int) -> tuple[bytes, bytes]:
     """The range of a bucket's hashes under a prefix."""
     first, end = bucket_bounds(buckets, bucket)
     return prefix + _HASH.pack(first), prefix_end(prefix) if end == HASHES else prefix + _HASH.pack(end)

@@ -14,7 +14,7 @@ from cq.foundkeys import later_than
 from cq.keys import EMITTER_ID_BYTES, QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
 from cq.storeid import STORE_ID_BYTES
 
-PARTS: Final = frozenset("abdeijklnorstuvwxyz")
+PARTS: Final = frozenset("abdeijklmnorstuvwxyz")
 """The letters that begin a key behind a queue's prefix."""
 SINGLE: Final = ("config", "flags", "full", "purge")
 """The parts that are one key each."""
@@ -121,6 +121,19 @@ def of_aside(rest: bytes) -> tuple[int, bytes]:
     encoded, stamp = _counted(rest[_NUMBER.size :], "what was set aside")
     _check(len(stamp) == VERSIONSTAMP_BYTES + _NUMBER.size, "what was set aside")
     return _NUMBER.unpack_from(rest)[0], encoded
+
+
+def of_missed(rest: bytes) -> tuple[int | None, int, bytes]:
+    """Generation of an observer (None for a note or a retry), hash and encoded key, of the key of a missed report."""
+    generation = None
+    if rest[:1] == b"g":
+        _check(len(rest) > 1 + _NUMBER.size, "a missed report")
+        (generation,) = _NUMBER.unpack_from(rest, 1)
+        rest = rest[_NUMBER.size :]
+    else:
+        _check(rest[:1] in (b"n", b"r"), "a missed report")
+    _check(len(rest) > 1 + _NUMBER.size, "a missed report")
+    return generation, _NUMBER.unpack_from(rest, 1)[0], rest[1 + _NUMBER.size :]
 
 
 def of_document(rest: bytes) -> bytes:

@@ -8,17 +8,20 @@ told of their values. So each old value it gets is the new value it got before, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cq import codec
 from cq.app import QueueCode
 from cq.changes import Change
-from cq.errors import CqError
-from cq.keys import QueueKeys
+from cq.config import QueueConfig
+from cq.errors import CorruptData, CqError
+from cq.keys import QueueKeys, places
+from cq.missed import NOTHING, MissedReports, as_received
 from cq.plaintext import printable
 from cq.pressure import admitted
-from cq.reading import read_values
+from cq.reading import leading, read_by_place, read_values
 from cq.state import BucketState
 from cq.store.api import Transaction, error_code
 
@@ -29,18 +32,27 @@ class ReportFailed(CqError):
 
 @dataclass(slots=True)
 class Refill:
-    """A piece of a bucket's values that an observer is told of for the first time.
+    """Values that are reported although nothing has changed them: for the first time to an observer, or again.
 
     Attributes:
-        generation: of the observer.
-        before, reached: up to where it has been told before this piece, and with it (None for the end).
-        values: [(encoded key, value)] of the piece.
+        keys: encoded.
+        news: {generation of an observer: what it receives}.
+        reached: {generation of an observer: up to where it has received all values with this piece, None for the end}.
     """
 
-    generation: int
-    before: bytes
-    reached: bytes | None
-    values: list[tuple[bytes, Any]] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    news: dict[int, list[Change]] = field(default_factory=dict)
+    reached: dict[int, bytes | None] = field(default_factory=dict)
+
+    def refuse(self, refused: Mapping[bytes, str], missed: MissedReports) -> dict[bytes, str]:
+        """Go on without the report of the only key, which is among those refused; returns it with its error.
+
+        An observer that is new has received nothing of it.
+        """
+        encoded = self.keys.pop()
+        self.news.clear()
+        missed.refuse(encoded, refused[encoded], dict.fromkeys(self.reached, NOTHING))
+        return {encoded: refused[encoded]}
 
 
 def told_so_far(tr: Transaction, code: QueueCode, bucket: int, state: BucketState) -> dict[int, bytes | None]:
@@ -60,48 +72,101 @@ def told_so_far(tr: Transaction, code: QueueCode, bucket: int, state: BucketStat
     return told
 
 
-def read_refill(
-    tr: Transaction,
-    code: QueueCode,
-    bucket: int,
-    generation: int,
-    before: bytes,
-    limit: int,
-    limit_bytes: int,
-) -> Refill:
-    """The next values to tell an observer of, as they are with what the transaction has written so far."""
-    values, reached = read_values(tr, code.config, bucket, before, limit, limit_bytes)
-    return Refill(generation, before, reached, values)
+@dataclass(frozen=True, slots=True)
+class RefillReader:
+    """Reads values to report as they are with what the transaction has written so far.
+
+    Attributes:
+        tr: the pass's transaction.
+        config: the queue's.
+        missed: of the bucket.
+        limit: how many values.
+        limit_bytes: of values, about.
+        is_complete: whether no later updates of an encoded key may be queued or staged.
+    """
+
+    tr: Transaction
+    config: QueueConfig
+    missed: MissedReports
+    limit: int
+    limit_bytes: int
+    is_complete: Callable[[bytes], bool]
+
+    def read_first(self, bucket: int, generation: int, before: bytes) -> Refill:
+        """The next values to report to an observer that is new to the queue, after a place in hash order."""
+        values, reached = read_values(self.tr, self.config, bucket, before, self.limit, self.limit_bytes)
+        news = [self._change(encoded, None, value) for encoded, value in values]
+        return Refill([encoded for encoded, _ in values], {generation: news}, {generation: reached})
+
+    def read_again(self, due: list[bytes]) -> Refill:
+        """The values of the first of these keys, for the observers that have missed reports of them."""
+        due = self.missed.read(due[: self.limit], self.limit_bytes)
+        at = QueueKeys(self.config.name).value_at
+        found = read_by_place(self.tr.snapshot, at, due, {}, self.limit_bytes)
+        due = leading(due, found)
+        keys: list[bytes] = []
+        changes: dict[int, list[tuple[bytes, Change]]] = {}
+        for encoded, where in zip(due, places(due), strict=True):
+            stored = found[encoded]
+            try:
+                self.missed.check([encoded])
+                value = None if stored is None else codec.decode(stored)
+            except CorruptData as error:
+                self.missed.refuse(encoded, str(error), {})
+                continue
+            keys.append(encoded)
+            change = self._change(encoded, value, value)
+            for generation in self.missed.generations_of(encoded):
+                changes.setdefault(generation, []).append((where, change))
+        received = self.missed.received
+        return Refill(keys, {each: as_received(some, each, received) for each, some in changes.items()})
+
+    def _change(self, encoded: bytes, old: Any, new: Any) -> Change:
+        return Change(self.config.key.decode(encoded), old, new, self.is_complete(encoded))
 
 
-def tell(
-    tr: Transaction,
-    code: QueueCode,
-    told_before: Mapping[int, bytes | None],
+def generations_told(told: Mapping[int, bytes | None], where: bytes) -> list[int]:
+    """The generations of the observers that receive changes of the key at a place in hash order."""
+    return [generation for generation, cursor in told.items() if cursor is None or where <= cursor]
+
+
+def news_of(
+    told: Mapping[int, bytes | None],
     changes: Sequence[tuple[bytes, Change]],
+    received: Mapping[tuple[int, bytes], Any],
     refill: Refill | None,
-) -> int:
-    """Call every observer, in order, with what it is to be told; returns of how many changes they were told.
+) -> dict[int, list[Change]]:
+    """What each observer is to receive, by its generation.
 
     Args:
-        told_before: up to where each has been told of the bucket's values.
+        told: up to where each has received the bucket's values before; None for all. It receives no changes of other
+            keys: it will receive their values.
         changes: with the place of each key in hash order.
-        refill: the piece that one of them is told of for the first time.
+        received: see `MissedReports`.
+        refill: values that are reported in addition.
+    """
+    news = {}
+    for generation, cursor in told.items():
+        known = [(where, change) for where, change in changes if cursor is None or where <= cursor]
+        again = refill.news.get(generation, []) if refill else []
+        news[generation] = as_received(known, generation, received) + again
+    return news
+
+
+def tell(tr: Transaction, code: QueueCode, news: Mapping[int, list[Change]]) -> int:
+    """Call every observer, in order, with its changes; returns how many these were.
 
     Raises `ReportFailed` when one raises, or the store's `FDBError` if it raises one.
     """
     told = 0
     for observer, function in zip(code.config.observers, code.observers, strict=True):
-        cursor = told_before[observer.generation]
-        news = [change for where, change in changes if cursor is None or where <= cursor]
-        if refill is not None and refill.generation == observer.generation:
-            news += [Change(code.config.key.decode(encoded), None, value) for encoded, value in refill.values]
-        if not news:
+        changes = news.get(observer.generation)
+        if not changes:
             continue
-        told += len(news)
+        told += len(changes)
         try:
             with admitted():
-                function(tr, news)
+                function(tr, changes)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:

@@ -1,8 +1,9 @@
-"""What was set aside: updates of keys that cannot be combined or reported, with the error.
+"""What was set aside: updates of keys that cannot be combined or reported, and reports that observers missed.
 
 An entry is [error, update, update, ...] under the key and the versionstamp of the transaction that moved it there, in
 pieces that fit into a value. They can be looked at, added again or dropped; adding them again gives up their place in
-the commit order.
+the commit order. A report that an observer missed (see `cq.missed`) is listed as an entry without updates, and retried
+as a report.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from cq.config import read_config
 from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after
 from cq.ledger import count_added, count_dropped
+from cq.missed import drop_missed, read_missed, retry_missed
 from cq.plaintext import printable
 from cq.queue import write_updates
 from cq.rows import Broken
@@ -28,7 +30,10 @@ ANY: Final = object()
 
 
 class Aside(NamedTuple):
-    """A piece of what was set aside: the encoded key (empty for rows that cq has not written), error, updates."""
+    """A piece of what was set aside: the encoded key (empty for rows that cq has not written), error, updates.
+
+    Without updates it is a report that observers missed.
+    """
 
     encoded_key: bytes
     error: str
@@ -59,20 +64,26 @@ def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[Broken]) -
 
 
 def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0) -> list[Aside]:
-    """What was set aside of a queue, or of one key, in hash order; at most `limit` pieces unless that is 0.
+    """What was set aside of a queue, or of one key: updates, then missed reports, each in hash order.
 
-    Raises `QueueNotConfigured`, and `InvalidData` for a key of another type.
+    At most `limit` pieces unless that is 0. Raises `QueueNotConfigured`, and `InvalidData` for a key of another type.
     """
     keys = QueueKeys(name)
     rows = tr.get_range(*_range(tr, keys, name, key), limit=limit)
-    return [_parse(keys, row.key, row.value) for row in rows]
+    found = [_parse(keys, row.key, row.value) for row in rows]
+    if limit and len(found) == limit:
+        return found
+    left = limit and limit - len(found)
+    missed = read_missed(tr, name, _encoded(tr, name, key), limit=left)
+    return found + [Aside(encoded, error, []) for encoded, error in missed]
 
 
 def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
-    """Add again what was set aside of a queue, or of one key; returns how many updates these were.
+    """Add again what was set aside of a queue, or of one key, and have missed reports retried by workers.
 
-    A transaction for each piece. Raises `InvalidData` at the first piece that the queue does not take (a row that cq
-    has not written, say): it stays where it is, and what was before it is added.
+    Missed reports come first. Then each piece of updates is added in a transaction of its own. Returns how many updates
+    and reports these were. Raises `InvalidData` at the first piece that the queue does not take (a row that cq has not
+    written, say): it stays where it is, and what was before it is added.
     """
     queue = QueueKeys(name)
 
@@ -91,14 +102,16 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
         write_updates(tr, queue, config, [(decoded, update) for update in found.updates], None, due=None)
         return len(found.updates)
 
-    return sum(_each_piece(db, name, key, add))
+    retried = retry_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))
+    return retried + sum(_each_piece(db, name, key, add))
 
 
 def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
-    """Forget what was set aside of a queue, or of one key; returns how many pieces went.
+    """Forget what was set aside of a queue, or of one key; returns how many pieces these were.
 
-    Raises `InvalidData` at the first piece with updates of a queue with a window: these are to be taken out of the
-    total in any case, so they have to come into it.
+    Of missed reports only the error is forgotten: the observers receive the keys with their next updates. Raises
+    `InvalidData` at the first piece with updates of a queue with a window: these are to be taken out of the total in
+    any case, so they have to come into it.
     """
     keys = QueueKeys(name)
 
@@ -114,7 +127,8 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
             count_dropped(tr, config, updates)
         return 1
 
-    return sum(_each_piece(db, name, key, drop))
+    dropped = drop_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))
+    return dropped + sum(_each_piece(db, name, key, drop))
 
 
 def updates_aside(keys: QueueKeys, piece: bytes, value: bytes) -> list[tuple[bytes, Any]]:
@@ -147,8 +161,13 @@ def _each_piece(db: Database, name: str, key: Any, use: Any) -> Iterator[int]:
 
 
 def _range(tr: TransactionRead, keys: QueueKeys, name: str, key: Any) -> tuple[bytes, bytes]:
+    return keys.aside(_encoded(tr, name, key))
+
+
+def _encoded(tr: TransactionRead, name: str, key: Any) -> bytes | None:
+    """The encoded key, None for all keys; raises `QueueNotConfigured` and `InvalidData`."""
     config = read_config(tr, name)
-    return keys.aside() if key is ANY else keys.aside(config.key.encoder()(key))
+    return None if key is ANY else config.key.encoder()(key)
 
 
 def _parse(keys: QueueKeys, key: bytes, value: bytes) -> Aside:

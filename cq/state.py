@@ -10,7 +10,7 @@ from cq import codec, machine
 from cq.errors import CorruptData
 from cq.runs import NO_RUNS, Runs
 
-_TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None)
+_TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None, bool)
 _LONGEST_PLACE: Final = codec.MAX_KEY_BYTES + 4
 _LARGEST_REMEMBERED: Final = 200
 _ENTRY_BYTES: Final = 200  # what Python needs for an entry beside its bytes, about
@@ -30,6 +30,8 @@ class BucketState:
             when it has been told of all}. One that is missing has been told of none.
         purged: how many purges of the queue the bucket has been through, the one under way included.
         purging: hash and encoded key up to which values are purged; None when no purge is under way.
+        missed: whether observers may have missed reports of keys of the bucket, see `cq.missed`. Stored only if True,
+            so that all other states are readable by versions of cq that know nothing of it.
     """
 
     token: bytes = b""
@@ -39,17 +41,19 @@ class BucketState:
     observers: dict[int, bytes | None] = field(default_factory=dict)
     purged: int = 0
     purging: bytes | None = None
+    missed: bool = False
 
     def to_bytes(self) -> bytes:
         """As stored."""
-        return codec.encode([getattr(self, each.name) for each in fields(self)])
+        parts = [getattr(self, each.name) for each in fields(self)]
+        return codec.encode(parts if self.missed else parts[:-1])
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> BucketState:
         """The inverse of `to_bytes`; None is the state of a bucket that no pass has touched."""
         if data is None:
             return cls()
-        state = cls(*codec.decode_list(data, _TYPES, "a bucket's state"))
+        state = cls(*codec.decode_list(data, _TYPES, "a bucket's state", optional=1))
         places = [state.cursor, state.purging, *state.observers.values()]
         if not all(each is None or (type(each) is bytes and len(each) <= _LONGEST_PLACE) for each in places):
             raise CorruptData(f"a bucket's state is not one that cq wrote: {data[:40]!r}")

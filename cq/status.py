@@ -13,6 +13,7 @@ from cq.backfill import progress
 from cq.config import queue_names, read_config, read_flags
 from cq.errors import CqError
 from cq.keys import QueueKeys
+from cq.missedkeys import MissedKeys
 from cq.pressure import read_full
 from cq.rangesize import COUNTED_BYTES, count_rows
 from cq.rows import oldest_by_bucket
@@ -42,7 +43,7 @@ class QueueStatus:
         full: which limit is exceeded; empty when none is.
         former_buckets: how many buckets there were before, while these are being drained; else None.
         telling: {observer that is being told of all values: buckets of which it has been told}.
-        aside: pieces set aside (at most 1,000, or 1 MB of them, are counted).
+        aside: pieces set aside (at most 1,000, or 1 MB of them, are counted), and keys of which reports were missed.
         window: what its window has refused, and whether taking out gets on; None when it has none.
         problem: why nothing is known of the queue, as something stored of it is not cq's; else empty.
     """
@@ -117,6 +118,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
     config, flags = read_config(snapshot, name), read_flags(snapshot, name)
     waiting = oldest_by_bucket(snapshot, queue)
     aside = snapshot.get_range(*queue.aside(), limit=1000, streaming_mode=WANT_ALL)
+    missed = snapshot.get_range(*MissedKeys(name).notes(), limit=1000, streaming_mode=WANT_ALL)
     oldest: dict[int, int] = {}
     for (_, number), version in waiting.items():  # of the shape before, too
         if version is not None:
@@ -137,7 +139,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         full=full.reason if full else "",
         former_buckets=config.former.buckets if config.former else None,
         telling=progress(snapshot, config),
-        aside=_count_some(aside),
+        aside=_count_some(aside) + _count_some(missed),
         window=None if config.window is None else read_statistics(snapshot, name),
     )
     return found, oldest

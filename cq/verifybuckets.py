@@ -14,6 +14,7 @@ from typing import Final
 from cq import codec
 from cq.config import ObserverConfig, QueueConfig
 from cq.mending import wake
+from cq.missedkeys import MissedKeys
 from cq.purging import is_to_be_purged
 from cq.state import BucketState
 from cq.verifying import Difference, Piece, Verification
@@ -71,6 +72,7 @@ def _begin_looking(
     notification = get(key)
     rows = get_range(*queue.rows(shape.generation, bucket), limit=1)
     values = get_range(*queue.values_of_bucket(shape.buckets, bucket), limit=1)
+    retries = get_range(*MissedKeys(piece.name).retries_of_bucket(shape.buckets, bucket), limit=1)
 
     def look() -> None:
         if notification.value is not None:
@@ -79,6 +81,8 @@ def _begin_looking(
         reason = "rows wait" if rows.to_list() else ""
         if not reason and state is not None:
             reason = _to_do(shape, state, unswitched, has_values=bool(values.to_list()))
+        if not reason and shape.generation == piece.config.generation and retries.to_list():
+            reason = "missed reports are to be retried"
         if reason:
             what = f"{reason} in bucket {bucket} of generation {shape.generation}, and no worker is told"
             piece.found("notification-missing", key, what, partial(wake, piece, shape.generation, bucket))

@@ -55,6 +55,18 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "attempt": ("the note of a worker's attempt cannot be read", "clears it"),
     "aside-unreadable": ("what was set aside cannot be read", "sets its bytes aside"),
     "aside-astray": ("what was set aside does not stand under the hash of its key", "moves it"),
+    "missed-key": (
+        "a report that an observer missed, under a key that cq has not written, or of an observer that there is not",
+        "clears it",
+    ),
+    "missed-unreadable": (
+        "what an observer last received of a key, before it missed a report, cannot be read",
+        "rebuilds the observer",
+    ),
+    "missed-unseen": (
+        "an observer missed a report, and the bucket's state says that none was missed",
+        "corrects the state",
+    ),
     "document": ("a document or its counts cannot be read, or do not belong together", NOTHING),
     "load": ("the position in a file that is being added cannot be read", NOTHING),
     "received": ("how far a queue was forwarded into this one cannot be read", NOTHING),

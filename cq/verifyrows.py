@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -10,7 +10,6 @@ from cq import codec
 from cq.attempts import parse_note
 from cq.backfill import current_generation
 from cq.config import Flags, QueueConfig
-from cq.configuring import rebuild_observer
 from cq.errors import CorruptData
 from cq.exportkeys import SEQUENCE_BYTES
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, prefix_end
@@ -29,7 +28,8 @@ from cq.mending import wake
 from cq.purging import read_purging
 from cq.state import BucketState, fresh_token
 from cq.store.api import KeyValue
-from cq.verifying import Difference, Handler, Piece, Verification
+from cq.verifying import Handler, Piece
+from cq.verifymissed import check_missed, rebuild
 from cq.verifyqueued import check_emitter, check_marker, check_notification, check_row
 from cq.verifyvalues import check_aside, check_staged, check_value
 from cq.verifywindow import check_window
@@ -62,19 +62,17 @@ def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
         if current_generation(piece.tr, shape.name, each.name) == each.generation:
             told[each.generation] = None
         else:
-            piece.afterwards.append(partial(_rebuild, observer=each.name))
+            piece.afterwards.append(partial(rebuild, observer=each.name))
     is_purged = shape.purge_generation == shape.generation
     state = BucketState(
-        token=fresh_token(), staged=bool(staged), observers=told, purged=shape.purges if is_purged else 0
+        token=fresh_token(),
+        staged=bool(staged),
+        observers=told,
+        purged=shape.purges if is_purged else 0,
+        missed=True,  # perhaps: the next pass finds out
     )
     piece.tr.set(piece.keys.state(shape.generation, bucket), state.to_bytes())
     wake(piece, shape.generation, bucket)
-
-
-def _rebuild(verification: Verification, observer: str) -> Iterator[Difference]:
-    """Begin to tell an observer of all values anew, as it is not known up to where it was told."""
-    rebuild_observer(verification.db, verification.name, observer)
-    return iter(())
 
 
 def check_attempt_note(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
@@ -282,6 +280,7 @@ HANDLERS: Final[Mapping[str, Sequence[Handler]]] = {
     "j": [check_nothing],
     "k": [check_document],
     "l": [check_load],
+    "m": [check_missed],
     "n": [check_notification],
     "o": [check_marker],
     "r": [check_received_fence],

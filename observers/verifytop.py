@@ -28,6 +28,7 @@ from cq.observers.top import MAX_ENTRY_BYTES, NAME, Index, Place
 from cq.store.api import WANT_ALL, KeyValue, Value
 from cq.topkeys import TopKeys, split_group, split_node
 from cq.verifying import Difference, Piece, Verification
+from cq.verifymissed import has_missed
 
 COUNTS: Final = "counts of the top"
 _COUNTED: Final = 5_000
@@ -67,6 +68,8 @@ class TopChecks:
             hashed, encoded = of_value(rest)
             key, value = piece.config.key.decode(encoded), codec.decode(found.value)
             if not _is_told(piece, observer.generation, hashed, rest):
+                return None
+            if has_missed(piece, observer.generation, encoded):
                 return None
             place = index.place(key, value)
             entry = None if place is None else index.entry(place, to_sort_key(piece.config.key, key))
@@ -126,6 +129,9 @@ class TopChecks:
         node = piece.snapshot.get(keys.node(group, place)) if index is not None and index.ranks else None
 
         def look() -> None:
+            observer = top_of(piece.config)
+            if observer is not None and has_missed(piece, observer.generation, encoded):
+                return
             if value.value is None:
                 piece.found("top-extra", found.key, "an entry of a key that has no value", fix, key=key)
             elif index is not None and not _stands(index, key, value.value, group, place):

@@ -215,6 +215,13 @@ DAMAGES = {
     "staged updates that no pass knows of": Damage(
         "staged-unseen", lambda q, key: {q.staged(encoded("k0")): encoded(5)}, values={"k0": 7}
     ),
+    "a missed report of an observer that there is not": Damage(
+        "missed-key", lambda q, key: {q.prefix + b"mg" + bytes([0, 0, 0, 9]) + keys.place(encoded("k0")): b""}
+    ),
+    "a missed report under a key too short": Damage("missed-key", lambda q, key: {q.prefix + b"mg": b""}),
+    "a retry of a missed report under another hash": Damage(
+        "missed-key", lambda q, key: {q.prefix + b"mr" + bytes(4) + encoded("k0"): b""}
+    ),
     "a state that is no CBOR": Damage("state-unreadable", lambda q, key: {q.state(1, 1): b"\xff"}),
     "a state of other parts": Damage(
         "state-unreadable", lambda q, key: {q.state(1, 1): encoded([b"", False])}
@@ -557,5 +564,6 @@ def test_a_repair_under_faults_tells_of_all_that_it_mends(
 
 def test_every_kind_is_tried() -> None:
     tried = {each.kind for each in DAMAGES.values()} | {"config", "store-key", "audit"}
+    tried |= {"missed-unreadable", "missed-unseen"}  # in test_missed
 
     assert {kind for kind in KINDS if not kind.startswith(("top", "cloud", "export", "window"))} == tried

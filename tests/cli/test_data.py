@@ -362,7 +362,7 @@ def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Her
     asked = here("dead", "drop", "words")
     assert asked.status == 1
     assert "forget what was set aside in queue 'words'? Say so with --yes" in asked.err
-    assert here("dead", "retry", "words", "bad").out == "added 1 update to queue 'words' again\n"
+    assert here("dead", "retry", "words", "bad").out == "retried 1 update or missed report of queue 'words'\n"
     assert here("worker", "--drain", "--app", "refusing:app").status == 0
     assert here("dead", "drop", "words", "bad", "--yes").out == "dropped 1 piece of queue 'words'\n"
     assert here("dead", "list", "words", "--json").rows() == []

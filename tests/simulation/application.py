@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 import cq
 from cq.observers.export import ExportQueue
@@ -99,6 +100,8 @@ def _observer(world: World, queue: str, name: str, version: int) -> Callable[[An
     def observe(tr: Any, changes: list[cq.Change]) -> None:
         if world.happens("observers raise", 0.04):
             raise Raised("an observer")
+        if refused := [change.key for change in changes if _is_refused(world, name, change)]:
+            raise Raised(f"an observer, for {refused[0]!r}")
         if world.happens("observers hang", 0.02):
             world.hub.wait(world.hub.rng.expovariate(1 / 4))
         tr.notes += [
@@ -109,6 +112,16 @@ def _observer(world: World, queue: str, name: str, version: int) -> Callable[[An
             exports.add_many(tr, [(change.key, change.new) for change in changes])
 
     return observe
+
+
+def _is_refused(world: World, observer: str, change: cq.Change) -> bool:
+    """Whether an observer refuses a key now: half of the time a third of the keys, first reported or deleted."""
+    if "observers refuse keys" not in world.plan or world.is_calm:
+        return False
+    is_first = change.old is None and observer == "extra"
+    return (
+        (is_first or change.new is None) and world.hub.clock % 20 < 10 and crc32(change.key.encode()) % 3 == 0
+    )
 
 
 def _exporter(world: World) -> Callable[[Batch], None]:

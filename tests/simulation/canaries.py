@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import batch, combining, config, packing, purging, queue, reporting
+from cq import batch, combining, config, missed, packing, purging, queue, reporting
 from cq.configcache import ConfigCache
 from cq.emitter import Emitter
 from cq.emitterbuffer import EmitterBuffer
 from cq.intake import Flush
 from cq.keys import QueueKeys
+from cq.missed import MissedReports
 from cq.observers import arming, exporting, sql, top, worker
 from cq.observers.handing import Overdue
 from cq.observers.membership import Membership
@@ -170,12 +171,22 @@ def forgets_to_tell_new_observers() -> Any:
 
 def tells_beyond_the_cursor() -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
-    tell = reporting.tell
+    news_of = reporting.news_of
 
-    def everywhere(tr: Any, code: Any, told: Any, changes: Any, refill: Any) -> int:
-        return tell(tr, code, dict.fromkeys(told), changes, refill)
+    def everywhere(told: Any, changes: Any, received: Any, refill: Any) -> Any:
+        return news_of(dict.fromkeys(told), changes, received, refill)
 
-    return patch.object(combining, "tell", everywhere)
+    return patch.object(combining, "news_of", everywhere)
+
+
+def forgets_what_observers_missed() -> Any:
+    """A pass reports the stored value as the old one, to an observer that never received it."""
+    return patch.object(MissedReports, "refuse", lambda self, encoded, error, received: None)
+
+
+def looks_for_no_missed_reports() -> Any:
+    """A pass reads nothing of missed reports in a bucket that is new since a rebucketing."""
+    return patch.object(missed, "may_have_missed", lambda config, state: state.missed)
 
 
 def purges_what_came_later() -> Any:
@@ -348,6 +359,8 @@ CANARIES: Final[dict[Canary, int]] = {
     runs_other_code: 60,
     forgets_to_tell_new_observers: 60,
     tells_beyond_the_cursor: 60,
+    forgets_what_observers_missed: 100,
+    looks_for_no_missed_reports: 250,
     purges_what_came_later: 60,
     purges_no_staged_updates: 60,
     sets_aside_and_forgets: 20,
@@ -379,6 +392,8 @@ _WITH: Final[Mapping[Canary, frozenset[str]]] = {
     **WITH,
     exports_without_a_fence: frozenset(("table", "freezes", "the table's database fails")),
     says_that_nothing_counts: frozenset(("emitters", "unknown commits")),
+    forgets_what_observers_missed: frozenset(("observers", "observers refuse keys", "purge")),
+    looks_for_no_missed_reports: frozenset(("observers", "observers refuse keys", "purge", "rebucket")),
     ends_doubt_by_looking: frozenset(("emitters", "unknown commits", "commits land late", "limit")),
     flushes_without_a_conflict: frozenset(("emitters", "unknown commits", "commits land late")),
 }

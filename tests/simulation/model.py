@@ -69,7 +69,7 @@ class QueueModel:
 
     Attributes:
         reported: the value that an observer got last for each key.
-        touched: keys of which something was set aside: what is left of them is told by no order any more.
+        touched: keys of which updates were set aside: their values follow no order any more. Old values still chain.
     """
 
     def __init__(
@@ -145,19 +145,19 @@ class QueueModel:
         told[note.key] = note.new
         stored = self.reported.get(note.key)
         self.reported[note.key] = note.new
-        if note.key in self.touched:
-            return
         if note.old != last:
             raise Violation(f"{where} with the old value {note.old!r}, after the new value {last!r}")
         if note.new == note.old:
             raise Violation(f"{where} though nothing has changed: {note.new!r}")
-        if note.new is None and self._is_purged(read_version, note):
+        if note.key in self.touched:
             return
         expected = self.value(note.key, read_version)
-        # A new observer gets the stored value, which others got before.
-        if note.new == expected or (note.old is None and note.new == stored):
+        is_purged = note.new is None and self._is_purged(read_version, note)
+        if note.new == expected:
             return
-        if note.complete or not self._is_of_a_prefix(note, read_version):
+        # A new observer gets the stored value, which others got before.
+        is_known = is_purged or (note.old is None and note.new == stored)
+        if note.complete or not (is_known or self._is_of_a_prefix(note, read_version)):
             updates = self.counted(note.key, read_version)
             raise Violation(f"{where} as {note.new!r}, expected {expected!r} of {updates!r}")
 
@@ -207,7 +207,7 @@ class QueueModel:
         for name, version in observers.items():
             told = {key: value for key, value in self.told[name, version].items() if value is not None}
             for key in sorted(told.keys() | stored.keys()):
-                if key not in self.touched and told.get(key) != stored.get(key):
+                if told.get(key) != stored.get(key):
                     raise Violation(
                         f"{self.name}: observer {name}@{version} was last told {told.get(key)!r} of {key!r}, "
                         f"which is {stored.get(key)!r}"

@@ -65,6 +65,7 @@ LATER_FAULTS: Final = (
     "timeouts",
     "the cluster changes",
     "long freezes",  # of ten minutes
+    "observers refuse keys",  # in first reports and in purges, now and then for a while
 )
 """Faults that came later, drawn as these."""
 QUEUES: Final = "queues"
@@ -97,7 +98,16 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset(
-    {"bad keys", "too large", "deaths", "observers raise", "observers hang", "large", "timeouts"}
+    {
+        "bad keys",
+        "too large",
+        "deaths",
+        "observers raise",
+        "observers hang",
+        "observers refuse keys",
+        "large",
+        "timeouts",
+    }
 )
 """What may set keys aside."""
 STEPS: Final = 1_500

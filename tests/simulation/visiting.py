@@ -24,7 +24,7 @@ from cq.observers.builtin import put_built_in
 from cq.observers.distinct import distinct
 from cq.observers.worker import Worker
 from cq.purging import is_purging
-from cq.setaside import drop_aside, read_aside, retry_aside
+from cq.setaside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.verify import verify
@@ -316,17 +316,13 @@ class Site(Scenario):
             self.hub.wait(5.0)
 
     def _add_again(self, db: Any) -> None:
-        """What was set aside, key by key: of some an observer could not be told, and there is nothing to be added."""
+        """What was set aside, key by key, and the reports that observers missed."""
         for name in (SEEN, VISITORS):
             key_type = transact(db, lambda tr: read_config(tr, name)).key  # noqa: B023
             found = transact(db, lambda tr: read_aside(tr, name))  # noqa: B023
-            for encoded in sorted({each.encoded_key for each in found if each.updates}):
-                key = key_type.decode(encoded)
-                if name == SEEN:  # the other has no observers
-                    with suppress(cq.InvalidData):
-                        drop_aside(db, name, key)  # such notes, up to what has updates
+            for encoded in sorted({each.encoded_key for each in found}):
                 with suppress(cq.InvalidData):
-                    retry_aside(db, name, key)
+                    retry_aside(db, name, key_type.decode(encoded))
 
     def left(self) -> str:
         if self.operations:
@@ -342,7 +338,7 @@ class Site(Scenario):
         for what, bounds in ranges.items():
             if found := tr.get_range(*bounds, limit=1).to_list():
                 return f"{what}: {found}"
-        if any(each.updates for name in (SEEN, VISITORS) for each in read_aside(tr, name)):
+        if any(read_aside(tr, name) for name in (SEEN, VISITORS)):
             return "what was set aside"
         return "a purge" if is_purging(self.inner, SEEN) else ""
 
@@ -351,6 +347,8 @@ class Site(Scenario):
         self._look()
         if found := dict(cq.CombineQueue(SEEN).scan(self.inner)):
             raise Violation(f"long after, there is still {found}")
+        if found := dict(cq.CombineQueue(VISITORS).scan(self.inner)):
+            raise Violation(f"long after, the distinct visitors are {found}")
 
 
 def _milliseconds(seconds: float) -> int:

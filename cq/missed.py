@@ -1,0 +1,248 @@
+"""Reports that observers missed: what each observer last received of a key, where that is not the key's value.
+
+An observer that raises for a key in its first report, or when a purge deletes the key, misses that report; the values
+and all other keys go on. From then on the stored value is not what the observer last received. So the pass that
+goes on without the report notes, for each observer concerned, what it did receive. The next report of the key to that
+observer starts from there, whether a later update or a retry causes it, and removes the note in its own transaction.
+
+A bucket's state says whether the bucket has such notes: passes over all other buckets read nothing of this. In a bucket
+that has some, a pass reads one more key for each key that it reports and each observer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from cq import codec
+from cq.changes import Change
+from cq.config import QueueConfig, read_config
+from cq.errors import CorruptData
+from cq.hashing import bucket_of
+from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
+from cq.missedkeys import MissedKeys
+from cq.plaintext import printable
+from cq.reading import leading, read_by_place
+from cq.state import BucketState
+from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+NOTHING: Final = b""
+"""Stored where an observer has received nothing of a key, or its deletion: no encoded value is empty."""
+_HASH_BYTES: Final = 4
+_PAGE: Final = 500
+
+
+def may_have_missed(config: QueueConfig, state: BucketState) -> bool:
+    """Whether observers may have missed reports of a bucket: of one new since a rebucketing nothing is known."""
+    return state.missed or (not state.token and config.told_before > 0)
+
+
+class MissedReports:
+    """The missed reports of one bucket, as one pass reads and changes them.
+
+    Args:
+        tr: the pass's transaction.
+        config: the queue's, of the shape that the bucket belongs to.
+        bucket: which one.
+        state: the bucket's, as read.
+
+    Attributes:
+        may_be: whether the bucket may have any.
+        received: {(generation of an observer, place of a key): what it last received}, of the keys checked.
+    """
+
+    def __init__(self, tr: Transaction, config: QueueConfig, bucket: int, state: BucketState) -> None:
+        self._tr = tr
+        self._config = config
+        self._bucket = bucket
+        self._keys = MissedKeys(config.name)
+        self._generations = [each.generation for each in config.observers]
+        self.may_be = bool(self._generations) and may_have_missed(config, state)
+        self.received: dict[tuple[int, bytes], Any] = {}
+        self._stored: dict[tuple[int, bytes], bytes] = {}
+
+    def read(self, encoded_keys: list[bytes], limit_bytes: int) -> list[bytes]:
+        """Read what the observers last received of these keys; returns the first keys, up to the limit of each read."""
+        if not self.may_be:
+            return encoded_keys
+        for generation in self._generations:
+            prefix = self._keys.received(generation, b"")
+            found = read_by_place(self._tr.snapshot, prefix.__add__, encoded_keys, {}, limit_bytes)
+            encoded_keys = leading(encoded_keys, found)
+            stored = zip(places(encoded_keys), map(found.get, encoded_keys), strict=True)
+            self._stored |= {(generation, where): data for where, data in stored if data is not None}
+        return encoded_keys
+
+    def check(self, encoded_keys: Iterable[bytes]) -> None:
+        """Decode what the observers last received of these keys; raises `CorruptData`."""
+        for generation, where in self._of(encoded_keys):
+            data = self._stored[generation, where]
+            self.received[generation, where] = None if data == NOTHING else codec.decode(data)
+
+    def generations_of(self, encoded_key: bytes) -> list[int]:
+        """The generations of the observers that have missed a report of the key, as read."""
+        return [generation for generation, _ in self._of([encoded_key])]
+
+    def settle(self, encoded_keys: Iterable[bytes], *, are_due: bool = False) -> None:
+        """Forget that reports of these keys were missed (`are_due`: and are to be retried): this pass reports them."""
+        if not self._stored and not are_due:
+            return
+        for encoded in encoded_keys:
+            where, generations = place(encoded), self.generations_of(encoded)
+            if generations or are_due:
+                self._tr.clear(self._keys.note(where))
+                self._tr.clear(self._keys.retry(where))
+            for generation in generations:
+                self._tr.clear(self._keys.received(generation, where))
+
+    def refuse(self, encoded_key: bytes, error: str, received: Mapping[int, bytes]) -> None:
+        """Note that a key is not reported to some observers, each with what it last received, encoded.
+
+        What was noted of an earlier report counts: a later one was not received either. An observer that never
+        received a key that is now deleted has missed nothing.
+        """
+        where = place(encoded_key)
+        for generation, data in received.items():
+            stored = self._stored.get((generation, where))
+            if stored is None:
+                self._tr.set(self._keys.received(generation, where), data)
+            elif stored == NOTHING:
+                self._tr.clear(self._keys.received(generation, where))
+        self._tr.clear(self._keys.retry(where))
+        self._tr.set(self._keys.note(where), codec.encode(printable(error)))
+        self.may_be = True
+
+    def due(self, limit: int) -> list[bytes]:
+        """The encoded keys of the next reports to be retried."""
+        if not self.may_be:
+            return []
+        bounds = self._keys.retries_of_bucket(self._config.buckets, self._bucket)
+        rows = self._tr.snapshot.get_range(*bounds, limit=limit, streaming_mode=WANT_ALL)
+        return [self._keys.place_of_retry(row.key)[_HASH_BYTES:] for row in rows]
+
+    def is_left(self) -> bool:
+        """Whether the bucket has any once the transaction is committed, as far as it has written yet."""
+        if not self.may_be:
+            return False
+        shape = self._config.buckets, self._bucket
+        bounds = [self._keys.of_bucket(generation, *shape) for generation in self._generations]
+        bounds.append(self._keys.retries_of_bucket(*shape))
+        reads = [self._tr.snapshot.get_range(*each, limit=1) for each in bounds]
+        return any(each.to_list() for each in reads)
+
+    def _of(self, encoded_keys: Iterable[bytes]) -> list[tuple[int, bytes]]:
+        """(generation, place) of each report missed of these keys, as read."""
+        if not self._stored:
+            return []
+        return [
+            (generation, where)
+            for where in map(place, encoded_keys)
+            for generation in self._generations
+            if (generation, where) in self._stored
+        ]
+
+
+def as_received(
+    changes: Sequence[tuple[bytes, Change]], generation: int, received: Mapping[tuple[int, bytes], Any]
+) -> list[Change]:
+    """Changes as an observer is to receive them: each from the value that it last received, if that is another one."""
+    if not received:
+        return [change for _, change in changes]
+    seen = [replace(change, old=received.get((generation, where), change.old)) for where, change in changes]
+    return [change for change in seen if not _is_same(change.old, change.new)]
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    if left is None or right is None:
+        return left is right
+    return codec.encode(left) == codec.encode(right) or codec.is_same(left, right)
+
+
+# What operators do
+
+
+def read_missed(tr: TransactionRead, name: str, encoded: bytes | None = None, *, limit: int = 0) -> list[Any]:
+    """The keys of which reports were missed, as [(encoded key, error)], in hash order; of one key or all."""
+    keys = MissedKeys(name)
+    if encoded is None:
+        rows = [(row.key, row.value) for row in tr.get_range(*keys.notes(), limit=limit)]
+    else:
+        key = keys.note(place(encoded))
+        rows = [(key, value)] if (value := tr.get(key).value) is not None else []
+    return [(keys.place_of_note(key)[_HASH_BYTES:], _error(value)) for key, value in rows]
+
+
+def retry_missed(db: Database, name: str, encoded: bytes | None = None) -> int:
+    """Have workers report again the keys of which observers missed reports, or one of them; returns how many keys.
+
+    Each key is reported to those observers that have not received its value, and starts from the value that they last
+    received. Raises `QueueNotConfigured`.
+    """
+    return sum(_each_page(db, name, encoded, retry=True))
+
+
+def drop_missed(db: Database, name: str, encoded: bytes | None = None) -> int:
+    """Forget why reports were missed, so that they are no longer listed and retried; returns of how many keys.
+
+    The observers receive these keys with their next updates, each from the value that it last received.
+    """
+    return sum(_each_page(db, name, encoded, retry=False))
+
+
+def _each_page(db: Database, name: str, encoded: bytes | None, *, retry: bool) -> Iterable[int]:
+    found = _PAGE
+    while found == _PAGE:
+        found, done = transact(db, lambda tr: _take_notes(tr, name, encoded, retry=retry))
+        yield done
+
+
+def _take_notes(tr: Transaction, name: str, encoded: bytes | None, *, retry: bool) -> tuple[int, int]:
+    """Clear the next notes; returns of how many keys, and of how many of these a report is dropped or retried."""
+    config = read_config(tr, name)
+    keys, queue = MissedKeys(name), QueueKeys(name)
+    found = [key for key, _ in read_missed(tr, name, encoded, limit=_PAGE)]
+    for key in found:
+        tr.clear(keys.note(place(key)))
+    due = [key for key, is_missed in _are_missed(tr, config, found) if is_missed] if retry else []
+    for key in due:
+        tr.set(keys.retry(place(key)), b"")
+    for bucket in {bucket_of(key, config.buckets) for key in due}:
+        tr.set_versionstamped_value(queue.notification(config.generation, bucket), INCOMPLETE_VERSIONSTAMP)
+    return len(found), len(due if retry else found)
+
+
+def _are_missed(tr: Transaction, config: QueueConfig, found: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """For each key, whether an observer that the queue still has missed a report of it.
+
+    These reads conflict with the pass that settles it: only where something is noted does the state of the bucket say
+    so, and only then do passes look for reports to retry.
+    """
+    keys = MissedKeys(config.name)
+    generations = [each.generation for each in config.observers]
+    reads = [(key, [tr.get(keys.received(each, place(key))) for each in generations]) for key in found]
+    return ((key, any(value.present() for value in values)) for key, values in reads)
+
+
+def forget_missed(tr: Transaction, name: str, kept: Collection[int]) -> None:
+    """Forget what all but these generations of observers missed, and all errors if these have missed nothing."""
+    keys = MissedKeys(name)
+    begin, end = keys.of_generations()
+    for generation in sorted(kept):
+        first, behind = keys.of_generation(generation)
+        tr.clear_range(begin, first)
+        begin = behind
+    tr.clear_range(begin, end)
+    # With conflicts: a pass that notes a missed report must not commit in between.
+    if not any(tr.get_range(*keys.of_generation(generation), limit=1).to_list() for generation in kept):
+        tr.clear_range(*keys.notes())
+        tr.clear_range(*keys.retries())
+
+
+def _error(value: bytes) -> str:
+    try:
+        error = codec.decode(value)
+    except CorruptData as corrupt:
+        return str(corrupt)
+    return error if type(error) is str else f"a note that cq did not write: {value[:40]!r}"

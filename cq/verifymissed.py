@@ -1,0 +1,74 @@
+"""What a verification compares of reports that observers missed: that passes know of them, and can read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from cq import codec
+from cq.config import QueueConfig
+from cq.configuring import rebuild_observer
+from cq.errors import CorruptData
+from cq.hashing import bucket_at, key_hash
+from cq.keys import place
+from cq.layout import of_missed
+from cq.mending import rewrite_state
+from cq.missed import NOTHING, may_have_missed
+from cq.missedkeys import MissedKeys
+from cq.store.api import KeyValue
+from cq.verifying import Difference, Piece, Verification
+from cq.verifyqueued import key_of
+
+
+def check_missed(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+    """A missed report: of a key of the queue and an observer that it has, readable, and known to the bucket's state."""
+    clear = partial(piece.tr.clear, found.key)
+    try:
+        generation, hashed, encoded = of_missed(rest)
+        key = key_of(piece.config, encoded)
+        if hashed != key_hash(encoded):
+            raise CorruptData("it does not stand under the hash of its key")
+    except CorruptData as error:
+        piece.found("missed-key", found.key, str(error), clear)
+        return None
+    if generation is None:
+        return None
+    observer = next((each for each in piece.config.observers if each.generation == generation), None)
+    if observer is None:
+        piece.found("missed-key", found.key, "of an observer that the queue does not have", clear, key=key)
+        return None
+    try:
+        if found.value != NOTHING:
+            codec.decode(found.value)
+    except CorruptData as error:
+        fix = partial(piece.afterwards.append, partial(rebuild, observer=observer.name))
+        piece.found("missed-unreadable", found.key, str(error), fix, key=key)
+    for config in piece.shapes:
+        _check_state(piece, config, hashed, found)
+    return None
+
+
+def _check_state(piece: Piece, config: QueueConfig, hashed: int, found: KeyValue) -> None:
+    """The state of its bucket says that reports were missed: otherwise passes do not read which."""
+    bucket = bucket_at(hashed, config.buckets)
+    state = piece.state(config.generation, bucket)
+    if state is None or may_have_missed(config, state):
+        return
+    fix = partial(rewrite_state, piece, config.generation, bucket, missed=True)
+    what = f"the state of bucket {bucket} says that no observer missed a report"
+    piece.found("missed-unseen", found.key, what, fix)
+
+
+def rebuild(verification: Verification, observer: str) -> Iterator[Difference]:
+    """Begin to report all values to an observer again: it is not known what it has received."""
+    rebuild_observer(verification.db, verification.name, observer)
+    return iter(())
+
+
+def has_missed(piece: Piece, generation: int, encoded: bytes) -> bool:
+    """Whether an observer has missed a report of a key, so that what it keeps may differ from the key's value."""
+    where = place(encoded)
+    state = piece.state(piece.config.generation, bucket_at(key_hash(encoded), piece.config.buckets))
+    if state is None or not may_have_missed(piece.config, state):
+        return False
+    return piece.snapshot.get(MissedKeys(piece.name).received(generation, where)).present()

@@ -1,0 +1,406 @@
+"""Reports that observers missed: what an observer last received of a key decides what it receives next."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import cq
+from cq import codec
+from cq.bucket import Bucket
+from cq.cli.main import app as command_line
+from cq.config import read_config
+from cq.configuring import rebuild_observer
+from cq.keys import QueueKeys, prefix_end
+from cq.missedkeys import MissedKeys
+from cq.purging import purge
+from cq.setaside import drop_aside, retry_aside
+from cq.store.transact import transact
+from cq.testing import drain
+from cq.verify import verify
+from tests.helpers import add, aside, code_of, combine_all, get, nothing_queued, stored
+
+
+class Strict:
+    """An observer that raises for some keys, and fails if an old value is not the last one that it received."""
+
+    def __init__(self, db: Any, name: str, number: int = 1) -> None:
+        self.db = db
+        self.refused: set[str] = set()
+        self.number = number
+        self.changes: list[cq.Change] = []
+        self._prefix = b"test/%s/%d/" % (name.encode(), number)
+
+    def __call__(self, tr: Any, changes: list[cq.Change]) -> None:
+        for change in changes:
+            if change.key in self.refused:
+                raise RuntimeError(f"not {change.key}")
+            assert change.old != change.new
+            stored = tr.get(self._prefix + change.key.encode()).value
+            assert change.old == (None if stored is None else codec.decode(stored)), change
+            tr.set(self._prefix + change.key.encode(), codec.encode(change.new))
+        self.changes += changes
+
+    def observer(self) -> cq.Observer:
+        return cq.Observer(f"strict{self.number}", 1, self)
+
+    def received(self, key: str) -> list[tuple[Any, Any]]:
+        return [(change.old, change.new) for change in self.changes if change.key == key]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        rows = stored(self.db, (self._prefix, prefix_end(self._prefix)))
+        values = {key[len(self._prefix) :].decode(): codec.decode(value) for key, value in rows}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def app_of(name: str, *observers: Strict) -> cq.App:
+    app = cq.App()
+    app.queue(name, observers=[each.observer() for each in observers])
+    return app
+
+
+def missed(db: Any, name: str) -> list[tuple[bytes, bytes]]:
+    prefix = MissedKeys(name).prefix
+    return stored(db, (prefix, prefix_end(prefix)))
+
+
+def shown(db: Any, name: str) -> list[tuple[str, list[Any]]]:
+    return [(codec.decode(each.encoded_key), each.updates) for each in aside(db, name)]
+
+
+class Backfilled:
+    """A queue with values, to which a second observer is added that refuses the key `ann`."""
+
+    def __init__(self, db: Any, name: str, buckets: int = 1) -> None:
+        self.db, self.name = db, name
+        self.first, self.second = Strict(db, name, 1), Strict(db, name, 2)
+        app_of(name, self.first).configure(db, name, buckets=buckets)
+        add(db, name, {"ann": 20, "bob": 1})
+        self.app = app_of(name, self.first)
+        self.drain()
+        self.app = app_of(name, self.first, self.second)
+        self.app.configure(db, name)
+        self.second.refused = {"ann"}
+        self.drain()
+        self.second.refused = set()
+
+    def drain(self) -> None:
+        drain(self.db, self.name, app=self.app)
+
+
+@pytest.fixture
+def backfilled(db: Any, name: str) -> Backfilled:
+    return Backfilled(db, name)
+
+
+def test_the_next_report_of_a_key_whose_backfill_failed_starts_from_none(backfilled: Backfilled) -> None:
+    db, name = backfilled.db, backfilled.name
+    assert backfilled.second.received("bob") == [(None, 1)]
+    assert shown(db, name) == [("ann", [])]
+
+    add(db, name, {"ann": 1})
+    backfilled.drain()
+
+    assert backfilled.second.received("ann") == [(None, 21)]
+    assert backfilled.first.received("ann") == [(None, 20), (20, 21)]
+    assert [*aside(db, name), *missed(db, name)] == []
+
+
+def test_one_retry_reports_a_key_whose_backfill_failed(backfilled: Backfilled) -> None:
+    db, name = backfilled.db, backfilled.name
+
+    assert retry_aside(db, name) == 1
+    assert aside(db, name) == []
+    backfilled.drain()
+    assert backfilled.second.received("ann") == [(None, 20)]
+    assert missed(db, name) == []
+    assert nothing_queued(db, name)
+
+    add(db, name, {"ann": 1})
+    backfilled.drain()
+    assert backfilled.second.received("ann") == [(None, 20), (20, 21)]
+    assert backfilled.first.received("ann") == [(None, 20), (20, 21)]
+
+
+def test_a_retry_that_fails_again_is_listed_again_and_costs_the_others_nothing(
+    backfilled: Backfilled,
+) -> None:
+    db, name = backfilled.db, backfilled.name
+    backfilled.second.refused = {"ann"}
+    assert retry_aside(db, name, "ann") == 1
+    add(db, name, {"bob": 1})
+    backfilled.drain()
+
+    assert backfilled.second.received("bob") == [(None, 1), (1, 2)]
+    assert shown(db, name) == [("ann", [])]
+    assert list(verify(db, name)) == []
+    backfilled.second.refused = set()
+    assert retry_aside(db, name, "bob") == 0
+    assert retry_aside(db, name, "ann") == 1
+    backfilled.drain()
+    assert backfilled.second.received("ann") == [(None, 20)]
+
+
+def test_an_update_that_fails_while_a_report_is_pending_changes_nothing(backfilled: Backfilled) -> None:
+    db, name = backfilled.db, backfilled.name
+    backfilled.second.refused = {"ann"}
+    add(db, name, {"ann": 1})
+    backfilled.drain()
+    assert shown(db, name) == [("ann", [1]), ("ann", [])]
+    assert get(db, name, "ann") == 20
+
+    backfilled.second.refused = set()
+    assert retry_aside(db, name) == 2
+    backfilled.drain()
+    assert backfilled.second.values == backfilled.first.values == {"ann": 21, "bob": 1}
+    assert backfilled.second.received("ann")[0][0] is None
+
+
+def test_a_key_that_is_deleted_before_its_first_report_needs_none(backfilled: Backfilled) -> None:
+    add(backfilled.db, backfilled.name, {"ann": -20})
+    backfilled.drain()
+
+    assert backfilled.second.received("ann") == []
+    assert missed(backfilled.db, backfilled.name) == []
+
+
+@pytest.fixture
+def purged(db: Any, name: str) -> tuple[Strict, Strict, cq.App]:
+    """Two observers of a purged queue, the first of which has refused the deletion of `ann`."""
+    first, second = Strict(db, name, 1), Strict(db, name, 2)
+    app = app_of(name, first, second)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"ann": 20, "bob": 1})
+    drain(db, name, app=app)
+    purge(db, name)
+    first.refused = {"ann"}
+    drain(db, name, app=app)
+    first.refused = set()
+    return first, second, app
+
+
+def test_after_a_refused_purge_the_next_report_starts_from_the_value_received(
+    db: Any, name: str, purged: tuple[Strict, Strict, cq.App]
+) -> None:
+    first, second, app = purged
+    assert shown(db, name) == [("ann", [])]
+    assert get(db, name, "ann") is None
+
+    add(db, name, {"ann": 5})
+    drain(db, name, app=app)
+
+    assert first.received("ann") == second.received("ann") == [(None, 20), (20, 5)]
+    assert first.received("bob") == [(None, 1), (1, None)]
+    assert missed(db, name) == []
+
+
+def test_a_refused_purge_can_be_retried(db: Any, name: str, purged: tuple[Strict, Strict, cq.App]) -> None:
+    first, second, app = purged
+    purge(db, name)  # again: what the observers received is still known
+    drain(db, name, app=app)
+    assert retry_aside(db, name) == 1
+    drain(db, name, app=app)
+
+    assert first.received("ann") == second.received("ann") == [(None, 20), (20, None)]
+    assert missed(db, name) == []
+
+
+def test_the_same_value_again_after_a_refused_purge_is_no_change(
+    db: Any, name: str, purged: tuple[Strict, Strict, cq.App]
+) -> None:
+    first, _, app = purged
+    add(db, name, {"ann": 20})
+    drain(db, name, app=app)
+
+    assert first.received("ann") == [(None, 20)]
+    assert first.values == {"ann": 20}
+    assert missed(db, name) == []
+
+
+def test_a_purge_of_a_key_whose_backfill_failed_reports_nothing(backfilled: Backfilled) -> None:
+    purge(backfilled.db, backfilled.name)
+    backfilled.drain()
+
+    assert backfilled.second.received("ann") == []
+    assert backfilled.first.received("ann") == [(None, 20), (20, None)]
+    assert missed(backfilled.db, backfilled.name) == []
+
+
+def test_other_buckets_know_of_missed_reports_after_a_rebucketing(backfilled: Backfilled) -> None:
+    db, name = backfilled.db, backfilled.name
+    cq.rebucket(db, name, 3)
+    backfilled.drain()
+    assert missed(db, name) != []
+    add(db, name, {"ann": 1})
+    backfilled.drain()
+
+    assert backfilled.second.received("ann") == [(None, 21)]
+    assert list(verify(db, name)) == []
+
+
+def test_a_dropped_note_is_not_listed_and_the_next_report_is_right(backfilled: Backfilled) -> None:
+    db, name = backfilled.db, backfilled.name
+    assert drop_aside(db, name) == 1
+    assert aside(db, name) == []
+    add(db, name, {"ann": 1})
+    backfilled.drain()
+
+    assert backfilled.second.received("ann") == [(None, 21)]
+
+
+@pytest.mark.parametrize("what", ["rebuilt", "removed"])
+def test_an_observer_that_is_rebuilt_or_removed_has_missed_nothing(backfilled: Backfilled, what: str) -> None:
+    db, name = backfilled.db, backfilled.name
+    if what == "removed":
+        cq.configure(db, name, observers=[backfilled.first.observer()])
+        assert [*aside(db, name), *missed(db, name)] == []
+        return
+    rebuild_observer(db, name, "strict2")
+    backfilled.second._prefix += b"rebuilt/"
+    assert [*aside(db, name), *missed(db, name)] == []
+    backfilled.drain()
+    assert backfilled.second.received("ann") == [(None, 20)]
+
+
+def test_a_first_report_says_when_later_updates_are_queued(db: Any, name: str) -> None:
+    strict = Strict(db, name)
+    cq.configure(db, name, buckets=1)
+    add(db, name, {"ann": 20, "bob": 1})
+    combine_all(db, name)
+    app = app_of(name, strict)
+    app.configure(db, name)
+    bucket = Bucket(db, code_of(db, name, app), 0)
+    bucket.combine()  # finds that the observer is new
+    add(db, name, {"ann": 1})
+    bucket.combine()
+    assert {change.key: change.complete for change in strict.changes} == {"ann": False, "bob": True}
+
+    combine_all(db, name, app)
+    assert strict.changes[-1] == cq.Change("ann", 20, 21, complete=True)
+
+
+def test_a_purge_says_when_later_updates_are_queued(db: Any, name: str) -> None:
+    strict = Strict(db, name)
+    app = app_of(name, strict)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"ann": 20, "bob": 1})
+    drain(db, name, app=app)
+    add(db, name, {"bob": 7})  # before the purge, which drops it
+    purge(db, name)
+    add(db, name, {"ann": 1})
+    drain(db, name, app=app)
+
+    deletions = {change.key: change.complete for change in strict.changes if change.new is None}
+    assert deletions == {"ann": False, "bob": True}
+    assert strict.values == {"ann": 1}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_old_value_is_the_last_one_received_whatever_is_refused(db: Any, name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    observers = [Strict(db, name, number) for number in (1, 2, 3)]
+    cq.configure(db, name, buckets=2)
+    enabled: list[Strict] = []
+    app = app_of(name)
+    for _ in range(60):
+        match rng.randrange(8):
+            case 0 if len(enabled) < len(observers):
+                enabled.append(observers[len(enabled)])
+                app = app_of(name, *enabled)
+                drain(db, name, app=app_of(name, *enabled[:-1]))
+                app.configure(db, name)
+            case 1:
+                for each in observers:
+                    each.refused = {f"k{number}" for number in range(8) if rng.random() < 0.3}
+            case 2:
+                purge(db, name)
+            case 3:
+                retry_aside(db, name)
+            case 4 if rng.random() < 0.5:
+                for each in observers:
+                    each.refused = set()
+                drain(db, name, app=app)
+                cq.rebucket(db, name, rng.randint(1, 4))
+            case _:
+                add(db, name, {f"k{rng.randrange(8)}": rng.choice((-1, 1, 2)) for _ in range(3)})
+        drain(db, name, app=app)
+    for each in observers:
+        each.refused = set()
+    assert list(verify(db, name)) == []
+    retry_aside(db, name)
+    drain(db, name, app=app)
+
+    expected = dict(cq.CombineQueue(name).scan(db))
+    assert enabled
+    assert [each.values for each in enabled] == [expected] * len(enabled)
+    assert [*aside(db, name), *missed(db, name)] == []
+
+
+def test_verification_finds_missed_reports_that_passes_do_not_know_of(backfilled: Backfilled) -> None:
+    db, name = backfilled.db, backfilled.name
+    config = transact(db, lambda tr: read_config(tr.snapshot, name))
+    state = QueueKeys(name).state(config.generation, 0)
+    assert list(verify(db, name)) == []
+    transact(db, lambda tr: tr.set(state, codec.encode(codec.decode(tr.get(state).value)[:-1])))
+
+    assert [each.kind for each in verify(db, name)] == ["missed-unseen"]
+    assert [each.repaired for each in verify(db, name, repair=True)] == [True]
+    assert list(verify(db, name)) == []
+    add(db, name, {"ann": 1})
+    backfilled.drain()
+    assert backfilled.second.received("ann") == [(None, 21)]
+
+
+def test_verification_notifies_a_bucket_of_a_report_to_be_retried(backfilled: Backfilled) -> None:
+    db, name = backfilled.db, backfilled.name
+    retry_aside(db, name)
+    transact(db, lambda tr: tr.clear_range(*QueueKeys(name).notifications()))
+
+    assert [each.kind for each in verify(db, name, repair=True)] == ["notification-missing"]
+    backfilled.drain()
+    assert backfilled.second.received("ann") == [(None, 20)]
+
+
+@pytest.mark.parametrize("kind", ["missed-key", "missed-unreadable"])
+def test_verification_repairs_what_it_cannot_read(backfilled: Backfilled, kind: str) -> None:
+    db, name = backfilled.db, backfilled.name
+    key = MissedKeys(name).prefix + b"gx" if kind == "missed-key" else missed(db, name)[0][0]
+    transact(db, lambda tr: tr.set(key, b"\xff"))
+
+    assert [each.kind for each in verify(db, name, repair=True)] == [kind]
+    assert list(verify(db, name)) == [] or kind == "missed-unreadable"
+    backfilled.second._prefix += b"rebuilt/" if kind == "missed-unreadable" else b""
+    backfilled.drain()
+    assert list(verify(db, name)) == []
+
+
+def test_the_command_line_retries_and_rebuilds(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'test.db'}"
+    with cq.open(url) as db:  # type: ignore[attr-defined]
+        backfilled = Backfilled(db, "words")
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(command_line, [*arguments, "--store", url])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "strict2" in run("dead", "list", "words")
+    assert run("dead", "retry", "words") == "retried 1 update or missed report of queue 'words'\n"
+    with cq.open(url) as db:  # type: ignore[attr-defined]
+        backfilled.second.db = backfilled.first.db = backfilled.db = db
+        backfilled.drain()
+        assert backfilled.second.received("ann") == [(None, 20)]
+    run("configure", "words", "--rebuild", "strict2")
+    with cq.open(url) as db:  # type: ignore[attr-defined]
+        backfilled.db = db
+        backfilled.second._prefix += b"rebuilt/"
+        backfilled.drain()
+        assert backfilled.second.received("ann") == [(None, 20), (None, 20)]
+    missing = CliRunner().invoke(command_line, ["configure", "wrods", "--rebuild", "top", "--store", url])
+    assert missing.exit_code != 0
+    assert isinstance(missing.exception, cq.QueueNotConfigured)
