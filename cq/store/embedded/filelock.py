@@ -114,29 +114,29 @@ class FileLock:
             return self._has_helper
 
     def holders(self) -> list[int]:
-        """The processes that hold the lock, while `acquire` waits or has given up; empty if the system hides them.
-
-        The system shows a waiting call together with the locks in its way. It hides processes outside the container.
-        """
+        """The processes that hold the lock; empty if the system hides them, such as those outside of a container."""
         try:
             lines = [line.split() for line in _LOCKS.read_text().splitlines()]
-            file = f":{os.fstat(self.descriptor).st_ino}"
+            status = os.fstat(self.descriptor)
         except OSError:
             return []
-        return sorted(_in_the_way_of(str(os.getpid()), file, lines))
+        return sorted(_holders(status, str(os.getpid()), lines))
 
 
-def _in_the_way_of(pid: str, file: str, lines: Iterable[list[str]]) -> set[int]:
-    """The processes with a lock that a call of `pid` waits for: each waiting call follows the lock in its way.
+def _holders(file: os.stat_result, pid: str, lines: Iterable[list[str]]) -> set[int]:
+    """The processes with a lock of a file, or with a lock that a call of `pid` waits for.
 
-    The lines are such as `4: FLOCK ADVISORY WRITE 17188 fe:00:2148371 0 EOF` and, below it, `4: -> FLOCK ...`.
+    A line is `4: FLOCK ADVISORY WRITE 17188 fe:00:2148371 0 EOF`. Below it, `4: -> FLOCK ...` is a waiting call.
+    Some file systems show another device than `stat` does: there only the calls that wait are of use.
     """
+    number = f":{file.st_ino}"
+    name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}{number}"
     found, holder = set(), 0
     for _, *fields in lines:
         is_waiting = fields[0] == "->"
         kind, _, _, owner, inode = fields[is_waiting:][:5]
         if not is_waiting:
             holder = int(owner)
-        elif kind == "FLOCK" and owner == pid and inode.endswith(file) and holder > 0:
+        if kind == "FLOCK" and (inode.endswith(number) and owner == pid if is_waiting else inode == name):
             found.add(holder)
-    return found
+    return found - {0, -1}

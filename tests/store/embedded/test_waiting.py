@@ -189,6 +189,33 @@ def test_an_interrupted_wait_leaves_no_lock_behind(tmp_path: Path, monkeypatch: 
     other.close()
 
 
+LINES = """
+1: POSIX  ADVISORY  READ 900 00:1b:777 128 128
+2: FLOCK  ADVISORY  WRITE 901 00:1b:777 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 902 00:1b:777 0 EOF
+3: FLOCK  ADVISORY  READ 903 00:2a:777 0 EOF
+4: FLOCK  ADVISORY  WRITE 0 00:2a:778 0 EOF
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "inode", "pid", "expected"),
+    [
+        ((0, 0x1B), 777, 1, {901}),  # not the process that waits, nor the one with another kind of lock
+        ((0, 0x2A), 777, 1, {903}),
+        ((0, 0x99), 777, 902, {901}),  # the file system shows another device: by the call that waits
+        ((0, 0x99), 777, 1, set()),
+        ((0, 0x2A), 778, 1, set()),  # of another container
+    ],
+)
+def test_the_holder_is_found_among_all_locks(
+    device: tuple[int, int], inode: int, pid: int, expected: set[int]
+) -> None:
+    status = os.stat_result((0o100600, inode, os.makedev(*device), 1, 0, 0, 24, 0, 0, 0))
+    lines = [line.split() for line in LINES.split("\n")[1:-1]]
+    assert filelock._holders(status, str(pid), lines) == expected
+
+
 def test_the_system_may_hide_the_holder(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
