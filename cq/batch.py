@@ -19,48 +19,53 @@ from cq.reading import read_by_place
 from cq.repacking import UPDATE_BYTES, makes_less
 from cq.rows import Backlog, Row, Updates, encode_row, first_tries, left_out, read_rows, updates_of
 from cq.runs import ForRuns
+from cq.sizes import SET_COPIES, WRITE_BYTES
 from cq.state import BucketState, Memory
 from cq.store.api import Transaction
 from cq.turns import are_in_turn
 
 _SAMPLES: Final = 500  # so many keys tell whether all are in turn
-_STAGED_BYTES: Final = 1_600_000
-_KEY_OVERHEAD: Final = 40  # what a write costs beside key and value, about
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a pass.
 
+    With those given here a transaction has about 1 MB, unless a single key needs more: `write_bytes`, `observer_bytes`,
+    and twice `load_bytes`, as both the staged updates and the values that were read may be written.
+
     Attributes:
         read_bytes: rows read (about; the last one may exceed it).
         load_bytes: staged updates read, and current values read (each; the last one may exceed it).
-        write_bytes: what is written for the keys of the rows taken (about).
+        write_bytes: bytes of keys and updates that the pass itself writes, as `cq.sizes` counts them (about).
         repack_bytes: updates that may be left as rows again (about); 0 for never.
         observer_bytes: what observers may write, as predicted from what their reports have cost so far.
+        reported_bytes: bytes of the reported values, as `cq.sizes` counts them, in a queue with observers. A bucket
+            predicts with how many of them the observers write `observer_bytes`.
         max_report: how many keys are reported.
         overload_seconds: how long a bucket may not be read to its end before a pass reports all the same.
         stale_seconds: how old a note of an attempt must be to count as that of a worker that died.
     """
 
     read_bytes: int = 2_000_000
-    load_bytes: int = 400_000
-    write_bytes: int = 1_600_000
-    repack_bytes: int = 1_000_000
-    observer_bytes: int = 500_000
+    load_bytes: int = 200_000
+    write_bytes: int = 400_000
+    repack_bytes: int = 300_000
+    observer_bytes: int = 200_000
+    reported_bytes: int = 10_000_000
     max_report: int = 16_000
     overload_seconds: float = 5.0
     stale_seconds: float = 10.0
 
-    def to_write(self, *, is_staged: bool) -> int:
-        """`write_bytes`, or less where keys are also to be cleared of what is staged for them."""
-        return min(self.write_bytes, _STAGED_BYTES) if is_staged else self.write_bytes
+    def to_write(self, *, is_observed: bool) -> int:
+        """`write_bytes`, and what observers may write if there are none."""
+        return self.write_bytes if is_observed else self.write_bytes + self.observer_bytes
 
 
 LOCAL_LIMITS: Final = Limits(
     read_bytes=8_000_000,
-    load_bytes=1_600_000,
-    write_bytes=4_500_000,
+    load_bytes=1_000_000,
+    write_bytes=5_500_000,
     repack_bytes=4_000_000,
     observer_bytes=2_000_000,
     max_report=50_000,
@@ -84,6 +89,7 @@ class Batch:
         rest: the row of which only the updates before this position are taken; all rows before it are taken.
         repack_bytes: how many bytes the updates would take as rows, about; 0 if what is folded is to be staged, and not
             to become rows again.
+        staging_bytes: how many bytes staging the updates would take, about; 0 if they would become rows again.
         folds_first: whether all that is queued is to be folded before any of it is reported: somebody is told of
             changes, or folding makes so much less of what was read that it pays.
     """
@@ -98,6 +104,7 @@ class Batch:
     staged: dict[bytes, bytes | None] = field(default_factory=dict)
     rest: tuple[Row, int] | None = None
     repack_bytes: int = 0
+    staging_bytes: int = 0
     folds_first: bool = True
 
     @property
@@ -227,6 +234,8 @@ def _take(
         wanted = budget.affordable(batch.rows, updates)
     if budget.is_of_rows:
         batch.repack_bytes = min(budget.cost(wanted, backlog.size), budget.most)
+    else:
+        batch.staging_bytes = min(budget.cost(wanted, backlog.size), budget.most)
     if batch.state.staged:
         order = [*first, *(encoded for encoded in wanted if encoded not in first)]
         known = memory.staged if memory.knows(batch.state.token) else {}
@@ -253,9 +262,9 @@ def _budget(
     config: QueueConfig, batch: Batch, updates: Updates, limits: Limits, max_take: int | None
 ) -> _Budget:
     """What may be written for what is taken: to be staged, or as rows again where that is cheaper."""
-    each = len(QueueKeys(config.name).staged(b"")) + _KEY_OVERHEAD
-    most = limits.to_write(is_staged=batch.state.staged)
-    staging = _Budget(each, config.value.grows, most, max_take)
+    each = SET_COPIES * len(QueueKeys(config.name).staged(b"")) + WRITE_BYTES
+    most = limits.to_write(is_observed=batch.folds_first) // 2
+    staging = _Budget(each, config.value.grows, most, max_take, copies=SET_COPIES)
     if not limits.repack_bytes or max_take is not None or batch.state.staged:
         return staging
     rows = _Budget(UPDATE_BYTES, config.value.grows, limits.repack_bytes, is_of_rows=True)
@@ -276,8 +285,8 @@ def _budget(
 class _Budget:
     """What may be written for the keys of some rows, about.
 
-    A key costs its own bytes, and its value: of types of which values grow, as much as the updates that are combined
-    in it.
+    A key costs its own bytes, `copies` times, and its value: of types of which values grow, as much as the updates
+    that are combined in it.
 
     Attributes:
         each: bytes of each key besides its own.
@@ -285,6 +294,7 @@ class _Budget:
         most: bytes of all.
         max_take: how many different keys; None for as many as there are bytes for.
         is_of_rows: whether what is left becomes rows again, and is not staged.
+        copies: how often the transaction has each key.
     """
 
     each: int
@@ -292,11 +302,12 @@ class _Budget:
     most: int
     max_take: int | None = None
     is_of_rows: bool = False
+    copies: int = 1
 
     def cost(self, different: Collection[bytes], row_bytes: int) -> int:
         """That of these keys, of rows of so many bytes."""
         size = row_bytes if self.grows else 0
-        return size + sum(map(len, different)) + self.each * len(different)
+        return size + self.copies * sum(map(len, different)) + self.each * len(different)
 
     def has_room(self, different: Collection[bytes], row_bytes: int) -> bool:
         """Whether it is enough for these keys, of rows of so many bytes."""
@@ -307,7 +318,7 @@ class _Budget:
         """The first different keys of the rows, as many as it is enough for; `updates` has all of them, in order."""
         most, max_take = self.most, self.max_take
         if not self.grows:
-            sizes = list(accumulate(len(encoded) + self.each for encoded in updates))
+            sizes = list(accumulate(self.copies * len(encoded) + self.each for encoded in updates))
             number = max(1, bisect_right(sizes, most))
             return dict.fromkeys(islice(updates, number if max_take is None else min(number, max_take)))
         wanted: dict[bytes, None] = {}
@@ -317,7 +328,7 @@ class _Budget:
             for encoded, _ in row.updates:
                 if encoded in wanted:
                     continue
-                size += len(encoded) + self.each
+                size += self.copies * len(encoded) + self.each
                 if wanted and (size > most or (max_take is not None and len(wanted) >= max_take)):
                     return wanted
                 wanted[encoded] = None

@@ -9,7 +9,7 @@ reported when no others wait, or now and then, and alone, so that it costs the o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,11 +17,13 @@ from cq.app import QueueCode
 from cq.attempts import Attempts, Condemned
 from cq.batch import Limits
 from cq.combining import Pass
+from cq.keys import QueueKeys
 from cq.merging import RunsPass
 from cq.pace import Pace
 from cq.reporting import ReportFailed
 from cq.results import PassResult
 from cq.runs import NO_RUNS, THE_FIRST, ForRuns, NotInRuns
+from cq.sizes import SET_COPIES, WRITE_BYTES
 from cq.state import Memory
 from cq.store.api import (
     NOT_COMMITTED,
@@ -33,7 +35,7 @@ from cq.store.api import (
 )
 
 _LEAST_READ: Final = 100_000  # bytes of rows, where few of those read could be taken
-_FIRST_COST: Final = 5_000  # bytes that observers write for a change, before any has been seen
+_FIRST_RATE: Final = 25.0  # bytes that observers write for each byte of writing a value, before any report
 _MAX_SUSPECTS: Final = 1_000
 _TRY_SUSPECT_EVERY: Final = 8
 _PATIENCE: Final = 5  # how often an error that may pass is met at one key before that key counts as failed
@@ -69,7 +71,7 @@ class Bucket:
         self._max_report = self.limits.max_report
         self._max_take: int | None = None
         self._read_bytes = self.limits.read_bytes
-        self._cost: float = _FIRST_COST if code.observers else 1
+        self._rate = _FIRST_RATE if code.observers else 0.0
         self._suspects: dict[bytes, None] = {}
         self._condemned: dict[bytes, str] = {}
         self._max_refill = self.limits.max_report
@@ -116,7 +118,7 @@ class Bucket:
                 tr = self._after_error(tr, attempt, error)
             else:
                 result.retries, result.conflicts = retries, conflicts
-                self._learn(result)
+                self._learn(result, attempt.blamed)
                 return result
             if should_stop():
                 return PassResult()
@@ -133,12 +135,11 @@ class Bucket:
 
     def _pass(self, tr: Transaction) -> Pass | RunsPass:
         self._passes += 1
-        limits = self.pace.limits(self.limits)
+        limits = self._afforded(self.pace.limits(self.limits))
         is_unusual = self.code.is_foreign or self._suspects or self._condemned or self._max_take
         may_sort = self._may_sort and not is_unusual
         if may_sort and self.memory.runs.is_any:
             return RunsPass(tr, self.code, self.bucket, self.memory, limits)
-        afford = self.pace.most(min(self.limits.max_report, int(self.limits.observer_bytes / self._cost)))
         refill = self._refilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
         return Pass(
             tr,
@@ -146,8 +147,8 @@ class Bucket:
             self.bucket,
             memory=self.memory,
             limits=replace(limits, read_bytes=min(limits.read_bytes, self._read_bytes)),
-            max_report=0 if refill else max(1, min(self._max_report, afford)),
-            max_refill=max(1, min(self._max_refill, afford)) if refill else 0,
+            max_report=0 if refill else min(self._max_report, limits.max_report),
+            max_refill=min(self._max_refill, limits.max_report) if refill else 0,
             max_take=1 if self._condemned and self.attempts.cautious else self._max_take,
             suspects=self._suspects,
             try_suspect=self._passes % _TRY_SUSPECT_EVERY == 0,
@@ -156,6 +157,13 @@ class Bucket:
             may_sort=may_sort,
             before_code=self._before_code,
         )
+
+    def _afforded(self, limits: Limits) -> Limits:
+        """The limits with so few reports that observers keep to theirs, as far as can be predicted."""
+        if not self._rate:
+            return limits
+        most = max(1, int(self.pace.share * limits.observer_bytes / self._rate))
+        return replace(limits, reported_bytes=most, load_bytes=min(limits.load_bytes, most))
 
     def _before_code(self, encoded_keys: list[bytes]) -> None:
         if not self._condemned and not self._refused:
@@ -229,8 +237,8 @@ class Bucket:
 
     # When it has succeeded
 
-    def _learn(self, result: PassResult) -> None:
-        """Take over what a committed pass has found out."""
+    def _learn(self, result: PassResult, reported: Sequence[bytes]) -> None:
+        """Take over what a committed pass has found out, in which these keys were reported."""
         self.pace.done()
         self._met.clear()
         if result.forgets or not result.was_ours:
@@ -241,9 +249,11 @@ class Bucket:
         self._refused = {}
         self._refilling = result.refilling
         self._suspect(result)
-        if result.told:
-            cost = max(1.0, result.observer_bytes / result.told)
-            self._cost = cost if cost > self._cost else 0.7 * self._cost + 0.3 * cost
+        if result.told and reported:
+            prefix = len(QueueKeys(self.code.config.name).value(b""))
+            cost = WRITE_BYTES + SET_COPIES * (prefix + sum(map(len, reported)) / len(reported))
+            rate = result.observer_bytes / (result.told * cost)
+            self._rate = max(0.1, rate if rate > self._rate else 0.7 * self._rate + 0.3 * rate)
         if result.reported or result.purged:
             self._max_report = min(2 * self._max_report, self.limits.max_report)
         self._read_bytes = self.limits.read_bytes

@@ -10,18 +10,15 @@ from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final
 
 from cq import keys
 from cq.batch import Batch, Limits
 from cq.config import QueueConfig
 from cq.keys import QueueKeys, place
+from cq.sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
 from cq.store.api import WANT_ALL, Transaction
 from cq.turns import in_turn, turn_of, until
 from cq.versionclock import clock_of
-
-_KEY_COPIES: Final = 3  # of a key in a transaction: it is written, and both ends of a conflict range
-_KEY_COST: Final = 75  # of a write besides, about
 
 
 @dataclass(slots=True)
@@ -62,10 +59,22 @@ def choose(
         others = [encoded for encoded in waiting if encoded not in suspects]
         suspected = [encoded for encoded in waiting if encoded in suspects]
     is_next = bool(suspected) and (is_suspect_next or not others)
-    most = 2 * limits.to_write(is_staged=batch.state.staged) - batch.repack_bytes
+    most = _most_written(batch, limits, is_observed=bool(config.observers))
     prefix = len(QueueKeys(config.name).value(b""))
     chosen.report = suspected[:1] if is_next else affordable(others[:max_report], prefix, most)
     return chosen
+
+
+def _most_written(batch: Batch, limits: Limits, *, is_observed: bool) -> int:
+    """How many bytes writing the reported values may take, in addition to what is staged or left as rows.
+
+    Without staged updates only keys of the updates taken are reported, which are not staged then. With them others are
+    reported, too, and to clear them of staged updates costs more than to write their values.
+    """
+    most = limits.to_write(is_observed=is_observed) - batch.repack_bytes
+    if batch.state.staged:
+        most = (most - batch.staging_bytes) * SET_COPIES // (SET_COPIES + CLEAR_COPIES)
+    return min(most, limits.reported_bytes) if is_observed else most
 
 
 def affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
@@ -77,7 +86,7 @@ def affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
     sizes = [0, *accumulate(map(len, report))]
 
     def cost(number: int) -> int:
-        return _KEY_COPIES * sizes[number] + (_KEY_COPIES * prefix + _KEY_COST) * number
+        return SET_COPIES * sizes[number] + (SET_COPIES * prefix + WRITE_BYTES) * number
 
     if cost(len(report)) <= most:
         return report
@@ -116,7 +125,7 @@ def _read_staged(
         for row in tr.snapshot.get_range(*bounds, limit=room, streaming_mode=WANT_ALL):
             encoded = queue.encoded_key(row.key)
             batch.staged[encoded] = row.value
-            size += len(row.value)
+            size += len(row.key) + len(row.value)
             room -= 1
             if size > load_bytes or room == 0:
                 return place(encoded)

@@ -136,7 +136,7 @@ class RunsPass:
         self.result.rows = len(rows)
         self._count(sum(len(contents[row.key]) // 2 for row in counting), rows[-1].key)
         left = (*runs.left, run_of(written, len(pairs.order)))
-        self.result.runs = Runs(left, is_open=not found.at_end and len(left) < MAX_RUNS)
+        self.result.runs = Runs(left, is_open=not found.at_end and len(left) < self._most_runs)
         return True
 
     def _sorted(self, contents: Sequence[list[Any]]) -> Pairs:
@@ -156,6 +156,16 @@ class RunsPass:
         """How many bytes of rows a run is made of: bringing more in order takes a pass too long."""
         return min(self.limits.read_bytes, self.limits.repack_bytes)
 
+    @property
+    def _most_written(self) -> int:
+        """How many bytes a pass that merges may write, the rests of rows included."""
+        return self.limits.to_write(is_observed=False)
+
+    @property
+    def _most_runs(self) -> int:
+        """How many runs are merged at once: a row of each may be written again, in half of what a pass may write."""
+        return min(MAX_RUNS, max(2, self._most_written // (2 * ROW_BYTES)))
+
     # Merging
 
     def _merge(self, runs: Runs) -> None:
@@ -168,7 +178,7 @@ class RunsPass:
         keys = list(updates)
         where = places(keys)
         order = order_in_turn(where, cursor)[: self.limits.max_report]
-        most = 2 * self.limits.write_bytes - min(ROW_BYTES * len(heads), self.limits.write_bytes)
+        most = self._most_written - min(ROW_BYTES * len(heads), self._most_written // 2)
         report = affordable([keys[position] for position in order], len(self.keys.value(b"")), most)
         at = self.keys.values_at([where[position] for position in order[: len(report)]])
         current = read_stored(self.tr.snapshot, at, self.limits.load_bytes)
@@ -189,7 +199,8 @@ class RunsPass:
         updates = sum(run.updates for run in runs.left)
         size = sum(run.size for run in runs.left)
         most = self.limits.max_report * runs.per_key
-        share = min(1.0, most / updates, self.limits.read_bytes / size)
+        most_bytes = self._most_written // 2 if self.config.value.grows else self.limits.read_bytes
+        share = min(1.0, most / updates, self.limits.read_bytes / size, most_bytes / size)
         found = [
             self.tr.snapshot.get_range(
                 run.first, after(run.last), limit=1 + ceil(share * run.rows), streaming_mode=WANT_ALL

@@ -10,11 +10,13 @@ from typing import Any, Final
 from cq import codec
 from cq.config import QueueConfig
 from cq.keys import QueueKeys, after, place, places
+from cq.sizes import clear_bytes
 from cq.store.api import WANT_ALL, Transaction, TransactionRead, Value
 
 _FIRST_WINDOW: Final = 128
 _LAST_WINDOW: Final = 1024
 _MANY: Final = 256  # keys for which reading a range is tried
+_KEY_SHARE: Final = 8  # bytes of keys that a range read may pass over, for each byte of values
 _DENSE: Final = 5  # rows for each key wanted, up to which a range is cheaper than single reads
 
 
@@ -65,7 +67,7 @@ def _read_dense(
 ) -> dict[bytes, bytes | None]:
     """What is stored under the first of these keys, which are sorted, as long as they lie close together."""
     found: dict[bytes, bytes | None] = {}
-    begin = size = 0
+    begin = size = keys_size = 0
     rows = _MANY
     last = after(order[-1])
     while begin < len(order):
@@ -74,7 +76,8 @@ def _read_dense(
         while some := {row.key: row.value for row in islice(left, _FIRST_WINDOW)}:
             stored |= some
             size += sum(map(len, some.values()))
-            if size > limit_bytes:
+            keys_size += sum(map(len, some))
+            if size > limit_bytes or keys_size > _KEY_SHARE * limit_bytes:
                 return found
         end = len(order)
         if len(stored) == rows:
@@ -113,7 +116,10 @@ def read_bounded(
 def read_values(
     tr: Transaction, config: QueueConfig, bucket: int, before: bytes, limit: int, limit_bytes: int
 ) -> tuple[list[tuple[bytes, Any]], bytes | None]:
-    """The next values of a bucket behind a place, as [(encoded key, value)], and how far that is; None for the end."""
+    """The next values of a bucket after a place, as [(encoded key, value)], and how far that is; None for the end.
+
+    At least one is read. `limit_bytes` is what clearing these keys and writing their values elsewhere costs, about.
+    """
     queue = QueueKeys(config.name)
     begin, end = queue.values_of_bucket(config.buckets, bucket)
     begin = max(begin, after(queue.value_at(before)))
@@ -122,7 +128,7 @@ def read_values(
     for row in tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
         encoded = queue.encoded_key(row.key)
         values.append((encoded, codec.decode(row.value)))
-        size += len(row.value)
+        size += clear_bytes(row.key) + len(row.value)
         if len(values) == limit or size > limit_bytes:
             return values, place(encoded)
     return values, None

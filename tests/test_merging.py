@@ -303,7 +303,7 @@ def test_rows_are_not_sorted_while_older_updates_are_staged(db: Any, name: str) 
     """Another worker stages updates between the pass that finds a deep backlog and the one that makes the first run."""
     deep(db, name, combiner="last")
     (bucket,) = buckets_of(db, name, limits=SMALL)
-    (staging,) = buckets_of(db, name, limits=replace(SMALL, repack_bytes=0))
+    (staging,) = buckets_of(db, name, limits=replace(SMALL, repack_bytes=0, max_report=100))
     bucket.memory.runs = THE_FIRST
     staging.combine()
     assert state_of(db, name).staged

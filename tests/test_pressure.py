@@ -250,8 +250,8 @@ class TestPace:
         pace.refused(code)
         assert pace.share == 0.5
         limits = pace.limits(Limits())
-        assert (limits.read_bytes, limits.load_bytes, limits.write_bytes) == (1_000_000, 200_000, 800_000)
-        assert limits.repack_bytes == 500_000
+        assert (limits.read_bytes, limits.load_bytes, limits.write_bytes) == (1_000_000, 100_000, 200_000)
+        assert limits.repack_bytes == 150_000
         for _ in range(20):
             pace.refused(code)
         assert pace.share == 1 / 64

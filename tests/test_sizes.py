@@ -1,0 +1,165 @@
+"""Sizes of the transactions of passes, whatever the sizes of keys and values; and how much memory a purge needs."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+import cq
+from cq import sizes
+from cq.app import QueueCode
+from cq.batch import LOCAL_LIMITS, Limits
+from cq.bucket import Bucket
+from cq.config import read_config
+from cq.observers.builtin import FACTORIES
+from cq.observers.top import top
+from cq.store.transact import transact
+from tests.helpers import add
+
+MOST: Final = 1_000_000
+"""Bytes of a transaction on a cluster, where the caller has not asked for more."""
+KEYS: Final = [(10, 12_000), (200, 4_000), (7_900, 300)]
+"""(bytes of a key, how many keys)."""
+
+
+class Sized:
+    """A database that notes the size of each transaction that is committed through it, or refused."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.sizes: list[int] = []
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._db, what)
+
+    def create_transaction(self) -> Any:
+        return _SizedTransaction(self._db.create_transaction(), self.sizes)
+
+
+class _SizedTransaction:
+    def __init__(self, tr: Any, found: list[int]) -> None:
+        self._tr = tr
+        self._sizes = found
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        self._sizes.append(self._tr.get_approximate_size().wait())
+        return self._tr.commit()
+
+
+def words(size: int, number: int) -> list[str]:
+    return [f"{each:0{size}}" for each in range(number)]
+
+
+def fill(db: Any, name: str, size: int, number: int, update: Any = 1) -> None:
+    keys, step = words(size, number), max(1, 200_000 // size)
+    add(db, name, *(dict.fromkeys(keys[start : start + step], update) for start in range(0, number, step)))
+
+
+def code_now(db: Any, name: str) -> QueueCode:
+    return cq.App().code(transact(db, lambda tr: read_config(tr, name)), FACTORIES)
+
+
+def drained(db: Any, name: str, limits: Limits | None = None) -> list[int]:
+    """The sizes of the transactions of passes until nothing is left to do."""
+    sized = Sized(db)
+    bucket = Bucket(sized, code_now(db, name), 0, limits=limits)
+    for _ in range(2_000):
+        if not bucket.combine().more:
+            return sized.sizes
+    raise AssertionError("nothing comes to an end")
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+@pytest.mark.parametrize(("size", "number"), KEYS)
+@pytest.mark.parametrize("repack_bytes", [0, Limits().repack_bytes], ids=["staged", "rows"])
+def test_a_pass_writes_at_most_a_megabyte(
+    db: Any, name: str, size: int, number: int, is_observed: bool, repack_bytes: int
+) -> None:
+    cq.configure(db, name, buckets=1, observers=[top()] if is_observed else [])
+    for _ in range(2):
+        fill(db, name, size, number)
+    found = drained(db, name, replace(Limits(), repack_bytes=repack_bytes))
+
+    assert max(found) <= MOST
+    assert dict(cq.CombineQueue(name).scan(db)) == dict.fromkeys(words(size, number), 2)
+
+
+@pytest.mark.parametrize(("size", "number"), [(10, 1_500), (7_900, 100)])
+def test_large_values_count(db: Any, name: str, size: int, number: int) -> None:
+    cq.configure(db, name, combiner="last", value=str, buckets=1)
+    for update in ("x" * 2_000, "y" * 2_000):
+        fill(db, name, size, number, update)
+        assert max(drained(db, name)) <= MOST
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+@pytest.mark.parametrize(("size", "number"), KEYS)
+def test_a_purge_writes_at_most_a_megabyte(
+    db: Any, name: str, size: int, number: int, is_observed: bool
+) -> None:
+    cq.configure(db, name, buckets=1, observers=[top()] if is_observed else [])
+    fill(db, name, size, number)
+    drained(db, name, None if is_observed else LOCAL_LIMITS)
+    cq.purge(db, name)
+
+    assert max(drained(db, name)) <= MOST
+    assert list(cq.CombineQueue(name).scan(db)) == []
+
+
+@pytest.mark.parametrize(("size", "number"), KEYS)
+def test_reports_of_all_values_to_a_new_observer_write_at_most_a_megabyte(
+    db: Any, name: str, size: int, number: int
+) -> None:
+    cq.configure(db, name, buckets=1)
+    fill(db, name, size, number)
+    drained(db, name, LOCAL_LIMITS)
+    cq.configure(db, name, observers=[top()])
+
+    assert max(drained(db, name)) <= MOST
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+@pytest.mark.parametrize(("size", "number"), [(10, 60_000), (7_900, 1_200)])
+def test_no_transaction_of_an_embedded_store_is_refused_as_too_large(
+    db: Any, name: str, size: int, number: int, is_observed: bool
+) -> None:
+    cq.configure(db, name, buckets=1, observers=[top()] if is_observed else [])
+    fill(db, name, size, number)
+    assert max(drained(db, name, LOCAL_LIMITS)) < 10_000_000
+    cq.purge(db, name)
+    assert max(drained(db, name, LOCAL_LIMITS)) < 10_000_000
+
+
+def test_a_purge_needs_little_memory_for_large_keys(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    fill(db, name, 7_900, 1_000)
+    drained(db, name)
+    cq.purge(db, name)
+    tracemalloc.start()
+    try:
+        drained(db, name)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 10_000_000
+
+
+def test_sizes_are_those_of_the_store(db: Any) -> None:
+    """A clear, and a set, as predicted: not less than they are."""
+    key, value = b"k" * 1_000, b"v" * 500
+    clearing, setting = db.create_transaction(), db.create_transaction()
+    clearing.clear(key)
+    setting.set(key, value)
+    for tr, predicted in (
+        (clearing, sizes.clear_bytes(key)),
+        (setting, sizes.SET_COPIES * len(key) + sizes.WRITE_BYTES + len(value)),
+    ):
+        found = tr.get_approximate_size().wait()
+        assert 0.9 * predicted < found <= predicted + 1
