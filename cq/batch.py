@@ -64,8 +64,8 @@ class Limits:
 
 LOCAL_LIMITS: Final = Limits(
     read_bytes=8_000_000,
-    load_bytes=1_000_000,
-    write_bytes=5_500_000,
+    load_bytes=800_000,
+    write_bytes=6_300_000,
     repack_bytes=4_000_000,
     observer_bytes=2_000_000,
     max_report=50_000,

@@ -15,6 +15,7 @@ from cq.config import read_config
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
 from cq.rows import oldest_by_bucket
+from cq.sizes import clear_bytes, conflict_bytes
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 from cq.versionclock import clock_of
@@ -22,6 +23,8 @@ from cq.windowkeys import WindowKeys
 
 REMEMBER_SECONDS: Final = 24 * 3600.0
 _PAGE: Final = 1000
+_PAGE_BYTES: Final = 800_000
+"""Of what forgetting the ids of a page writes, about."""
 
 
 class Trim:
@@ -70,14 +73,14 @@ class Trim:
 
     def _trim_markers(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
         """Trim one page of markers; returns how many went, and where the next page begins."""
-        rows = tr.snapshot.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
+        rows, is_last = _read_page(tr, begin, end)
         operations: dict[bytes, list[Any]] = {}
         for row in rows:
             operation, versionstamp = self._keys.parse_marker(row.key)
             if row.key == self._keys.markers(operation)[0] + versionstamp:  # else cq has not written it
                 operations.setdefault(operation, []).append(row)
         following = None
-        if len(rows) == _PAGE:
+        if not is_last:
             following = keys.after(rows[-1].key)
             last = next(reversed(operations), None)
             if last is not None and operations[last][-1] is rows[-1]:
@@ -91,7 +94,7 @@ class Trim:
 
     def _trim_emitters(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
         """Trim one page of what is remembered of emitters; as `_trim_markers`."""
-        rows = tr.snapshot.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL).to_list()
+        rows, is_last = _read_page(tr, begin, end)
         gone = 0
         for row in rows:
             with suppress(CorruptData):  # which cq has not written
@@ -99,7 +102,7 @@ class Trim:
                     tr.add_read_conflict_key(row.key)  # a flush may be committing
                     tr.clear(row.key)
                     gone += 1
-        return gone, keys.after(rows[-1].key) if len(rows) == _PAGE else None
+        return gone, None if is_last else keys.after(rows[-1].key)
 
     def _is_old(self, latest: bytes) -> bool:
         """Whether the latest use of an id, by its versionstamp, is behind the horizon."""
@@ -112,3 +115,15 @@ class Trim:
         tr.add_read_conflict_range(*bounds)  # another try may be committing
         tr.clear_range(*bounds)
         return len(markers)
+
+
+def _read_page(tr: Transaction, begin: bytes, end: bytes) -> tuple[list[Any], bool]:
+    """The first rows of a range, as many as one transaction can clear, and whether these are all."""
+    rows: list[Any] = []
+    size = 0
+    for row in tr.snapshot.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL):
+        rows.append(row)
+        size += clear_bytes(row.key) + conflict_bytes(row.key)
+        if size > _PAGE_BYTES:
+            return rows, False
+    return rows, len(rows) < _PAGE

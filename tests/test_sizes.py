@@ -14,6 +14,7 @@ from cq.app import QueueCode
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.bucket import Bucket
 from cq.config import read_config
+from cq.markers import Trim
 from cq.observers.builtin import FACTORIES
 from cq.observers.top import top
 from cq.store.transact import transact
@@ -163,3 +164,17 @@ def test_sizes_are_those_of_the_store(db: Any) -> None:
     ):
         found = tr.get_approximate_size().wait()
         assert 0.9 * predicted < found <= predicted + 1
+
+
+def test_forgetting_operation_ids_writes_at_most_a_megabyte(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    for number in range(400):
+        add(db, name, {"k": 1}, once=f"{number:0900}")
+    drained(db, name)
+    sized = Sized(db)
+    trimming = Trim(sized, name, 0.0)
+    while trimming.step():
+        pass
+
+    assert trimming.removed == 400
+    assert 0 < max(sized.sizes) <= MOST
