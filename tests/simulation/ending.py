@@ -57,6 +57,17 @@ def left(world: World) -> str:
     """What is not done yet."""
     if open_yet := [*map(str, world.emitters.running.values()), *sorted(world.adders.operations)]:
         return f"emitters and operations {open_yet}"
+    if "table" in world.plan:
+        world.table_copy.rebuild_if_stopped()
+    if queued := _queued(world):
+        return queued
+    if any(is_purging(world.inner, name) for name in world.models):
+        return "a purge"
+    return _behind(world)
+
+
+def _queued(world: World) -> str:
+    """What is queued or staged of the queues and exports."""
     tr = world.inner.create_transaction().snapshot
     for name in world.models:
         queue = QueueKeys(name)
@@ -75,9 +86,7 @@ def left(world: World) -> str:
         for what, bounds in {"entries": export.all_rows(), "failures": export.failures()}.items():
             if found := tr.get_range(*bounds, limit=1).to_list():
                 return f"{what} of the export {name}: {found}"
-    if any(is_purging(world.inner, name) for name in world.models):
-        return "a purge"
-    return _behind(world)
+    return ""
 
 
 def _missed(world: World, name: str) -> list[Any]:
@@ -103,7 +112,6 @@ def _behind(world: World) -> str:
         if shown != _ordered(stored)[:TOP]:
             return f"the cloud shows {shown} of {stored}"
     if "table" in world.plan:
-        world.table_copy.rebuild_if_stopped()
         with closing(sqlite3.connect(world.report_path)) as connection:
             found = connection.execute(f'SELECT "key", "value" FROM "{TABLE}"').fetchall()  # noqa: S608
         if (table := dict(found)) != stored:

@@ -113,7 +113,6 @@ class TableCopy:
     def __init__(self, world: World) -> None:
         self.world = world
         self._path = world.folder / "report-copy.db"
-        self._was_restored = False
 
     def save_or_restore(self) -> None:
         """Make the backup, or restore it."""
@@ -132,17 +131,18 @@ class TableCopy:
                 return
         self.world.trace("the table is restored" if is_restored else "the table is saved")
         if is_restored:
-            self._was_restored = True
             self.world.table.set_back(self.world.connections.rows())
 
     def rebuild_if_stopped(self) -> None:
-        """What the operator does about an export that has stopped, once all else is done."""
-        stopped = self.world.inner.get(ExportKeys(SUMS).stopped) is not None
-        if self._was_restored and stopped:
+        """What the operator does about an export that has stopped.
+
+        It stops when its database was set back, and when a rebuild or rebase has died between the two databases.
+        """
+        may_stop = not self.world.plan.on.isdisjoint(("table set back", "export again"))
+        if may_stop and self.world.inner.get(ExportKeys(SUMS).stopped) is not None:
             export = find_export(self.world.inner, SUMS)
             try:
                 sqlrebuild.rebuild(self.world.inner, export)
-                self._was_restored = False
             except (ExportFailed, sa.exc.DBAPIError) as error:  # another transaction is open
                 self.world.trace("no rebuild yet:", error)
             finally:
