@@ -243,6 +243,7 @@ class Committer:
         group: list[Request] = []
         codes: list[int] = []
         detail, begun = "", False
+        self._sent = []  # before anything can fail: the results of the group before are not those of this one
         try:
             if not self._lock.acquire(_LOOK_SECONDS):
                 self._expire()
@@ -296,7 +297,6 @@ class Committer:
 
     def _commit_group(self, group: list[Request]) -> list[int]:
         connection, log = self._connection, self._log
-        self._sent = []
         connection.execute("BEGIN IMMEDIATE")
         log.load(connection)
         work = _Work(log, Applier(connection), self._latest.next(log.last))

@@ -209,6 +209,33 @@ def test_an_interrupted_leader_leaves_no_commit_in_doubt(
     assert number(db[b"a"]) == 2
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_group_never_gets_the_results_of_the_group_before(
+    db: Database, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """^C before the group is committed, or a lock that fails, must not make a lost commit look successful."""
+    db[b"b"] = b""
+    tr = db.create_transaction()
+    db.committer._leading = True  # so that the commit only queues
+    tr[b"a"] = b"1"
+    future = tr.commit()
+
+    def fail(*_: object) -> bool:
+        monkeypatch.undo()
+        raise error
+
+    if error is OSError:
+        monkeypatch.setattr(db._lock, "acquire", fail)
+    else:
+        monkeypatch.setattr(db.committer, "_settle_doubt", fail)
+    with pytest.raises(error):
+        db.committer.lead(None)
+
+    with pytest.raises(FDBError, match="1021"):
+        future.wait()
+    assert db[b"a"] is None
+
+
 def test_a_failing_disk_fails_the_commit_and_nothing_else(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
