@@ -8,11 +8,13 @@ read as it stands: to SQLite it is immutable. If another process opens it meanwh
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cq import machine
 from cq.errors import StoreError
@@ -29,7 +31,9 @@ from .writes import Row
 _Mark = tuple[int, ...]
 _SHARED: Final = "mode=ro&readonly_shm=1"
 _AS_IT_STANDS: Final = "mode=ro&immutable=1"
-_PAUSES: Final = (0.0, 0.01, 0.1)  # between tries to connect
+_PAUSES: Final = (0.0, 0.01, 0.1)  # between tries
+
+_T = TypeVar("_T")
 
 
 class ReadOnlyDatabase(Database):
@@ -45,8 +49,9 @@ class ReadOnlyDatabase(Database):
 
     def _open(self, *_: object) -> None:
         file.check(self.path, creates=False, writes=False)
-        with file.explained(self.path), contextlib.closing(_connect(self.path)) as connection:
-            file.check_content(self.path, connection)
+        look = functools.partial(file.check_content, self.path)
+        with file.explained(self.path):
+            _connect(self.path, look).close()
         self._file_id = file.identify(self.path)
         self._pool = _Pool(self.path)
         self.committer = _Reader(self.path)  # type: ignore[assignment]
@@ -75,20 +80,36 @@ class _Connection(sqlite3.Connection):
     mark: _Mark | None = None
 
 
-def _connect(path: Path) -> _Connection:
-    """A connection that has read: SQLite then keeps the index that it uses."""
-    for pause in (*_PAUSES, None):
+def _look(connection: sqlite3.Connection) -> None:
+    connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # no table: it may be a view
+
+
+def _connect(path: Path, look: Callable[[sqlite3.Connection], None] = _look) -> _Connection:
+    """A connection that has read, by `look`: SQLite then keeps the index that it uses."""
+
+    def connect() -> _Connection:
         connection = _open(path)
         try:
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # no table: it may be a view
-        except sqlite3.OperationalError:
+            look(connection)
+        except BaseException:
             connection.close()
-            if pause is None:
-                raise
-            time.sleep(pause)  # the last process with the store open may just have removed the index
-        else:
-            break
-    return connection
+            raise
+        return connection
+
+    return _patiently(connect, (sqlite3.OperationalError, StoreError))
+
+
+def _patiently(read: Callable[[], _T], errors: tuple[type[Exception], ...]) -> _T:
+    """Call `read` again a few times if it fails: another process may just be opening or closing the store.
+
+    The first process with the store open makes the index before it fills it. The last one removes the index, and then
+    the log.
+    """
+    for pause in _PAUSES:
+        with contextlib.suppress(*errors):
+            return read()
+        time.sleep(pause)
+    return read()
 
 
 def _open(path: Path) -> _Connection:
@@ -153,6 +174,10 @@ class _Pool(Pool):
 
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: _connect(path), lambda: False, path, None)
+
+    def snapshot(self) -> Snapshot:
+        """A snapshot of the latest version."""
+        return _patiently(super().snapshot, (FDBError,))
 
     def glance(self) -> Glance:
         """The latest version, and the metadata version with it, by a snapshot."""

@@ -290,10 +290,12 @@ class Pool:
             self._count += 1
         try:
             return self._connect()
-        except sqlite3.Error as error:
+        except BaseException as error:
             with self._changed:
                 self._count -= 1
-            raise storage_error(error, self.path) from error
+            if isinstance(error, sqlite3.Error):
+                raise storage_error(error, self.path) from error
+            raise
 
     def _reclaim(self) -> None:
         while self.abandoned:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from cq.errors import StoreError
+
 from .conflicts import Group
 from .error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
 from .future import FutureVoid
@@ -130,14 +132,16 @@ class Watches:
                 while self._look(connection, listener):
                     time.sleep(self._pause)
             code = OPERATION_CANCELLED
-        except sqlite3.Error:
-            with self._lock:
-                self._listener = None
+        except (sqlite3.Error, StoreError, OSError):
+            pass  # the watches get the error
         finally:
-            references, self._by_key, self._number = list(self._references()), {}, 0
-            _fail(_live(references), code)
-            with self._lock:  # `close` may be about to wake it
+            references: list[_Reference] = []
+            with self._lock:  # `close` or `add` may be about to wake it
+                if self._listener is listener:  # else another thread may serve already
+                    references = [*self._references(), *self._new]
+                    self._listener, self._by_key, self._number, self._new = None, {}, 0, []
                 listener.close()
+            _fail(_live(references), code)
 
     def _look(self, connection: sqlite3.Connection, listener: Listener) -> bool:
         """One round, longer while there is nothing to watch; False when the thread is not needed any more."""
@@ -158,10 +162,10 @@ class Watches:
         with self._lock:
             new, self._new = self._new, []
             self._number += len(new)
+        keys = self._enter(new)  # first: they must get an error of what follows, too
         connection.execute("BEGIN")
         try:
             oldest, last = connection.execute("SELECT min(version), max(version) FROM commits").fetchone()
-            keys = self._enter(new)
             if last != self._seen:
                 keys |= self._written(connection) if oldest <= self._seen else self._by_key.keys()
             for key in keys:
