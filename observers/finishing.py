@@ -44,9 +44,12 @@ def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job
 def report_left(work: Work, names: Collection[str]) -> None:
     """Report the queues that a drain could not combine: by an error if `names` has them, else by `work_left`.
 
-    Errors that are not cq's are raised in any case: the store fails, or cq has a defect. Queues that the worker leaves
-    alone were reported when it began.
+    Errors that are not cq's are raised in any case: the store fails, or cq has a defect. This also holds for tasks that
+    `finish` gave up. Queues that the worker leaves alone were reported when it began.
     """
+    for job in work.others:
+        if job.given_up is not None:
+            raise job.given_up
     for name, error in work.left.items():
         if name in names or not isinstance(error, CqError):
             raise error
@@ -60,6 +63,7 @@ def _run(
     """Run a job until it has nothing to do or wants to wait, or has had its time."""
     try:
         while (seconds := job.task.run()) == 0.0 and not stopping.is_set():
+            job.failures = 0  # `failed` counts those in a row
             if machine.monotonic() > deadline:
                 break
     except Exception as error:

@@ -24,6 +24,7 @@ from cq.observers import worker as worker_module
 from cq.observers.combining import CombineTask
 from cq.observers.export import ExportQueue
 from cq.observers.exportbatch import Batch
+from cq.observers.exporting import ExportTask
 from cq.observers.exportspec import export_spec
 from cq.observers.members import Report
 from cq.observers.membership import Membership
@@ -293,6 +294,24 @@ def test_a_drain_gives_up_when_the_store_fails_again_and_again(
 
     with pytest.raises(FDBError):
         Worker(failing, queues=[name]).drain()
+
+
+def test_a_drain_fails_if_the_store_fails_again_and_again_for_an_export(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cq.observers.worker._FIRST_DELAY", 0.001)
+    app = cq.App()
+    app.exporter(name)(lambda batch: None)
+    transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
+
+    def fail(_: ExportTask) -> float:
+        raise FDBError(1510)
+
+    with monkeypatch.context() as context:
+        context.setattr(ExportTask, "run", fail)
+        with pytest.raises(FDBError, match="1510"):
+            Worker(db, app, [name]).drain()
+    Worker(db, app, [name]).drain()
 
 
 def test_a_drain_combines_other_queues_though_one_is_damaged(
