@@ -38,16 +38,6 @@ def believes_its_runs() -> Any:
     return patch.object(RunsPass, "_is_for_runs", is_for_runs)
 
 
-def merges_before_staged_updates() -> Any:
-    """Runs are made and merged though older updates are staged."""
-
-    def is_for_runs(self: RunsPass) -> bool:
-        is_lost = bool(self.memory.runs.left) and not self.result.was_ours
-        return not is_lost and not is_to_be_purged(self.config, self.state)
-
-    return patch.object(RunsPass, "_is_for_runs", is_for_runs)
-
-
 def merges_before_the_former_shape() -> Any:
     """Runs are made and merged though older updates are in the former shape."""
     return patch.object(merging, "is_blocked", lambda snapshot, config, bucket: False)
@@ -71,7 +61,6 @@ def leaves_rows_at_the_end() -> AbstractContextManager[object]:
 BACKLOGS: Final[dict[Callable[[], Any], int]] = {
     sorts_again_what_others_have_sorted: 20,
     believes_its_runs: 60,
-    merges_before_staged_updates: 150,
     merges_before_the_former_shape: 60,
     leaves_rows_at_the_end: 60,
 }
