@@ -98,6 +98,8 @@ class Request(FutureVoid):
     def block_until_ready(self) -> None:
         """Wait, and lead the next group if the leader passes on to this one."""
         self._land()
+        if self._done:  # perhaps cancelled and still queued: then it must not become the leader
+            return
         self.waits = True
         try:
             while not self._done:

@@ -172,6 +172,19 @@ def test_an_interrupted_waiter_does_not_take_the_leadership_with_it(db: Database
     db[b"b"] = b"1"
 
 
+def test_a_commit_that_was_cancelled_does_not_become_the_leader(db: Database) -> None:
+    """The leader passes on to a thread that waits. The thread of a cancelled transaction does not wait any more."""
+    tr = db.create_transaction()
+    tr[b"a"] = b"1"
+    with Held(db):  # raises what its commit raises
+        request = tr.commit()
+        tr.cancel()
+        with pytest.raises(FDBError, match="1025"):
+            request.wait()
+    db[b"b"] = b"1"
+    assert db[b"a"] == b"1"
+
+
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_an_interrupted_leader_leaves_no_commit_in_doubt(
     db: Database, monkeypatch: pytest.MonkeyPatch, place: str
