@@ -64,11 +64,13 @@ class ConfigCache(Generic[T]):
                 return self._parse(name, tr.get(self._key(name)).value)
             known = self._known[tr.db] = version, {}
         found = known[1].get(name)
+        key = self._key(name) if found is None else found[0]
+        if snapshot is not tr:
+            cast(Transaction, tr).add_read_conflict_key(key)
         if found is None:
-            key = self._key(name)
-            found = known[1][name] = key, self._parse(name, tr.get(key).value)
-        elif snapshot is not tr:
-            cast(Transaction, tr).add_read_conflict_key(found[0])
+            # As for the metadata version, by a snapshot read: if that does not see writes of the transaction, this one
+            # must not either. A configuration that is not committed must not get into the cache.
+            found = known[1][name] = key, self._parse(name, snapshot.get(key).value)
         return found[1]
 
 

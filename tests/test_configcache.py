@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 import cq
 from cq.combining import Pass
-from cq.config import read_config
+from cq.config import read_config, write_config
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.feed import Feed
 from cq.observers.top import top
@@ -207,3 +208,18 @@ def test_adds_and_passes_go_on_while_another_layer_changes_the_metadata_version(
     assert dict(queue.scan(db)) == {"hot": 100}
     assert worker.totals.passes > 1
     assert adding.errors == working.errors == 0
+
+
+def test_a_configuration_that_was_not_committed_is_not_cached(db: Any, name: str) -> None:
+    """Also where options hide the transaction's own writes from the read that identifies the cache."""
+    cq.configure(db, name)
+    config = transact(db, lambda tr: read_config(tr.snapshot, name))
+    cq.configure(db, f"{name}-other")  # nothing is known any more
+    tr = db.create_transaction()
+    tr.options.set_snapshot_ryw_disable()
+    write_config(tr, replace(config, limited=True))
+    read_config(tr, name)
+    tr.cancel()
+
+    assert not transact(db, lambda tr: read_config(tr, name)).limited
+    cq.delete(db, f"{name}-other")
