@@ -206,7 +206,7 @@ class Backlogs(Scenario):
     def _finish(self, process: Process) -> None:
         while self.operations:
             self.add(process, next(iter(self.operations.values())))
-        self.fill(process, LATEST, 300, 10)
+        self.fill(process, LATEST, 150, 10)
         self._limits = [_LAST_LIMITS]
         self.faults.latency = _LAST_LATENCY
         for _ in range(2):
