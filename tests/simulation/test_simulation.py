@@ -17,7 +17,7 @@ from tests.simulation.run import run, smaller
 
 SECONDS: Final = 40
 """For how long seeds are run."""
-PARTS: Final = 6
+PARTS: Final = 24
 """In how many tests canaries are run, so that those who run tests in parallel share them out."""
 
 
