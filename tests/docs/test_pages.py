@@ -1,12 +1,10 @@
-"""The pages say what is so: links lead somewhere, commands and numbers are the code's, and the tutorial works."""
+"""The pages say what is so: links lead somewhere, and commands and numbers are the code's."""
 
 from __future__ import annotations
 
 import ast
-import os
 import re
 import runpy
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -97,47 +95,6 @@ def test_limits_are_those_of_the_code(number: int) -> None:
     table = (DOCS / "operations.md").read_text().split("## Limits")[1].split("\n## ")[0]
 
     assert re.search(rf"\b{number:,}\b", table)
-
-
-def test_the_tutorial_works_step_by_step(tmp_path: Path) -> None:
-    """Its commands and programs one after the other, but for the installation."""
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    for name, target in {"cq": f"{sys.executable} -m cq.cli", "python": sys.executable}.items():
-        (commands / name).write_text(f'#!/bin/sh\nexec {target} "$@"\n')
-        (commands / name).chmod(0o755)
-    environment = {key: value for key, value in os.environ.items() if key != "CQ_STORE"}
-    environment |= {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    shell = shutil.which("bash") or "/bin/sh"
-    page = DOCS / "tutorial.md"
-    saving, reading = blocks(page, "python")
-    (tmp_path / "notes.py").write_text(saving)
-    shown = []
-    for script in blocks(page, "sh")[1:]:
-        ended = subprocess.run(
-            [shell, "-c", script], cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
-        )
-        assert "Traceback" not in ended.stderr
-        shown.append((ended.returncode, ended.stdout))
-    (tmp_path / "reading.py").write_text(reading)
-    read = subprocess.run(
-        [sys.executable, "reading.py"],
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-
-    configured, by_hand, pending, combined, from_application = shown
-    assert configured[0] == 0
-    assert (by_hand[0], by_hand[1].splitlines()[-1]) == (3, "hello\t-")
-    assert pending == (0, "hello\t2\n")
-    assert combined == (0, "hello\t2\nworld\t1\n")
-    found = {"hello\t2", "world\t1", "sun\t2", "all\t1", "day\t1"}
-    assert (from_application[0], set(from_application[1].splitlines())) == (0, found)
-    assert read.stdout.splitlines()[0] == "2"
-    assert {line.replace(" ", "\t") for line in read.stdout.splitlines()[1:]} == found
 
 
 def test_a_copy_made_as_operations_says_is_a_whole_store(
