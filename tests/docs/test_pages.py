@@ -97,6 +97,24 @@ def test_limits_are_those_of_the_code(number: int) -> None:
     assert re.search(rf"\b{number:,}\b", table)
 
 
+def rows(page: Path, header: str) -> list[list[str]]:
+    """The cells of the table of a page whose header begins with these columns, without the line below the header."""
+    (table,) = re.findall(rf"^\| {re.escape(header)} .*(?:\n\|.*)+", page.read_text(), flags=re.MULTILINE)
+    head, _, *body = ([cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    return [head, *body]
+
+
+def test_the_figures_of_the_comparison_are_those_of_the_benchmarks() -> None:
+    fit, benchmarks = DOCS / "fit.md", DOCS / "benchmarks.md"
+    cluster = "updates per transaction | cq add"
+    (_, *systems), *ratios = rows(fit, "updates per transaction | `read-modify-write`")
+    measured = {(row[0], row[1]): row[-1] for row in rows(benchmarks, "updates in a transaction")}
+
+    assert rows(fit, cluster) == rows(benchmarks, cluster)
+    for number, *row in ratios:
+        assert row == [measured[number, system] for system in systems]
+
+
 def test_a_copy_made_as_operations_says_is_a_whole_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
