@@ -1,4 +1,4 @@
-"""`cq dead`: what was set aside."""
+"""`cq aside`: updates and reports that were set aside because they failed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from cq.jsonvalues import key_from_word, to_json
 from cq.setaside import ANY, Aside, drop_aside, read_aside, retry_aside
 
 Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One key; all of them if left out.")]
-dead = typer.Typer(
-    help="Look at what was set aside: updates of keys that could not be combined or reported, and reports of values "
-    "that observers missed.",
+aside = typer.Typer(
+    help="Show, retry or drop what was set aside: updates that could not be combined or reported, and reports that "
+    "observers missed.",
     no_args_is_help=True,
 )
 
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
-    dead.command("list", epilog="Example: cq dead list words")(show_list)
-    dead.command("show", epilog="Example: cq dead show words hello --json")(show)
-    dead.command("retry", epilog="Example: cq dead retry words hello")(retry)
-    dead.command("drop", epilog="Examples: cq dead drop words hello; cq dead drop words --yes")(drop)
-    app.add_typer(dead, name="dead")
+    aside.command("list", epilog="Example: cq aside list words")(show_list)
+    aside.command("show", epilog="Example: cq aside show words hello --json")(show)
+    aside.command("retry", epilog="Example: cq aside retry words hello")(retry)
+    aside.command("drop", epilog="Examples: cq aside drop words hello; cq aside drop words --yes")(drop)
+    app.add_typer(aside, name="aside")
+    app.add_typer(aside, name="dead", hidden=True)  # the former name, for scripts
 
 
 def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
@@ -105,7 +106,7 @@ def _found(db: Any, queue: str, word: str | None) -> Any:
     wanted = _wanted(db, queue, word)
     if word is not None and not db.transact(partial(read_aside, name=queue, key=wanted, limit=1)):
         raise InvalidData(
-            f"nothing was set aside of key {word!r} in queue {queue!r}: see `cq dead list {queue}`"
+            f"nothing was set aside of key {word!r} in queue {queue!r}: see `cq aside list {queue}`"
         )
     return wanted
 

@@ -18,7 +18,7 @@ class AuditKeys:
     r"""The keys of a queue's audit; its generation counts how often it has begun anew.
 
         g4 bucket4 "a"   sum of what was added               add (blind)
-        g4 bucket4 "d"   sum of what was dropped             passes, `cq dead drop` (blind)
+        g4 bucket4 "d"   sum of what was dropped             passes, `cq aside drop` (blind)
         g4 bucket4 "i"   present once what was there is in   whoever turns the audit on
 
     >>> AuditKeys("words").added(1, 2)

@@ -121,7 +121,7 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
         if config.window is not None and updates:
             raise InvalidData(
                 f"updates of queue {name!r} leave its window by themselves, which would make the totals too small "
-                f"without them: add them again with `cq dead retry {name}`"
+                f"without them: add them again with `cq aside retry {name}`"
             )
         if config.audit is not None:
             count_dropped(tr, config, updates)

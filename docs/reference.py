@@ -25,12 +25,13 @@ BEGIN, END = "<!-- begin: written by reference.py -->", "<!-- end -->"
 
 
 def commands(command: Any, words: str = "cq") -> Iterator[tuple[str, Any]]:
-    """All commands, those of groups included, with their words on the command line."""
+    """Each command and its words on the command line, groups included, hidden names not."""
     if not hasattr(command, "commands"):
         yield words, command
         return
     for name, each in command.commands.items():
-        yield from commands(each, f"{words} {name}")
+        if not each.hidden:
+            yield from commands(each, f"{words} {name}")
 
 
 def cli() -> str:

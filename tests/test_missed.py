@@ -389,8 +389,8 @@ def test_the_command_line_retries_and_rebuilds(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    assert "strict2" in run("dead", "list", "words")
-    assert run("dead", "retry", "words") == "retried 1 update or missed report of queue 'words'\n"
+    assert "strict2" in run("aside", "list", "words")
+    assert run("aside", "retry", "words") == "retried 1 update or missed report of queue 'words'\n"
     with cq.open(url) as db:  # type: ignore[attr-defined]
         backfilled.second.db = backfilled.first.db = backfilled.db = db
         backfilled.drain()

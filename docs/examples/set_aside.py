@@ -34,7 +34,7 @@ def main():
         print(entry.error, entry.updates)
 
     refused.clear()
-    print(retry_aside(db, "stock"))  # or, by hand: `cq dead retry stock`
+    print(retry_aside(db, "stock"))  # or, by hand: `cq aside retry stock`
     Worker(db, app).drain()
     print(sorted(stock.scan(db)))
 

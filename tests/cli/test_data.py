@@ -356,13 +356,15 @@ def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Her
     assert here("worker", "--drain", "--app", "refusing:app").status == 0
 
     for command in ("retry", "drop"):
-        unknown = here("dead", command, "words", "good", *(["--yes"] if command == "drop" else []))
+        unknown = here("aside", command, "words", "good", *(["--yes"] if command == "drop" else []))
         assert unknown.status == 1
         assert "nothing was set aside of key 'good' in queue 'words'" in unknown.err
-    asked = here("dead", "drop", "words")
+    asked = here("aside", "drop", "words")
     assert asked.status == 1
     assert "forget what was set aside in queue 'words'? Say so with --yes" in asked.err
-    assert here("dead", "retry", "words", "bad").out == "retried 1 update or missed report of queue 'words'\n"
+    assert (
+        here("aside", "retry", "words", "bad").out == "retried 1 update or missed report of queue 'words'\n"
+    )
     assert here("worker", "--drain", "--app", "refusing:app").status == 0
-    assert here("dead", "drop", "words", "bad", "--yes").out == "dropped 1 piece of queue 'words'\n"
-    assert here("dead", "list", "words", "--json").rows() == []
+    assert here("aside", "drop", "words", "bad", "--yes").out == "dropped 1 piece of queue 'words'\n"
+    assert here("aside", "list", "words", "--json").rows() == []

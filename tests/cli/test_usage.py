@@ -23,13 +23,14 @@ FILES = {
 
 
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """All commands, those of groups included, with their words on the command line."""
+    """Each command and its words on the command line, groups included, hidden names not."""
     command = command or typer.main.get_command(app)
     if not hasattr(command, "commands"):
         yield path, command
         return
     for name, each in command.commands.items():
-        yield from commands(each, (*path, name))
+        if not each.hidden:
+            yield from commands(each, (*path, name))
 
 
 COMMANDS = dict(commands())
@@ -39,6 +40,10 @@ def test_the_commands_are_these() -> None:
     """A new one is to be tested here and described in README.md."""
     assert {" ".join(path) for path in COMMANDS} == {
         "add",
+        "aside drop",
+        "aside list",
+        "aside retry",
+        "aside show",
         "bench",
         "cells add",
         "cells drain",
@@ -50,10 +55,6 @@ def test_the_commands_are_these() -> None:
         "cloud",
         "config",
         "configure",
-        "dead drop",
-        "dead list",
-        "dead retry",
-        "dead show",
         "delete",
         "demo cells",
         "demo chat",
@@ -100,6 +101,20 @@ def test_every_command_has_help_with_an_example(here: Here, path: tuple[str, ...
     assert (shown.status, shown.err) == (0, "")
     assert f"Usage: cq {words} " in shown.out
     assert f" cq {words}" in " ".join(shown.out.split("Example", 1)[1].split())
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [("dead list words", "aside list words"), ("dead drop words --yes", "aside drop words --yes")],
+)
+def test_a_former_name_runs_the_same_command_and_is_not_shown(here: Here, former: str, name: str) -> None:
+    here("configure", "words")
+
+    ended = here(*former.split(), "--json")
+
+    assert ended == here(*name.split(), "--json")
+    assert ended.status == 0
+    assert f"  {former.split()[0]} " not in here("--help").out
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

@@ -56,12 +56,12 @@ def looks(name: str) -> list[list[str]]:
     return [
         ["status"], ["status", "--json"], ["status", name], ["health"], ["exports"], ["exports", "--json"],
         ["exports", name], ["export", "aside", name], ["doctor"], ["items", name], ["items", name, "--json"],
-        ["get", name, key], ["get", name, key, "--json"], ["get", name, key, "--pending"], ["dead", "list", name],
-        ["dead", "list", name, "--json"], ["dead", "show", name], ["dead", "show", name, key, "--json"],
-        ["dead", "retry", name], ["top", name], ["top", name, "--groups", "--json"], ["top", name, "--json"],
+        ["get", name, key], ["get", name, key, "--json"], ["get", name, key, "--pending"], ["aside", "list", name],
+        ["aside", "list", name, "--json"], ["aside", "show", name], ["aside", "show", name, key, "--json"],
+        ["aside", "retry", name], ["top", name], ["top", name, "--groups", "--json"], ["top", name, "--json"],
         ["cloud", name], ["cloud", name, "--json"], ["cloud", name, "--html", "-"], ["export-config"],
         ["export-config", name, "--json"], ["config"], ["pause", name], ["resume", name], ["limit", name, "--none"],
-        ["configure", name, "--priority", "5"], ["configure", name, "--top"], ["dead", "drop", name],
+        ["configure", name, "--priority", "5"], ["configure", name, "--top"], ["aside", "drop", name],
         ["purge", name, "--yes", "--no-wait"], ["rebucket", name, "--buckets", "3", "--no-wait"],
         ["export", "rebuild", name], ["export", "verify", name], ["delete", name, "--yes"],
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def test_words_of_any_kind_are_added_or_refused(place: Any, name: str) -> None:
         for command in (
             ["add", name, "--", word],
             ["get", name, "--", word],
-            ["dead", "show", name, "--", word],
+            ["aside", "show", name, "--", word],
         ):
             status, said = run(*command)
             assert status in (0, 1, 3), (command, said)

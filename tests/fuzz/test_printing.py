@@ -44,8 +44,8 @@ def looks(name: str) -> list[list[str]]:
     return [
         ["status"], ["status", "--json"], ["health"], ["health", "--json"], ["exports"], ["exports", "--json"],
         ["export", "aside", name], ["export", "aside", name, "--json"], ["doctor"], ["items", name],
-        ["items", name, "--json"], ["get", name, key], ["get", name, key, "--pending"], ["dead", "list", name],
-        ["dead", "list", name, "--json"], ["dead", "show", name], ["dead", "show", name, "--json"], ["top", name],
+        ["items", name, "--json"], ["get", name, key], ["get", name, key, "--pending"], ["aside", "list", name],
+        ["aside", "list", name, "--json"], ["aside", "show", name], ["aside", "show", name, "--json"], ["top", name],
         ["top", name, "--groups"], ["cloud", name], ["cloud", name, "--json"], ["cloud", name, "--html", "-"],
         ["export-config"], ["export-config", "--json"], ["verify", name, "--wait", "0"],
         ["verify", name, "--wait", "0", "--json"], ["configure", name], ["worker", name, "--drain"],
@@ -115,7 +115,7 @@ class TestFields:
         encoded = codec.encode(HOSTILE)
         transact(place, lambda tr: set_aside(tr, QueueKeys(words), encoded, HOSTILE, [HOSTILE]))
 
-        for command in (["dead", "list", words], ["dead", "show", words]):
+        for command in (["aside", "list", words], ["aside", "show", words]):
             status, said = run(*command)
             assert status == 0
             assert_printable(said, *command)
@@ -138,7 +138,7 @@ class TestFields:
         assert len(changed) == 4
         stores.put(place, {**rows, **changed})
 
-        for command in (["export", "aside", "words"], ["exports"], ["status"], ["dead", "list", "words"]):
+        for command in (["export", "aside", "words"], ["exports"], ["status"], ["aside", "list", "words"]):
             status, said = run(*command)
             assert status == 0
             assert_printable(said, *command)
