@@ -1,4 +1,4 @@
-"""`cq config`."""
+"""`cq settings`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from cq.observers.exportspec import DEFAULT_ENV
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("config", epilog="Examples: cq config; cq config --json")(config)
+    app.command("settings", epilog="Examples: cq settings; cq settings --json")(show_settings)
+    app.command("config", hidden=True)(show_settings)  # the former name, for scripts
 
 
-def config(ctx: typer.Context, store: Store = None, json: Json = False) -> None:
+def show_settings(ctx: typer.Context, store: Store = None, json: Json = False) -> None:
     """Show every setting, and where it comes from: a flag, the environment, a file, or the default.
 
     With --json a line for each. The reporting database's URL is not shown, only whether there is one.

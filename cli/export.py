@@ -1,4 +1,4 @@
-"""`cq exports` and `cq export`: what waits to be exported, and what to do for the table."""
+"""`cq export`: the exports of queues into tables of SQL databases."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ export = typer.Typer(help="Export a queue's values into a table of a SQL databas
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("exports", epilog="Examples: cq exports; cq exports words --json")(exports)
+    export.command("list", epilog="Examples: cq export list; cq export list words --json")(show_list)
     export.command("init", epilog="Example: cq export init words")(init)
     export.command("verify", epilog="Example: cq export verify words --json")(verify)
     export.command("rebuild", epilog="Example: cq export rebuild words")(rebuild)
     export.command("rebase", epilog="Example: cq export rebase words")(rebase)
     export.command("aside", epilog="Example: cq export aside words --json")(aside)
     app.add_typer(export, name="export")
+    app.command("exports", hidden=True)(show_list)  # the former name of `cq export list`, for scripts
 
 
-def exports(
+def show_list(
     queue: Annotated[
         str | None, typer.Argument(metavar="QUEUE", help="The queue; all that are exported if left out.")
     ] = None,
@@ -155,7 +156,7 @@ def rebuild(
     """Export all values again, then delete the rows that no value has; without stopping anything.
 
     For a table that differs, was emptied or restored, or after the store was restored. Takes over a table that another
-    queue feeds. The workers do it; `cq exports` says `filling` until it is done.
+    queue feeds. The workers do it; `cq export list` says `filling` until it is done.
     """
     from cq.observers import sqlrebuild
 
@@ -164,7 +165,9 @@ def rebuild(
     if json:
         print_json({"queue": queue, "generation": generation})
     else:
-        say(f"the workers export all of queue {queue!r} again: `cq exports {queue}` says how far they are")
+        say(
+            f"the workers export all of queue {queue!r} again: `cq export list {queue}` says how far they are"
+        )
 
 
 def rebase(

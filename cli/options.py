@@ -65,7 +65,7 @@ def _opened(url: str | None, **how: bool) -> OpenDatabase:
     try:
         db = cq.open(url, **how)
     except InvalidUrl as error:
-        raise InvalidUrl(f"{error}; `cq config` says where it comes from") from None
+        raise InvalidUrl(f"{error}; `cq settings` says where it comes from") from None
     opened.callback(close, db)
     return db
 

@@ -125,7 +125,7 @@ class Verifier:
         if generation != self.export.observer.generation:
             raise CqError(
                 f"the export of queue {self.export.queue!r} is still being told of all values: run workers, and verify "
-                "when `cq exports` says `filling` no more"
+                "when `cq export list` says `filling` no more"
             )
 
     # Looking

@@ -85,7 +85,7 @@ def test_the_totals_of_cells_are_forwarded(site: Here, monkeypatch: pytest.Monke
     assert site("configure", "notes", "--forward", "notes", *store).status == 0
     site("add", "notes", "saved=3", *store)
     assert site("worker", "notes", "--drain", *store).status == 0
-    assert "notes in $CQ_FORWARD_URL" in site("exports", *store).out
+    assert "notes in $CQ_FORWARD_URL" in site("export", "list", *store).out
     site("worker", "--drain", "--store", "embedded:directory.db")
 
     assert site("get", "notes", "saved", "--store", "embedded:directory.db").out.split() == ["saved", "3"]

@@ -30,8 +30,8 @@ def bare(here: Here, monkeypatch: pytest.MonkeyPatch) -> Here:
 
 
 def shown(here: Here, *args: str) -> dict[str, tuple[Any, str]]:
-    """{setting: (value, where it comes from)} as `cq config` has it."""
-    ended = here("config", "--json", *args)
+    """{setting: (value, where it comes from)} as `cq settings` has it."""
+    ended = here("settings", "--json", *args)
     assert (ended.status, ended.err) == (0, "")
     return {row["setting"]: (row["value"], row["from"]) for row in ended.rows()}
 
@@ -149,7 +149,7 @@ def test_another_file_can_be_named(bare: Here, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_settings_are_shown_as_a_table(here: Here) -> None:
-    lines = [line.split() for line in here("config").out.splitlines()]
+    lines = [line.split() for line in here("settings").out.splitlines()]
 
     assert lines[0] == ["setting", "value", "from"]
     assert ["worker.concurrency", str(CONCURRENCY), "default"] in lines
@@ -162,7 +162,7 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
     monkeypatch.setenv("CQ_REPORTING_URL", "postgresql://user:secret@host/database")
 
     assert shown(here)["reporting_url"] == ("set", "$CQ_REPORTING_URL")
-    assert "secret" not in here("config").out
+    assert "secret" not in here("settings").out
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
         ('store = ["postgresql://user:secret@host/db"]', "expected store to be a string, got an array"),
     ],
 )
-@pytest.mark.parametrize("command", ["config", "status"])
+@pytest.mark.parametrize("command", ["settings", "status"])
 def test_a_wrong_file_ends_with_2_and_a_line_that_names_it(
     here: Here, command: str, content: str | bytes, said: str
 ) -> None:
@@ -245,7 +245,7 @@ def test_the_worker_names_the_file_that_its_app_comes_from_once(cli: Cli) -> Non
 
 
 @pytest.mark.parametrize("mode", [0o660, 0o606, 0o622])
-@pytest.mark.parametrize("command", ["config", "worker"])
+@pytest.mark.parametrize("command", ["settings", "worker"])
 def test_a_file_that_others_can_write_is_refused(here: Here, command: str, mode: int) -> None:
     Path("cq.toml").write_text(APP_FILE)
     Path("shop.py").write_text("raise SystemExit('this was run')")
@@ -296,7 +296,7 @@ def test_a_pipe_a_device_and_a_long_file_are_refused(
         Path("cq.toml").unlink()
 
 
-@pytest.mark.parametrize("command", ["config", "worker"])
+@pytest.mark.parametrize("command", ["settings", "worker"])
 def test_a_wrong_variable_is_named(here: Here, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("CQ_WORKER_CONCURRENCY", "many")
 

@@ -1,4 +1,4 @@
-"""`cq exports` and `cq export`: what they do for a table, and what they say."""
+"""`cq export list` and `cq export`: what they do for a table, and what they say."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_a_queue_is_exported_and_verified(here: Here, db: Any, report: Path) -> 
     assert here("export", "verify", "words", "--json").rows() == [
         {"values": 1, "rows": 1, "differences": 0, "waiting": 0, "whole": True}
     ]
-    (status,) = here("exports", "words", "--json").rows()
+    (status,) = here("export", "list", "words", "--json").rows()
     assert (status["table"], status["state"], status["waiting_buckets"]) == ("word_counts", "active", 0)
-    assert here("exports").out.split()[-9:-1] == ["word_counts", "0", "of", "8", "0", "0", "-", "0"]
+    assert here("export", "list").out.split()[-9:-1] == ["word_counts", "0", "of", "8", "0", "0", "-", "0"]
 
 
 @pytest.mark.usefixtures("words")
@@ -82,13 +82,13 @@ def test_differences_are_named_and_a_rebuild_mends_them(here: Here, db: Any, rep
     assert totals["differences"] == 3
 
     assert here("export", "rebuild", "words", "--json").rows() == [{"queue": "words", "generation": 2}]
-    assert here("exports", "--json").rows()[0]["state"] == "filling"
+    assert here("export", "list", "--json").rows()[0]["state"] == "filling"
     assert here("export", "verify", "words").err.startswith(
         "cq: the export of queue 'words' is still being told"
     )
     Worker(db, queues=["words"]).drain()
     assert here("export", "verify", "words").status == 0
-    assert here("exports", "--json").rows()[0]["state"] == "active"
+    assert here("export", "list", "--json").rows()[0]["state"] == "active"
 
 
 @pytest.mark.usefixtures("words")
@@ -99,10 +99,10 @@ def test_a_database_that_was_emptied_is_said_and_mended(here: Here, db: Any, rep
     transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"b": 2}))
     run_for_a_moment(db)
 
-    (status,) = here("exports", "words", "--json").rows()
+    (status,) = here("export", "list", "words", "--json").rows()
     assert status["state"] == "stopped"
     assert "`cq export rebuild words` exports everything again" in status["error"]
-    assert status["error"] in here("exports").err.replace("\n", " ")
+    assert status["error"] in here("export", "list").err.replace("\n", " ")
     assert here("export", "rebase", "words").out == "the export of queue 'words' goes on from here\n"
     Worker(db, queues=["words"]).drain()
     assert list(rows(report)) == [("b", 2)]
@@ -128,7 +128,7 @@ def test_what_was_set_aside_is_listed_until_a_rebuild(here: Here, db: Any) -> No
     assert (entry["key"], entry["value"]) == ("big", 2**63)
     assert "exceeds the 64 bits" in entry["error"]
     assert "big" in here("export", "aside", "words").out
-    assert here("exports", "--json").rows()[0]["aside"] == 1
+    assert here("export", "list", "--json").rows()[0]["aside"] == 1
     count(db, big=-(2**63))
     here("export", "rebuild", "words")
     Worker(db, queues=["words"]).drain()
@@ -138,7 +138,7 @@ def test_what_was_set_aside_is_listed_until_a_rebuild(here: Here, db: Any) -> No
 def test_what_is_missing_is_said_in_one_line(
     here: Here, db: Any, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert here("exports").out.startswith("no queue is exported: begin with `cq configure")
+    assert here("export", "list").out.startswith("no queue is exported: begin with `cq configure")
     assert "is not configured" in here("export", "init", "words").err
     here("configure", "words")
     assert "run `cq configure words --export TABLE` first" in here("export", "verify", "words").err

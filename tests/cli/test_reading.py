@@ -29,7 +29,7 @@ READING = [
     ["top", "words"],
     ["cloud", "words"],
     ["verify", "words"],
-    ["exports"],
+    ["export", "list"],
     ["export", "aside", "words"],
     ["export-config"],
     ["aside", "list", "words"],

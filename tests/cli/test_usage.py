@@ -53,7 +53,6 @@ def test_the_commands_are_these() -> None:
         "cells rebalance",
         "cells resume",
         "cloud",
-        "config",
         "configure",
         "delete",
         "demo cells",
@@ -65,11 +64,11 @@ def test_the_commands_are_these() -> None:
         "drain",
         "export aside",
         "export init",
+        "export list",
         "export rebase",
         "export rebuild",
         "export verify",
         "export-config",
-        "exports",
         "feed append",
         "feed configure",
         "feed delete",
@@ -86,6 +85,7 @@ def test_the_commands_are_these() -> None:
         "purge",
         "rebucket",
         "resume",
+        "settings",
         "status",
         "top",
         "verify",
@@ -105,7 +105,12 @@ def test_every_command_has_help_with_an_example(here: Here, path: tuple[str, ...
 
 @pytest.mark.parametrize(
     ("former", "name"),
-    [("dead list words", "aside list words"), ("dead drop words --yes", "aside drop words --yes")],
+    [
+        ("dead list words", "aside list words"),
+        ("dead drop words --yes", "aside drop words --yes"),
+        ("exports", "export list"),
+        ("config", "settings"),
+    ],
 )
 def test_a_former_name_runs_the_same_command_and_is_not_shown(here: Here, former: str, name: str) -> None:
     here("configure", "words")
@@ -255,7 +260,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["demo", "visits", "nothing"], "No such file"),
         (["demo", "visits", "--window", "600/7"], "such as 600/10"),
         (["demo", "words", "nothing"], "No such file"),
-        (["status", "--store", "nothing"], "; `cq config` says where it comes from"),
+        (["status", "--store", "nothing"], "; `cq settings` says where it comes from"),
         (["status", "--store", "embedded:"], "names no file"),
         (["status", "--store", "embedded:."], "is a directory"),
         (["status", "--store", "embedded:nothing/at.all"], "does not exist"),
@@ -323,7 +328,9 @@ def test_an_encoding_that_lacks_a_character_loses_nothing(cli: Cli) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["status", "status --json", "items words", "--help", "health", "config"])
+@pytest.mark.parametrize(
+    "command", ["status", "status --json", "items words", "--help", "health", "settings"]
+)
 @pytest.mark.parametrize("target", [">&-", ">/dev/full"])
 def test_output_that_cannot_be_written_ends_with_one_line(cli: Cli, command: str, target: str) -> None:
     cli.run("configure", "words")

@@ -204,13 +204,13 @@ def test_an_export_without_its_url_is_one_line(cli: Cli) -> None:
     assert "export of queue 'words' is left to other workers: $CQ_REPORTING_URL is not set" in line
     assert "WARNING" not in drained.err.replace(line, "")
     assert cli.run("get", "words", "a").out == "a\t1\n"
-    (status,) = cli.run("exports", "--json").rows()
+    (status,) = cli.run("export", "list", "--json").rows()
     assert status["state"] == "failing"
     assert status["waiting_buckets"] == 1
     cli.environment["CQ_REPORTING_URL"] = f"sqlite:///{cli.folder / 'reports.db'}"
     assert cli.run("export", "init", "words").status == 0
     assert cli.run("worker", "--drain").status == 0, "another worker can do it"
-    (status,) = cli.run("exports", "--json").rows()
+    (status,) = cli.run("export", "list", "--json").rows()
     assert (status["state"], status["waiting_buckets"]) == ("active", 0)
 
 

@@ -54,13 +54,14 @@ def looks(name: str) -> list[list[str]]:
     """All commands that only look, and some that do more, on a queue."""
     key = KEYS[name]
     return [
-        ["status"], ["status", "--json"], ["status", name], ["health"], ["exports"], ["exports", "--json"],
-        ["exports", name], ["export", "aside", name], ["doctor"], ["items", name], ["items", name, "--json"],
+        ["status"], ["status", "--json"], ["status", name], ["health"],
+        ["export", "list"], ["export", "list", "--json"],
+        ["export", "list", name], ["export", "aside", name], ["doctor"], ["items", name], ["items", name, "--json"],
         ["get", name, key], ["get", name, key, "--json"], ["get", name, key, "--pending"], ["aside", "list", name],
         ["aside", "list", name, "--json"], ["aside", "show", name], ["aside", "show", name, key, "--json"],
         ["aside", "retry", name], ["top", name], ["top", name, "--groups", "--json"], ["top", name, "--json"],
         ["cloud", name], ["cloud", name, "--json"], ["cloud", name, "--html", "-"], ["export-config"],
-        ["export-config", name, "--json"], ["config"], ["pause", name], ["resume", name], ["limit", name, "--none"],
+        ["export-config", name, "--json"], ["settings"], ["pause", name], ["resume", name], ["limit", name, "--none"],
         ["configure", name, "--priority", "5"], ["configure", name, "--top"], ["aside", "drop", name],
         ["purge", name, "--yes", "--no-wait"], ["rebucket", name, "--buckets", "3", "--no-wait"],
         ["export", "rebuild", name], ["export", "verify", name], ["delete", name, "--yes"],
@@ -175,8 +176,8 @@ def test_the_url_of_a_reporting_database_is_never_shown(
         ["export", "init", "words"],
         ["export", "verify", "words"],
         ["doctor"],
-        ["exports"],
-        ["config"],
+        ["export", "list"],
+        ["settings"],
     ):
         status, said = run(*command)
         assert status in (0, 1)
@@ -212,7 +213,7 @@ def test_settings_of_any_kind_are_taken_or_refused(place: Any) -> None:
     real = b'store = "embedded:fuzz.db"\n[worker]\nprocesses = 2\nonly = ["export"]\ngrace = 1.5\n'
     for rng in searched(60):
         Path("cq.toml").write_bytes(mutated(real, rng))
-        status, said = run("config")
+        status, said = run("settings")
         assert status in (0, 2), said
         assert len(said) < 10_000
 

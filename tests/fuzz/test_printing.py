@@ -42,7 +42,8 @@ def looks(name: str) -> list[list[str]]:
     """The commands that show what is stored."""
     key = KEYS[name]
     return [
-        ["status"], ["status", "--json"], ["health"], ["health", "--json"], ["exports"], ["exports", "--json"],
+        ["status"], ["status", "--json"], ["health"], ["health", "--json"],
+        ["export", "list"], ["export", "list", "--json"],
         ["export", "aside", name], ["export", "aside", name, "--json"], ["doctor"], ["items", name],
         ["items", name, "--json"], ["get", name, key], ["get", name, key, "--pending"], ["aside", "list", name],
         ["aside", "list", name, "--json"], ["aside", "show", name], ["aside", "show", name, "--json"], ["top", name],
@@ -138,7 +139,12 @@ class TestFields:
         assert len(changed) == 4
         stores.put(place, {**rows, **changed})
 
-        for command in (["export", "aside", "words"], ["exports"], ["status"], ["aside", "list", "words"]):
+        for command in (
+            ["export", "aside", "words"],
+            ["export", "list"],
+            ["status"],
+            ["aside", "list", "words"],
+        ):
             status, said = run(*command)
             assert status == 0
             assert_printable(said, *command)
