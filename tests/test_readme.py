@@ -30,3 +30,8 @@ def test_the_example_runs_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!https?:)([^)#]+)", README.read_text()))
 def test_its_links_lead_somewhere(link: str) -> None:
     assert (README.parent / link).exists()
+
+
+def test_contributors_read_the_same_test_command() -> None:
+    (command,) = re.findall(r"^python3 -m venv .* -m pytest .*$", README.read_text(), flags=re.MULTILINE)
+    assert f"\n{command}\n" in README.with_name("CONTRIBUTING.md").read_text()

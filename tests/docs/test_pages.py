@@ -21,11 +21,13 @@ from cq.testing import drain
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+TOP_PAGES = sorted(ROOT.glob("*.md"))
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
 def named(path: Path) -> str:
-    return path.relative_to(DOCS).as_posix()
+    """Its path from the folder of the documentation, or the name of a page at the top."""
+    return path.relative_to(DOCS if path.is_relative_to(DOCS) else ROOT).as_posix()
 
 
 def anchors(page: Path) -> set[str]:
@@ -45,12 +47,20 @@ def reference() -> dict[str, Any]:
     return runpy.run_path(str(DOCS / "reference.py"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", [*PAGES, *TOP_PAGES], ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
     for path, anchor in LINK.findall(page.read_text()):
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), path
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+@pytest.mark.parametrize("page", TOP_PAGES, ids=named)
+def test_files_and_modules_that_a_page_at_the_top_names_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:\.ci|cq|observers|cli|tests|docs)/[\w./*-]*)`", page.read_text()):
+        assert [*ROOT.glob(path)], path
+    for module in re.findall(r"python -m (tests[\w.]*)", page.read_text()):
+        assert (ROOT / module.replace(".", "/")).exists(), module
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "index.md"], ids=named)
@@ -73,7 +83,7 @@ def test_every_command_is_written_about(reference: dict[str, Any]) -> None:
     assert [words for words in commands if words not in text] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *TOP_PAGES], ids=named)
 def test_python_that_is_shown_is_python(page: Path) -> None:
     for code in blocks(page, "python"):
         ast.parse(code)
