@@ -178,18 +178,9 @@ def without_variables(output: str) -> list[str]:
     return [" ".join(line.split()) for line in output.splitlines()]
 
 
-def test_readme_tutorial_and_verifying_are_followed_in_one_folder(reader: Reader) -> None:
+def test_readme_and_tutorial_are_followed_in_one_folder(reader: Reader) -> None:
     follow_readme(reader)
     follow_tutorial(reader)
-    follow_verifying(reader)
-
-
-def follow_verifying(reader: Reader) -> None:
-    (reader.folder / "shop").mkdir()
-    reader.save("shop/counts.py", "import cq\n\napp = cq.App()\n")
-    (verify,) = blocks(DOCS / "howto" / "verify.md", "sh")
-    for command in verify.splitlines():
-        assert reader.type(command)[0] == 0, command
 
 
 def commands_shown() -> Iterator[tuple[str, str]]:

@@ -1,0 +1,136 @@
+"""Pages about operation, each followed literally in an empty folder of its own: every block, in order."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import pytest
+
+from tests.docs.test_following import DOCS, Reader, blocks, steps
+from tests.observers.postgres import PostgresServer
+
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class Page(NamedTuple):
+    """A page, and where the reader of the tests differs from a person at a terminal."""
+
+    path: str
+    left: Mapping[str, str] = NONE
+    """Commands that are not run, by a part of their text, with the reason."""
+    shorter: Mapping[str, str] = NONE
+    """Options that make a command shorter, or that answer its question."""
+    before: Mapping[str, str] = NONE
+    """Python that makes the situation that a command is for."""
+    has_worker: bool = False
+    """Whether the page asks for a worker in another terminal."""
+
+
+CLUSTER = "needs a FoundationDB cluster"
+SERVER = "needs a PostgreSQL or MySQL server of that name"
+
+PAGES = [
+    Page("howto/reporting.md", left={"db.example": SERVER}),
+    Page("howto/workers.md"),
+    Page("howto/verify.md"),
+]
+
+
+class Following:
+    """Types the commands of a page and runs its programs."""
+
+    def __init__(self, reader: Reader, page: Page, exports: str = "") -> None:
+        self._reader, self._page, self._exports = reader, page, exports
+
+    def follow(self) -> None:
+        """Save and run the files that the page names, and run its commands, in order."""
+        for paragraph, language, block in steps(DOCS / self._page.path):
+            if saved := re.search(r"[Ss]ave [^`]*\bas `([^`]+)`", paragraph):
+                self._reader.save(saved[1], block)
+                if "run it" in paragraph:
+                    self._run(saved[1], block)
+            elif language == "sh":
+                self.type(block)
+            else:
+                assert language != "python", f"a reader does not know what to do with this:\n{block}"
+
+    def type(self, script: str) -> str:
+        """Run the commands of a script one by one; the output of the last one."""
+        printed = ""
+        for line in script.replace("\\\n", "").splitlines():
+            printed = self._type(line)
+        return printed
+
+    def _run(self, name: str, program: str) -> None:
+        """Run a program; it prints the lines below `# Prints:`."""
+        status, printed = self._reader.type(f"{self._exports}python {name}")
+        _, _, expected = program.partition("# Prints:\n")
+        assert (status, printed) == (0, "".join(re.findall(r"^# (.*\n)", expected, flags=re.MULTILINE)))
+
+    def _type(self, line: str) -> str:
+        if any(part in line for part in self._page.left):
+            return ""
+        for command, program in self._page.before.items():
+            if line.startswith(command):
+                self._reader.save("before.py", program)
+                self._run("before.py", program)
+        if line.startswith("export "):
+            self._exports += f"{line}\n"
+            return ""
+        status, printed = self._reader.type(f"{self._exports}{{ {self._ending(line)}\n}} 2>&1")
+        assert (status, "Traceback" in printed) == (0, False), f"{line}\n{printed}"
+        return printed
+
+    def _ending(self, line: str) -> str:
+        """The line, so that it ends and asks no question."""
+        words = shlex.split(line, comments=True)
+        command = line.split(" #")[0].rstrip()
+        if words[:2] == ["cq", "worker"] and "--drain" not in words:
+            return f"{command} --drain"
+        return f"{command} {self._page.shorter[command]}" if command in self._page.shorter else command
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return Reader(tmp_path)
+
+
+@pytest.fixture
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ExitStack() as stack:
+        server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+        stack.callback(server.close)
+        yield server.url
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+def test_a_page_is_followed_in_a_folder_of_its_own(reader: Reader, page: Page) -> None:
+    with ExitStack() as stack:
+        if page.has_worker:
+            worker = subprocess.Popen(
+                [reader.folder / ".venv/bin/cq", "worker"],
+                cwd=reader.folder,
+                env=reader.environment,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(worker.wait)
+            stack.callback(worker.terminate)
+        Following(reader, page).follow()
+
+
+def test_an_export_to_postgresql_is_switched_on_by_the_same_commands(
+    reader: Reader, postgres_url: str
+) -> None:
+    page = Page("howto/reporting.md", left={"export CQ_": "another URL"})
+    following = Following(reader, page, f"export CQ_REPORTING_URL={shlex.quote(postgres_url)}\n")
+
+    following.type(blocks(DOCS / page.path, "sh")[0])
+
+    assert "values 2, rows 2, differences 0" in following.type("cq export verify words")
