@@ -33,11 +33,14 @@ def rewrite_state(piece: Piece, generation: int, bucket: int, **changes: Any) ->
     When it is one of the shape before, buckets of the shape now that share hashes with it get new tokens, too: a pass
     under way over these may have found that it has no work, and has read values that its passes are to change.
     """
+    if not changes and (generation, bucket) in piece.renewed:
+        return
     _rewrite(piece, generation, bucket, changes)
     shape = piece.shape(generation, bucket)
     if shape is not None and generation != piece.config.generation:
         for other in overlapping(shape.buckets, bucket, piece.config.buckets):
-            _rewrite(piece, piece.config.generation, other, {})
+            if (piece.config.generation, other) not in piece.renewed:
+                _rewrite(piece, piece.config.generation, other, {})
 
 
 def _rewrite(piece: Piece, generation: int, bucket: int, changes: Mapping[str, Any]) -> None:
@@ -47,6 +50,7 @@ def _rewrite(piece: Piece, generation: int, bucket: int, changes: Mapping[str, A
     except CorruptData:
         return
     piece.tr.set(key, replace(state, token=fresh_token(), **changes).to_bytes())
+    piece.renewed.add((generation, bucket))
 
 
 def wake(piece: Piece, generation: int, bucket: int) -> None:

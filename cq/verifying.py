@@ -2,7 +2,7 @@
 
 Each piece is looked at in one transaction, at one read version, by snapshot reads: whatever is compared is compared as
 it was at one moment, so a store that is in order never seems damaged however many add and combine meanwhile. Pieces are
-bounded in rows and bytes; one whose transaction fails is tried again smaller.
+bounded in rows and bytes; one whose transaction fails, or would write too much, is tried again smaller.
 
 A repair happens in the transaction that has found the difference. It conflicts with whoever changes the key
 meanwhile; and where it changes a bucket's rows, values or staged updates it gives the bucket's state a new token, so
@@ -25,6 +25,7 @@ from cq.config import MAX_BUCKETS, Named, QueueConfig
 from cq.errors import CorruptConfiguration, CorruptData, QueueNotConfigured
 from cq.keys import QueueKeys, after, prefix_end
 from cq.layout import part_of
+from cq.sizes import TRANSACTION_BYTES
 from cq.state import BucketState
 from cq.store.api import (
     COMMIT_UNKNOWN_RESULT,
@@ -91,6 +92,7 @@ class Piece:
         differences: found so far.
         afterwards: what is to be looked at once the parts have been gone through.
         set_aside: {encoded key: how many pieces of it the transaction has set aside}.
+        renewed: generation and number of each bucket whose state has a new token: one is enough for all repairs.
     """
 
     def __init__(self, tr: Transaction, name: str, began: int | None, own: Combiner | None) -> None:
@@ -103,6 +105,7 @@ class Piece:
         self.differences: list[Difference] = []
         self.afterwards: list[Part] = []
         self.set_aside: Counter[bytes] = Counter()
+        self.renewed: set[tuple[int, int]] = set()
         self.name, self._own = name, own
         self._config: QueueConfig | None = None
         self._later: list[Callable[[], object]] = []
@@ -185,6 +188,11 @@ class Piece:
             fix()
         self.differences = [replace(each, repaired=each.repairable) for each in self.differences]
 
+    def is_too_large(self) -> bool:
+        """Whether the repairs write more than one transaction should; without repairs nothing is written."""
+        is_repaired = any(each.repaired for each in self.differences)
+        return is_repaired and self.tr.get_approximate_size().wait() > TRANSACTION_BYTES
+
 
 Look = Callable[[Piece, KeyValue], bytes | None]
 """Looks at a row. Returns the key to go on with, None for the next one."""
@@ -264,7 +272,8 @@ class Verification:
     def piece(self, look: Callable[[Piece], T]) -> tuple[T, list[Difference]]:
         """Run `look` over a piece, in a transaction of its own; returns what it returned, and the differences.
 
-        It is run again when the transaction fails, with less to look at (see `share`).
+        It is run again when the transaction fails or repairs would make it too large, with less to look at (see
+        `share`).
         """
         uncertain: dict[tuple[str, bytes], Difference] = {}
         tr = self.db.create_transaction()
@@ -275,6 +284,11 @@ class Verification:
                 result = look(piece)
                 piece.finish(repair=self.repair)
                 differences = piece.differences
+                if piece.is_too_large() and self._share > 1 / self._rows:
+                    # How much a repair writes depends on the row, its key, and the buckets that it concerns.
+                    self._share = max(self._share / 2, 1 / self._rows)
+                    tr = self.db.create_transaction()
+                    continue
                 tr.commit().wait()
             except Exception as error:
                 code = error_code(error)

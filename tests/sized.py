@@ -1,0 +1,67 @@
+"""Sizes of the transactions that are committed through a database, and queues with large keys for tests of these."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import cq
+from cq.app import QueueCode
+from cq.batch import Limits
+from cq.bucket import Bucket
+from cq.config import read_config
+from cq.observers.builtin import FACTORIES
+from cq.store.transact import transact
+from tests.helpers import add
+
+MOST: Final = 1_000_000
+"""Bytes of a transaction on a cluster, where the caller has not asked for more."""
+
+
+class Sized:
+    """A database that notes the size of each transaction that is committed through it, or refused."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.sizes: list[int] = []
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._db, what)
+
+    def create_transaction(self) -> Any:
+        return _SizedTransaction(self._db.create_transaction(), self.sizes)
+
+
+class _SizedTransaction:
+    def __init__(self, tr: Any, found: list[int]) -> None:
+        self._tr = tr
+        self._sizes = found
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        self._sizes.append(self._tr.get_approximate_size().wait())
+        return self._tr.commit()
+
+
+def words(size: int, number: int) -> list[str]:
+    return [f"{each:0{size}}" for each in range(number)]
+
+
+def fill(db: Any, name: str, size: int, number: int, update: Any = 1) -> None:
+    keys, step = words(size, number), max(1, 200_000 // size)
+    add(db, name, *(dict.fromkeys(keys[start : start + step], update) for start in range(0, number, step)))
+
+
+def code_now(db: Any, name: str) -> QueueCode:
+    return cq.App().code(transact(db, lambda tr: read_config(tr, name)), FACTORIES)
+
+
+def drained(db: Any, name: str, limits: Limits | None = None) -> list[int]:
+    """The sizes of the transactions of passes until nothing is left to do."""
+    sized = Sized(db)
+    bucket = Bucket(sized, code_now(db, name), 0, limits=limits)
+    for _ in range(2_000):
+        if not bucket.combine().more:
+            return sized.sizes
+    raise AssertionError("nothing comes to an end")

@@ -1,0 +1,116 @@
+"""Sizes of the transactions of repairs, whatever the sizes of keys, and of however many buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+import cq
+from cq import codec, layout
+from cq.keys import QueueKeys, place
+from cq.missedkeys import MissedKeys
+from cq.reshaping import rebucket
+from cq.store.transact import transact
+from cq.testing import drain
+from cq.verify import verify
+from tests.helpers import add, aside, stored
+from tests.sized import MOST, Sized, words
+
+LARGE = words(7_900, 120)
+Rows = Iterator[tuple[bytes, bytes]]
+
+
+def astray(key: str) -> bytes:
+    """The place of a key, under the hash of another one."""
+    where = place(codec.encode(key))
+    return bytes([where[0] ^ 1]) + where[1:]
+
+
+def values_astray(name: str) -> Rows:
+    return ((QueueKeys(name).value_at(astray(key)), codec.encode(1)) for key in LARGE)
+
+
+def large_values_astray(name: str) -> Rows:
+    return ((QueueKeys(name).value_at(astray(key)), codec.encode("v" * 89_000)) for key in LARGE[:30])
+
+
+def unreadable_staged(name: str) -> Rows:
+    return ((QueueKeys(name).staged_at(place(codec.encode(key))), b"\xff" * 5_000) for key in LARGE)
+
+
+def unreadable_rows(name: str) -> Rows:
+    begin = QueueKeys(name).rows(1, 0)[0]
+    return ((begin + number.to_bytes(18, "big"), b"\xff") for number in range(6_000))
+
+
+def notes_of_other_keys(name: str) -> Rows:
+    return ((MissedKeys(name).note(astray(key)), codec.encode("an error")) for key in LARGE)
+
+
+DAMAGE: list[Callable[[str], Rows]] = [
+    values_astray,
+    large_values_astray,
+    unreadable_staged,
+    unreadable_rows,
+    notes_of_other_keys,
+]
+
+
+def put(db: Any, rows: Rows) -> int:
+    """Write rows behind cq's back, a hundred in each transaction; returns how many."""
+    left = list(rows)
+    for start in range(0, len(left), 100):
+        some = left[start : start + 100]
+        transact(db, lambda tr: [tr.set(key, value) for key, value in some])  # noqa: B023 - runs at once
+    return len(left)
+
+
+def repaired(db: Any, name: str) -> list[int]:
+    """The sizes of the transactions of a repair that mends all differences."""
+    sized = Sized(db)
+    found = [each for each in verify(sized, name, repair=True) if name.encode() in each.where]
+    assert found
+    assert all(each.repaired for each in found)
+    assert [each for each in verify(db, name) if name.encode() in each.where] == []
+    return sized.sizes
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_repair_writes_at_most_a_megabyte_in_each_transaction(
+    db: Any, name: str, damage: Callable[[str], Rows]
+) -> None:
+    value = str if damage is large_values_astray else int
+    cq.configure(db, name, buckets=1, value=value, combiner="last")
+    number = put(db, damage(name))
+
+    assert max(repaired(db, name)) <= MOST
+    if damage is not notes_of_other_keys:
+        assert len(aside(db, name)) == number
+
+
+def test_a_repair_of_rows_in_wrong_buckets_of_two_shapes_writes_at_most_a_megabyte(
+    db: Any, name: str
+) -> None:
+    cq.configure(db, name, buckets=500)
+    keys = words(20, 3_000)
+    for start in range(0, len(keys), 500):
+        add(db, name, dict.fromkeys(keys[start : start + 500], 1))
+    rebucket(db, name, 1_000)
+    wrong = dict(stored(db, QueueKeys(name).of_generation(1).rows))
+
+    def move(tr: Any, rows: list[bytes]) -> None:
+        for row in rows:
+            tr.clear(row)
+            bucket = int.from_bytes(row[-22:-18], "big")
+            tr.set(layout.row_in(row, (bucket + 1) % 500), wrong[row])
+
+    rows = list(wrong)
+    for start in range(0, len(rows), 1_000):
+        transact(db, partial(move, rows=rows[start : start + 1_000]))
+
+    assert max(repaired(db, name)) <= MOST
+    drain(db, name)
+    assert dict(cq.CombineQueue(name).scan(db)) == dict.fromkeys(keys, 1)
