@@ -315,19 +315,19 @@ class Pass:
 
     def _purge(self, batch: Batch) -> None:
         """Delete the next values of the bucket, before anything else of it is combined."""
-        limit, load = 1 if self.condemned else max(1, self.max_report), self.limits.load_bytes
+        limit = 1 if self.condemned else max(1, self.max_report)
+        load = self.missed.share(self.limits.load_bytes)
         purged = purge_some(self.tr, self.config, self.bucket, batch, limit, load, self.condemned)
         self.changes, self.report = purged.changes, purged.keys
         gone = [*purged.keys, *purged.refused]
-        self.missed.read(gone, load)  # all of them: only of keys without a value a value was received
+        self.missed.read_all(gone)  # only of keys without a value a value was received
         self.missed.check(purged.keys)
         self.missed.settle(purged.keys)
         for encoded, value in purged.refused.items():
             self.result.aside[encoded] = self.condemned[encoded]
             told = generations_told(self.told, place(encoded))
             self.missed.refuse(encoded, self.condemned[encoded], dict.fromkeys(told, value))
-        self.result.values = dict.fromkeys(gone)
-        self.result.purged = len(self.result.values)
+        self.result.values, self.result.purged = dict.fromkeys(gone), len(gone)
         self.result.forgets = True  # what was staged is gone
         self.before_code(self.report)
         self.result.more = True

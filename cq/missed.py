@@ -11,6 +11,7 @@ that has some, a pass reads one more key for each key that it reports and each o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -24,6 +25,7 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
 from cq.missedkeys import MissedKeys
 from cq.plaintext import printable
 from cq.reading import leading, read_by_place
+from cq.sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 from cq.state import BucketState
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -32,6 +34,7 @@ NOTHING: Final = b""
 """Stored where an observer has received nothing of a key, or its deletion: no encoded value is empty."""
 _HASH_BYTES: Final = 4
 _PAGE: Final = 500
+_DUE_BYTES: Final = 200_000
 
 
 def may_have_missed(config: QueueConfig, state: BucketState) -> bool:
@@ -63,10 +66,34 @@ class MissedReports:
         self.received: dict[tuple[int, bytes], Any] = {}
         self._stored: dict[tuple[int, bytes], bytes] = {}
 
-    def read(self, encoded_keys: list[bytes], limit_bytes: int) -> list[bytes]:
-        """Read what the observers last received of these keys; returns the first keys, up to the limit of each read."""
+    def read(self, encoded_keys: list[bytes], limit_bytes: int, *, are_due: bool = False) -> list[bytes]:
+        """Read what the observers last received of these keys; returns the first keys, up to a limit.
+
+        The limit is for the bytes of each read, and for what `settle` will write: with `are_due`, for each key.
+        """
         if not self.may_be:
             return encoded_keys
+        encoded_keys = self._read(encoded_keys, limit_bytes)
+        if not (self._stored or are_due):
+            return encoded_keys
+        noted = {where for _, where in self._stored}
+        rows = 2 + len(self._generations)
+        costs = (
+            rows * clear_bytes(self._keys.note(where)) if are_due or where in noted else 0
+            for where in places(encoded_keys)
+        )
+        return encoded_keys[: fitting(costs, limit_bytes)]
+
+    def read_all(self, encoded_keys: list[bytes]) -> None:
+        """Read what the observers last received of these keys, which cost no more than `share`."""
+        if self.may_be:
+            self._read(encoded_keys, sys.maxsize)
+
+    def share(self, limit_bytes: int) -> int:
+        """How many bytes the clears of values may have, so that they and what `settle` clears keep to the limit."""
+        return limit_bytes // (3 + len(self._generations)) if self.may_be else limit_bytes
+
+    def _read(self, encoded_keys: list[bytes], limit_bytes: int) -> list[bytes]:
         for generation in self._generations:
             prefix = self._keys.received(generation, b"")
             found = read_by_place(self._tr.snapshot, prefix.__add__, encoded_keys, {}, limit_bytes)
@@ -115,12 +142,18 @@ class MissedReports:
         self.may_be = True
 
     def due(self, limit: int) -> list[bytes]:
-        """The encoded keys of the next reports to be retried."""
+        """The encoded keys of the next reports to be retried, at most `limit`, and of about 200 kB."""
         if not self.may_be:
             return []
         bounds = self._keys.retries_of_bucket(self._config.buckets, self._bucket)
-        rows = self._tr.snapshot.get_range(*bounds, limit=limit, streaming_mode=WANT_ALL)
-        return [self._keys.place_of_retry(row.key)[_HASH_BYTES:] for row in rows]
+        found: list[bytes] = []
+        size = 0
+        for row in self._tr.snapshot.get_range(*bounds, limit=limit, streaming_mode=WANT_ALL):
+            found.append(self._keys.place_of_retry(row.key)[_HASH_BYTES:])
+            size += len(row.key)
+            if size > _DUE_BYTES:
+                break
+        return found
 
     def is_left(self) -> bool:
         """Whether the bucket has any once the transaction is committed, as far as it has written yet."""
@@ -192,17 +225,17 @@ def drop_missed(db: Database, name: str, encoded: bytes | None = None) -> int:
 
 
 def _each_page(db: Database, name: str, encoded: bytes | None, *, retry: bool) -> Iterable[int]:
-    found = _PAGE
-    while found == _PAGE:
-        found, done = transact(db, lambda tr: _take_notes(tr, name, encoded, retry=retry))
+    is_more = True
+    while is_more:
+        is_more, done = transact(db, lambda tr: _take_notes(tr, name, encoded, retry=retry))
         yield done
 
 
-def _take_notes(tr: Transaction, name: str, encoded: bytes | None, *, retry: bool) -> tuple[int, int]:
-    """Clear the next notes; returns of how many keys, and of how many of these a report is dropped or retried."""
+def _take_notes(tr: Transaction, name: str, encoded: bytes | None, *, retry: bool) -> tuple[bool, int]:
+    """Clear the next notes; returns whether there are more, and of how many keys a report is dropped or retried."""
     config = read_config(tr, name)
     keys, queue = MissedKeys(name), QueueKeys(name)
-    found = [key for key, _ in read_missed(tr, name, encoded, limit=_PAGE)]
+    found, is_more = _first_notes(tr, config, encoded)
     for key in found:
         tr.clear(keys.note(place(key)))
     due = [key for key, is_missed in _are_missed(tr, config, found) if is_missed] if retry else []
@@ -210,7 +243,22 @@ def _take_notes(tr: Transaction, name: str, encoded: bytes | None, *, retry: boo
         tr.set(keys.retry(place(key)), b"")
     for bucket in {bucket_of(key, config.buckets) for key in due}:
         tr.set_versionstamped_value(queue.notification(config.generation, bucket), INCOMPLETE_VERSIONSTAMP)
-    return len(found), len(due if retry else found)
+    return is_more, len(due if retry else found)
+
+
+def _first_notes(tr: Transaction, config: QueueConfig, encoded: bytes | None) -> tuple[list[bytes], bool]:
+    """The keys of the first notes, as many as one transaction retries, or one of them; and whether there are more."""
+    keys = MissedKeys(config.name)
+    if encoded is not None:
+        return [key for key, _ in read_missed(tr, config.name, encoded)], False
+    found: list[bytes] = []
+    size = 0
+    for row in tr.get_range(*keys.notes(), limit=_PAGE):
+        if found and size > PREDICTED_BYTES:
+            return found, True
+        found.append(keys.place_of_note(row.key)[_HASH_BYTES:])
+        size += clear_bytes(row.key) + set_bytes(row.key, 0) + len(config.observers) * conflict_bytes(row.key)
+    return found, len(found) == _PAGE
 
 
 def _are_missed(tr: Transaction, config: QueueConfig, found: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:

@@ -100,7 +100,7 @@ class RefillReader:
 
     def read_again(self, due: list[bytes]) -> Refill:
         """The values of the first of these keys, for the observers that have missed reports of them."""
-        due = self.missed.read(due[: self.limit], self.limit_bytes)
+        due = self.missed.read(due[: self.limit], self.limit_bytes, are_due=True)
         at = QueueKeys(self.config.name).value_at
         found = read_by_place(self.tr.snapshot, at, due, {}, self.limit_bytes)
         due = leading(due, found)

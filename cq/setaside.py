@@ -8,7 +8,7 @@ as a report.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -21,10 +21,13 @@ from cq.missed import drop_missed, read_missed, retry_missed
 from cq.plaintext import printable
 from cq.queue import write_updates
 from cq.rows import Broken
+from cq.sizes import fitting
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _PIECE_BYTES: Final = 90_000
+_UPDATE_BYTES: Final = 12
+"""What an update takes in a row in addition to its key and its own bytes, about."""
 ANY: Final = object()
 """Stands for all keys."""
 
@@ -81,13 +84,14 @@ def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0
 def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
     """Add again what was set aside of a queue, or of one key, and have missed reports retried by workers.
 
-    Missed reports come first. Then each piece of updates is added in a transaction of its own. Returns how many updates
-    and reports these were. Raises `InvalidData` at the first piece that the queue does not take (a row that cq has not
-    written, say): it stays where it is, and what was before it is added.
+    Missed reports come first. Then each piece of updates is added in a transaction of its own, or in several if it
+    takes too much for one: each update is added with its key. Returns how many updates and reports these were. Raises
+    `InvalidData` at the first piece that the queue does not take (a row that cq has not written, say): it stays where
+    it is, and what was before it is added.
     """
     queue = QueueKeys(name)
 
-    def add(tr: Transaction, piece: bytes, value: bytes) -> int:
+    def add(tr: Transaction, piece: bytes, value: bytes) -> _Used:
         found = _parse(queue, piece, value)
         if found.encoded_key == b"":
             raise InvalidData("a row that cannot be read cannot be added again: drop it")
@@ -97,10 +101,12 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
             )
         config = read_config(tr, name)
         decoded = config.key.decode(found.encoded_key)
-        count_added(tr, config, updates_aside(queue, piece, value), again=True)
+        some = found.updates[: fitting(_added_bytes(found))]
+        left = found.updates[len(some) :]
+        count_added(tr, config, [(found.encoded_key, update) for update in some], again=True)
         # Without another time to leave the window: they have left it, or will.
-        write_updates(tr, queue, config, [(decoded, update) for update in found.updates], None, due=None)
-        return len(found.updates)
+        write_updates(tr, queue, config, [(decoded, update) for update in some], None, due=None)
+        return _Used(len(some), codec.encode([found.error, *left]) if left else None)
 
     retried = retry_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))
     return retried + sum(_each_piece(db, name, key, add))
@@ -115,7 +121,7 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
     """
     keys = QueueKeys(name)
 
-    def drop(tr: Transaction, piece: bytes, value: bytes) -> int:
+    def drop(tr: Transaction, piece: bytes, value: bytes) -> _Used:
         config = read_config(tr, name)
         updates = updates_aside(keys, piece, value)
         if config.window is not None and updates:
@@ -125,7 +131,7 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
             )
         if config.audit is not None:
             count_dropped(tr, config, updates)
-        return 1
+        return _Used(1)
 
     dropped = drop_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))
     return dropped + sum(_each_piece(db, name, key, drop))
@@ -141,8 +147,23 @@ def updates_aside(keys: QueueKeys, piece: bytes, value: bytes) -> list[tuple[byt
     return [(encoded, update) for update in content[1:]] if encoded and isinstance(content, list) else []
 
 
-def _each_piece(db: Database, name: str, key: Any, use: Any) -> Iterator[int]:
-    """Use and remove the pieces one by one, each in a transaction of its own that both happen in."""
+class _Used(NamedTuple):
+    """How much a transaction has used of a piece, and what is left of the piece, encoded; None for nothing."""
+
+    number: int
+    left: bytes | None = None
+
+
+def _added_bytes(found: Aside) -> Iterator[int]:
+    """The bytes of adding each update of a piece, about."""
+    each = len(found.encoded_key) + _UPDATE_BYTES
+    return (each + len(codec.encode(update)) for update in found.updates)
+
+
+def _each_piece(
+    db: Database, name: str, key: Any, use: Callable[[Transaction, bytes, bytes], _Used]
+) -> Iterator[int]:
+    """Use the pieces one by one, and remove what was used of a piece in the transaction that uses it."""
     keys = QueueKeys(name)
 
     def step(tr: Transaction, begin: bytes | None) -> tuple[bytes, int] | None:
@@ -150,9 +171,13 @@ def _each_piece(db: Database, name: str, key: Any, use: Any) -> Iterator[int]:
         rows = tr.get_range(begin or first, end, limit=1).to_list()
         if not rows:
             return None
-        result = use(tr, rows[0].key, rows[0].value)
-        tr.clear(rows[0].key)
-        return after(rows[0].key), result
+        piece = rows[0].key
+        number, left = use(tr, piece, rows[0].value)
+        if left is None:
+            tr.clear(piece)
+            return after(piece), number
+        tr.set(piece, left)
+        return piece, number
 
     begin: bytes | None = None
     while (done := transact(db, partial(step, begin=begin))) is not None:

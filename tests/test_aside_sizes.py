@@ -1,0 +1,144 @@
+"""Sizes of the transactions that set updates and reports aside, add or report them again, and drop them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+import cq
+from cq import codec
+from cq.audit import audit_findings
+from cq.keys import QueueKeys
+from cq.setaside import drop_aside, retry_aside, set_aside
+from cq.store.transact import transact
+from tests.faults import FaultyDatabase
+from tests.helpers import aside, combine_all
+from tests.sized import MOST, Sized, fill, words
+
+LARGE: Final = "k" * 7_900
+
+
+def put_aside(db: Any, name: str, updates: list[Any]) -> None:
+    transact(db, lambda tr: set_aside(tr, QueueKeys(name), codec.encode(LARGE), "an error", updates))
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_many_updates_of_a_large_key_are_added_again_in_several_transactions(
+    db: Any, name: str, is_failing: bool
+) -> None:
+    cq.configure(db, name, buckets=1)
+    put_aside(db, name, [1] * 600)
+    cq.configure(db, name, audit=True)
+    assert len(aside(db, name)) == 1
+    sized = Sized(FaultyDatabase(db, seed=1, unknown=0.4) if is_failing else db)
+    retried = retry_aside(sized, name)
+
+    assert 0 < max(sized.sizes) <= MOST
+    assert len(sized.sizes) > 4
+    assert aside(db, name) == []
+    combine_all(db, name)
+    assert dict(cq.CombineQueue(name).scan(db)) == {LARGE: 600}
+    if not is_failing:  # a transaction whose answer is lost returns what it finds when it is run again
+        assert retried == 600
+    assert list(audit_findings(db, name)) == []
+
+
+def test_large_updates_are_added_again_and_dropped_in_bounded_transactions(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1, value=str, combiner="last")
+    sized = Sized(db)
+    put_aside(db, name, [f"{number:089000}" for number in range(40)])
+    assert retry_aside(sized, name) == 40
+    put_aside(db, name, [f"{number:089000}" for number in range(40)])
+    assert drop_aside(sized, name) == 40
+
+    assert max(sized.sizes) <= MOST
+    assert aside(db, name) == []
+    combine_all(db, name)
+    assert dict(cq.CombineQueue(name).scan(db)) == {LARGE: f"{39:089000}"}
+
+
+class Refusing:
+    """Observers that raise as long as they are told to, and keep the values that they have received."""
+
+    def __init__(self, number: int) -> None:
+        self.refuses = False
+        self.values: dict[str, Any] = {}
+        self.observer = cq.Observer(f"refusing{number}", 1, self)
+
+    def __call__(self, tr: Any, changes: list[cq.Change]) -> None:
+        if self.refuses:
+            raise RuntimeError("not now")
+        for change in changes:
+            assert change.old == self.values.get(change.key)
+            self.values[change.key] = change.new
+
+
+class Missed:
+    """A queue of large keys of which three observers have missed the first reports."""
+
+    def __init__(self, db: Any, name: str) -> None:
+        self.db, self.name = db, name
+        self.observers = [Refusing(number) for number in range(3)]
+        self.keys = words(7_900, 60)
+        cq.configure(db, name, buckets=1)
+        fill(db, name, 7_900, len(self.keys))
+        combine_all(db, name)
+        self.app = cq.App()
+        self.app.queue(name, observers=[each.observer for each in self.observers])
+        self.app.configure(db, name)
+        for each in self.observers:
+            each.refuses = True
+        self.combine()
+        for each in self.observers:
+            each.refuses = False
+
+    def combine(self) -> list[int]:
+        """Passes until nothing is left to do; the sizes of their transactions."""
+        sized = Sized(self.db)
+        combine_all(sized, self.name, self.app)
+        return sized.sizes
+
+    def assert_received(self, value: Any) -> None:
+        for each in self.observers:
+            assert each.values == dict.fromkeys(self.keys, value)
+
+
+@pytest.fixture
+def missed(db: Any, name: str) -> Missed:
+    found = Missed(db, name)
+    assert len(aside(db, name)) == len(found.keys)
+    return found
+
+
+def test_missed_reports_of_large_keys_are_retried_in_bounded_transactions(missed: Missed) -> None:
+    sized = Sized(missed.db)
+    assert retry_aside(sized, missed.name) == len(missed.keys)
+    assert max(sized.sizes) <= MOST
+
+    assert max(missed.combine()) <= MOST
+    missed.assert_received(1)
+
+
+def test_missed_reports_of_large_keys_are_dropped_in_bounded_transactions(missed: Missed) -> None:
+    sized = Sized(missed.db)
+    assert drop_aside(sized, missed.name) == len(missed.keys)
+
+    assert max(sized.sizes) <= MOST
+    assert aside(missed.db, missed.name) == []
+
+
+def test_passes_that_report_keys_again_after_missed_reports_write_at_most_a_megabyte(missed: Missed) -> None:
+    fill(missed.db, missed.name, 7_900, len(missed.keys))
+
+    assert max(missed.combine()) <= MOST
+    missed.assert_received(2)
+    assert aside(missed.db, missed.name) == []
+
+
+def test_a_purge_after_missed_reports_writes_at_most_a_megabyte(missed: Missed) -> None:
+    cq.purge(missed.db, missed.name)
+
+    assert max(missed.combine()) <= MOST
+    assert aside(missed.db, missed.name) == []
+    assert list(cq.CombineQueue(missed.name).scan(missed.db)) == []
