@@ -57,6 +57,11 @@ class Limits:
     overload_seconds: float = 5.0
     stale_seconds: float = 10.0
 
+    @property
+    def transaction_bytes(self) -> int:
+        """About what the transaction of a pass has at most, if no single key needs more."""
+        return self.write_bytes + self.observer_bytes + 2 * self.load_bytes
+
     def to_write(self, *, is_observed: bool) -> int:
         """`write_bytes`, and what observers may write if there are none."""
         return self.write_bytes if is_observed else self.write_bytes + self.observer_bytes

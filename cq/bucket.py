@@ -91,8 +91,7 @@ class Bucket:
             ManyFailed: too many keys of the pass cannot be combined; nothing was written.
             FDBError: the store cannot go on (it timed out, say); to be tried again later.
         """
-        if self.code.is_foreign:
-            self._begin_attempt()
+        self._begin_attempt()
         tr = self.db.create_transaction()
         retries = conflicts = 0
         while True:
@@ -100,7 +99,7 @@ class Bucket:
             attempt = self._pass(tr)
             try:
                 result = attempt.run()
-                tr.commit().wait()
+                is_committed = self._commit(tr, attempt, result)
             except ForRuns:
                 self.memory.runs = THE_FIRST
                 tr = self.db.create_transaction()
@@ -117,9 +116,11 @@ class Bucket:
                 conflicts += error_code(error) == NOT_COMMITTED
                 tr = self._after_error(tr, attempt, error)
             else:
-                result.retries, result.conflicts = retries, conflicts
-                self._learn(result, attempt.blamed)
-                return result
+                if is_committed:
+                    result.retries, result.conflicts = retries, conflicts
+                    self._learn(result, attempt.blamed)
+                    return result
+                tr = self.db.create_transaction()
             if should_stop():
                 return PassResult()
             retries += 1
@@ -129,6 +130,8 @@ class Bucket:
         self._passes = 0
 
     def _begin_attempt(self) -> None:
+        if not self.code.is_foreign:
+            return
         self.attempts.begin(self.limits.stale_seconds)
         if self.attempts.cautious and not self._passes:
             self._max_report = self._max_take = self._max_refill = 1
@@ -168,6 +171,20 @@ class Bucket:
     def _before_code(self, encoded_keys: list[bytes]) -> None:
         if not self._condemned and not self._refused:
             self.attempts.note(encoded_keys)
+
+    def _commit(self, tr: Transaction, attempt: Pass | RunsPass, result: PassResult) -> bool:
+        """Commit a pass, unless what it sets aside makes it too large; then the next one reads less.
+
+        What is set aside is written as it was read, so it comes in addition to what the limits allow.
+        """
+        if result.aside and isinstance(attempt, Pass) and attempt.batch is not None:
+            backlog = attempt.batch.backlog
+            is_divisible = len(backlog.rows) + len(backlog.broken) > 1
+            if is_divisible and tr.get_approximate_size().wait() > self.limits.transaction_bytes:
+                self._read_bytes = min(self._read_bytes, backlog.size) // 2
+                return False
+        tr.commit().wait()
+        return True
 
     # When a pass fails
 
@@ -256,9 +273,11 @@ class Bucket:
             self._rate = max(0.1, rate if rate > self._rate else 0.7 * self._rate + 0.3 * rate)
         if result.reported or result.purged:
             self._max_report = min(2 * self._max_report, self.limits.max_report)
-        self._read_bytes = self.limits.read_bytes
+        before, self._read_bytes = self._read_bytes, self.limits.read_bytes
         if result.cut_at is not None:  # what is read in vain is read again
             self._read_bytes = min(max(_LEAST_READ, 5 * result.cut_at // 4), self._read_bytes)
+        elif result.aside:  # more of the same may follow
+            self._read_bytes = min(max(_LEAST_READ, 2 * before), self._read_bytes)
         if result.refilled:
             self._max_refill = min(2 * self._max_refill, self.limits.max_report)
         if self._max_take is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
@@ -9,12 +10,13 @@ import pytest
 import cq
 from cq import codec
 from cq.audit import audit_findings
+from cq.batch import LOCAL_LIMITS, Limits
 from cq.keys import QueueKeys
 from cq.setaside import drop_aside, retry_aside, set_aside
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
-from tests.helpers import aside, combine_all
-from tests.sized import MOST, Sized, fill, words
+from tests.helpers import add, aside, combine_all
+from tests.sized import MOST, Sized, drained, fill, words
 
 LARGE: Final = "k" * 7_900
 
@@ -56,6 +58,41 @@ def test_large_updates_are_added_again_and_dropped_in_bounded_transactions(db: A
     assert aside(db, name) == []
     combine_all(db, name)
     assert dict(cq.CombineQueue(name).scan(db)) == {LARGE: f"{39:089000}"}
+
+
+@pytest.mark.parametrize(("size", "number"), [(1, 12_000), (600, 4_000), (90_000, 40)])
+@pytest.mark.parametrize("limits", [Limits(), LOCAL_LIMITS], ids=["cluster", "local"])
+def test_unreadable_rows_are_set_aside_in_bounded_transactions(
+    db: Any, name: str, size: int, number: int, limits: Limits
+) -> None:
+    cq.configure(db, name, buckets=1)
+    begin = QueueKeys(name).rows(1, 0)[0]
+    keys = [begin + key.to_bytes(8, "big") + bytes(10) for key in range(number)]
+    for start in range(0, number, 40 + 100_000 // size):
+        some = keys[start : start + 40 + 100_000 // size]
+        transact(db, lambda tr: [tr.set(key, b"\xff" * size) for key in some])  # noqa: B023 - runs at once
+    add(db, name, {"a": 1})
+
+    assert max(drained(db, name, limits)) <= limits.transaction_bytes
+    assert sum(len(update) for each in aside(db, name) for update in each.updates) == size * number
+    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1}
+
+
+def test_many_updates_of_a_key_that_fails_are_set_aside_in_bounded_transactions(db: Any, name: str) -> None:
+    app = cq.App()
+    app.queue(name, combiner=cq.Combiner("failing", 1, fails))
+    app.configure(db, name, value=int, buckets=1)
+    for _ in range(30):
+        add(db, name, [("a", 1 << 60)] * 10_000)
+    sized = Sized(db)
+    combine_all(sized, name, app)
+
+    assert max(sized.sizes) <= MOST
+    assert sum(len(each.updates) for each in aside(db, name)) == 300_000
+
+
+def fails(key: Any, values: Sequence[Any]) -> Any:
+    raise ValueError("these cannot be combined")
 
 
 class Refusing:
