@@ -6,14 +6,14 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
 
-from tests.docs.test_following import DOCS, Reader, blocks, steps
+from tests.docs.test_following import DOCS, SECONDS, Reader, blocks, steps
 from tests.observers.postgres import PostgresServer
 
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -25,8 +25,8 @@ class Page(NamedTuple):
     path: str
     left: Mapping[str, str] = NONE
     """Commands that are not run, by a part of their text, with the reason."""
-    shorter: Mapping[str, str] = NONE
-    """Options that make a command shorter, or that answer its question."""
+    options: Mapping[str, str] = NONE
+    """Options that make a command shorter, or that answer its question, by its beginning."""
     before: Mapping[str, str] = NONE
     """Python that makes the situation that a command is for."""
     has_worker: bool = False
@@ -36,10 +36,41 @@ class Page(NamedTuple):
 CLUSTER = "needs a FoundationDB cluster"
 SERVER = "needs a PostgreSQL or MySQL server of that name"
 
+OPEN = """
+import cq
+from cq.bounds import MAX_INT_BYTES
+from cq.observers.top import top
+from cq.observers.worker import Worker
+
+db = cq.open()
+words = cq.CombineQueue("words")
+"""
+TOO_LARGE = f"""{OPEN}
+for _ in range(2):
+    db.transact(lambda tr: words.add(tr, {{"hello": 2**(8 * MAX_INT_BYTES) - 1}}))
+Worker(db).drain()
+"""
+COMBINE = f"{OPEN}\nWorker(db).drain()\n"
+KEEP_A_TOP = f'{OPEN}\ncq.configure(db, "words", observers=[top()])\n'
+
 PAGES = [
     Page("howto/reporting.md", left={"db.example": SERVER}),
     Page("howto/workers.md"),
     Page("howto/verify.md"),
+    Page(
+        "operations.md",
+        left={
+            "--metrics": "takes a fixed port, which another program may have",
+            "/var/lib/shop": "needs a group `shop` and root",
+        },
+        options={"cq aside drop": "--yes", "cq purge": "--yes", "cq delete": "--yes"},
+        before={
+            "cq aside list": TOO_LARGE,
+            "cq aside drop": COMBINE,
+            "cq configure words --rebuild": KEEP_A_TOP,
+        },
+        has_worker=True,
+    ),
 ]
 
 
@@ -84,17 +115,20 @@ class Following:
         if line.startswith("export "):
             self._exports += f"{line}\n"
             return ""
+        if "--watch" in line:
+            self._reader.interrupt(self._ending(line))
+            return ""
         status, printed = self._reader.type(f"{self._exports}{{ {self._ending(line)}\n}} 2>&1")
         assert (status, "Traceback" in printed) == (0, False), f"{line}\n{printed}"
         return printed
 
     def _ending(self, line: str) -> str:
         """The line, so that it ends and asks no question."""
-        words = shlex.split(line, comments=True)
         command = line.split(" #")[0].rstrip()
-        if words[:2] == ["cq", "worker"] and "--drain" not in words:
+        if command.startswith("cq worker") and "--drain" not in command:
             return f"{command} --drain"
-        return f"{command} {self._page.shorter[command]}" if command in self._page.shorter else command
+        added = [option for start, option in self._page.options.items() if command.startswith(start)]
+        return " ".join([command, *added])
 
 
 @pytest.fixture
@@ -110,18 +144,28 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
+@contextmanager
+def running_worker(reader: Reader) -> Iterator[None]:
+    """A worker in another terminal, from its registration on."""
+    command = [reader.folder / ".venv/bin/cq", "worker"]
+    with subprocess.Popen(
+        command, cwd=reader.folder, env=reader.environment, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stderr is not None
+        while "tasks of this one" not in worker.stderr.readline():
+            assert worker.poll() is None
+        try:
+            yield
+        finally:
+            worker.terminate()
+            worker.communicate(timeout=SECONDS)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_a_page_is_followed_in_a_folder_of_its_own(reader: Reader, page: Page) -> None:
     with ExitStack() as stack:
         if page.has_worker:
-            worker = subprocess.Popen(
-                [reader.folder / ".venv/bin/cq", "worker"],
-                cwd=reader.folder,
-                env=reader.environment,
-                stderr=subprocess.DEVNULL,
-            )
-            stack.callback(worker.wait)
-            stack.callback(worker.terminate)
+            stack.enter_context(running_worker(reader))
         Following(reader, page).follow()
 
 
