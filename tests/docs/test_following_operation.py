@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -33,7 +34,6 @@ class Page(NamedTuple):
     """Whether the page asks for a worker in another terminal."""
 
 
-CLUSTER = "needs a FoundationDB cluster"
 SERVER = "needs a PostgreSQL or MySQL server of that name"
 
 OPEN = """
@@ -57,6 +57,17 @@ PAGES = [
     Page("howto/reporting.md", left={"db.example": SERVER}),
     Page("howto/workers.md"),
     Page("howto/verify.md"),
+    Page("howto/foundationdb.md", left={"": "needs a FoundationDB cluster"}),
+    Page(
+        "systems/visits.md",
+        left={
+            "/var/log/nginx": "needs a log of that name",
+            "measure_visits": "takes minutes, on an idle machine",
+        },
+        options={"cq demo visits": "--number 500 --speed 1000"},
+    ),
+    Page("systems/cells.md", options={"cq demo cells": "--number 20"}),
+    Page("measurements.md", left={"measure_workers": "takes minutes, on an idle machine"}),
     Page(
         "operations.md",
         left={
@@ -137,17 +148,18 @@ def reader(tmp_path: Path) -> Reader:
 
 
 @pytest.fixture
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with ExitStack() as stack:
-        server = PostgresServer(tmp_path_factory.mktemp("postgres"))
-        stack.callback(server.close)
+def postgres_url() -> Iterator[str]:
+    """Outside of pytest's own folder, which PostgreSQL's user may not enter."""
+    with tempfile.TemporaryDirectory(prefix="cq-pg-", ignore_cleanup_errors=True) as folder:
+        server = PostgresServer(Path(folder))
         yield server.url
+        server.close()
 
 
 @contextmanager
 def running_worker(reader: Reader) -> Iterator[None]:
     """A worker in another terminal, from its registration on."""
-    command = [reader.folder / ".venv/bin/cq", "worker"]
+    command = [str(reader.folder / ".venv/bin/cq"), "worker"]
     with subprocess.Popen(
         command, cwd=reader.folder, env=reader.environment, stderr=subprocess.PIPE, text=True
     ) as worker:
