@@ -1,1 +1,1 @@
-"""The command `cq`: thin, everything it does can be done with the library."""
+"""The command `cq`: a thin layer over the library, which can do everything that the command does."""

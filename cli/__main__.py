@@ -1,4 +1,4 @@
-"""`python -m cq.cli` is `cq`."""
+"""Run `cq` as `python -m cq.cli`."""
 
 from cq.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`cq bench`."""
+"""`cq bench`: measure cq on this machine, and the systems that it is compared with."""
 
 from __future__ import annotations
 
@@ -33,115 +33,138 @@ def bench(
         str,
         typer.Option(
             metavar="N,...",
-            help="Measure adding and draining in turn, with so many updates in each transaction; none for not at all.",
+            help="Measure adding and draining in turn, with N updates in each transaction; or none.",
         ),
     ] = "100",
     against: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help=f"What to compare with: any of {', '.join(AGAINST)}, or none; all that is there if left out.",
+            help=f"Systems to compare with: any of {', '.join(AGAINST)}, or none. Default: all that are installed.",
         ),
     ] = None,
     live: Annotated[
         str,
         typer.Option(
             metavar="N,...",
-            help="Measure adding and combining at the same time, with so many updates in each transaction: at full "
-            "speed, and at a half and a quarter of what was done then.",
+            help="Measure adding and combining at the same time, with N updates in each transaction: at full "
+            "speed, and at a half and a quarter of the rate that this reached; or none.",
         ),
     ] = "none",
     rate: Annotated[
         float | None,
-        typer.Option(min=1, metavar="N", help="With --live: only so many updates a second are added."),
+        typer.Option(min=1, metavar="N", help="With --live: add N updates per second. Default: full speed."),
     ] = None,
     grow: Annotated[
         str,
         typer.Option(
             metavar="WHAT,...",
-            help=f"Measure what an update costs as a queue grows, from 10,000 on. Of {', '.join(GROWING)}: "
-            "keys with 2 updates for each, keys with 200,000 updates in all, and updates that wait.",
+            help=f"Measure the cost of an update as a queue grows from 10,000. Any of {', '.join(GROWING)}: "
+            "keys with 2 updates each, keys with 200,000 updates in all, queued updates; or none.",
         ),
     ] = "none",
-    grow_to: Annotated[int, typer.Option(min=1, metavar="N", help="With --grow: up to so many.")] = 1_000_000,
+    grow_to: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --grow: the largest size.")
+    ] = 1_000_000,
     emitters: Annotated[
         bool,
         typer.Option(
             "--emitters",
-            help="Measure increments one at a time in one process: each in a transaction, and through cq.Emitter.",
+            help="Measure single increments in one process: one transaction each, and through cq.Emitter.",
         ),
     ] = False,
     cloud: Annotated[
-        bool, typer.Option("--cloud", help="Measure cq with a cloud, too; --live only so.")
+        bool,
+        typer.Option("--cloud", help="Measure cq with a cloud, too; --live measures it only with the cloud."),
     ] = False,
     export: Annotated[
         str | None,
         typer.Option(
             metavar="|".join(REPORTING),
-            help="Measure cq with an export into such a database, too; --live only so.",
+            help="Measure cq with an export into such a database, too; --live measures it only with the export.",
         ),
     ] = None,
-    keys: Annotated[int, typer.Option(min=1, metavar="N", help="How many different keys.")] = 100_000,
+    keys: Annotated[int, typer.Option(min=1, metavar="N", help="Number of different keys.")] = 100_000,
     skew: Annotated[
-        float, typer.Option(min=0, max=10, metavar="S", help="Of the keys: Zipf's exponent, 0 for all alike.")
+        float,
+        typer.Option(
+            min=0,
+            max=10,
+            metavar="S",
+            help="Skew of the keys: the exponent of Zipf's law, 0 to 10; 0: all keys alike.",
+        ),
     ] = 1.0,
-    value: Annotated[str, typer.Option(metavar="KIND", help=f"Of the values: {' or '.join(KINDS)}.")] = "int",
-    adders: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that add.")] = 2,
+    value: Annotated[
+        str, typer.Option(metavar="KIND", help=f"Type of the values: {' or '.join(KINDS)}.")
+    ] = "int",
+    adders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes that add.")] = 2,
     threads: Annotated[
         int,
-        typer.Option(min=1, metavar="N", help="Threads in each of them, a transaction under way in each."),
+        typer.Option(
+            min=1, metavar="N", help="Threads of each adding process; each runs one transaction at a time."
+        ),
     ] = 8,
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that combine.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of worker processes.")] = 1,
     buckets: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of the queue; what a new one gets if left out.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Buckets of the queue. Default: those of a new queue."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long adding goes on in each repetition.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Duration of adding in each repetition.")
     ] = 1.0,
     repetitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How often; figures are medians of all but a warm-up.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of repetitions, in addition to a warm-up; the figures are their medians.",
+        ),
     ] = 3,
     postgres_url_env: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The environment variable with the URL of a PostgreSQL database to use, for tables that are made and "
-            "dropped; a server of its own if left out.",
+            help="The environment variable with the URL of a PostgreSQL database, in which tables are created and "
+            "dropped. Default: a temporary server.",
         ),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="For temporary stores and servers: the disk to measure."),
+        typer.Option(
+            "--dir", metavar="DIR", help="Directory for temporary stores and servers: the disk to measure."
+        ),
     ] = None,
     store: Annotated[
         str | None,
         typer.Option(
             "--store",
             metavar="URL",
-            help="A store to use in place of temporary ones, such as a cluster; it must hold no other queues. "
-            "No setting names it.",
+            help="A store to measure, such as a cluster; it must not hold other queues. Default: temporary "
+            "embedded stores; $CQ_STORE and cq.toml have no effect.",
         ),
     ] = None,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", metavar="FILE", help="Write a chart of adding and draining to this file."),
+        typer.Option(
+            "--svg", metavar="FILE", help="Write a chart of adding and draining to this file, as SVG."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure what cq does on this machine, beside what one would use instead of it.
+    """Measure cq and other systems on this machine.
 
-    Words are drawn by Zipf's law and added to each system by as many processes and threads, for the same time. Figures
-    are updates per second: of adding, of combining what was added, and of both in turn. What each system has
-    counted is checked after each repetition. All that is made is removed again. The page docs/benchmarks.md says what
-    is compared, and what the figures leave out.
+    Each system counts words drawn by Zipf's law, added by the same number of processes and threads for the same time.
+    The figures are updates per second: of adding, of combining the added updates, and of both in turn. After each
+    repetition the benchmark checks the counts of the system. It removes everything that it creates. The page
+    docs/benchmarks.md describes the systems and the limits of the comparison.
     """
-    # Here, as every other command would wait for it to be imported.
+    # Imported here: every other command would wait for these imports.
     from cq.observers.bench.chart import to_svg
     from cq.observers.bench.phases import Plan
-    from cq.observers.bench.run import Asked, run
-    from cq.observers.bench.systems import Where
+    from cq.observers.bench.run import Request, run
+    from cq.observers.bench.systems import Locations
 
-    asked = Asked(
+    request = Request(
         workload=Workload(keys=keys, skew=skew, kind=value),
         plan=Plan(adders, threads, workers, seconds, warm_up=seconds / 2, repetitions=repetitions),
         buckets=buckets,
@@ -156,13 +179,13 @@ def bench(
         export=export,
     )
     if svg is not None:
-        svg.touch()  # not after all the measuring is it to be found that it cannot be written
+        svg.touch()  # fail now, not after minutes of measuring, if the file cannot be written
     with _temporary(folder) as temporary, progress(counted=False) as display:
         task = display.add_task("starting")
         report = run(
-            asked,
-            Where(temporary, store, postgres_url_env),
-            lambda what: display.update(task, description=what),
+            request,
+            Locations(temporary, store, postgres_url_env),
+            lambda step: display.update(task, description=step),
         )
     if svg is not None:
         svg.write_text(to_svg(report), encoding="utf-8")
@@ -178,8 +201,8 @@ def _print(report: Any, json: bool) -> None:
             say("")
         say(table.title)
         print_table(table.columns, table.lines, right=table.columns[1:])
-    for name, why in report.left_out.items():
-        note(f"left out: {name}: {why}")
+    for name, reason in report.left_out.items():
+        note(f"left out: {name}: {reason}")
 
 
 def _words(text: str) -> list[str]:
@@ -195,7 +218,8 @@ def _numbers(text: str) -> list[int]:
 
 @contextmanager
 def _temporary(folder: Path | None) -> Iterator[Path]:
-    """A folder that is removed in the end, also on SIGTERM."""
+    """A temporary folder, removed at exit, also on SIGTERM."""
+    # SIGTERM ends Python without running `finally`; as KeyboardInterrupt it runs the cleanup.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     path = Path(tempfile.mkdtemp(prefix="cq-bench-", dir=folder))
     try:

@@ -1,4 +1,4 @@
-"""`cq export-config`, `cq import-config`."""
+"""`cq export-config` and `cq import-config`: copy the configuration of queues to another store."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def register(app: typer.Typer) -> None:
 
 def export_config(
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUE", help="The queues; all of them if left out.")
+        list[str] | None, typer.Argument(metavar="QUEUE", help="Names of queues. Default: all queues.")
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Print the settings of queues as a JSON document, for `cq import-config`; with --json in one line.
+    """Print the configuration of queues as a JSON document.
 
-    Types, buckets, combiner, observers with their settings, priority and pauses; no updates and no values.
+    `cq import-config` reads it. It has types, buckets, combiner, observers with their settings, priority and pauses; no
+    updates and no values. With --json the document is one line.
     """
     document = carrying.export_config(read_store(store), queues or ())
     if json:
@@ -48,24 +49,27 @@ def export_config(
 def import_config(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE|-", help="What `cq export-config` has printed; - is standard input."),
+        typer.Argument(
+            metavar="FILE|-", help="A file with the output of `cq export-config`; - is standard input."
+        ),
     ],
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Create the queues of a document that this store lacks, with all their settings.
+    """Create the queues of a document that the store lacks.
 
-    All of them or none: when one is there with other settings, or asks for code that --app does not have, nothing is
-    changed. With --json a line that says which were created and which were there.
+    It reads the document of `cq export-config`, and creates the queues with all their settings. It creates all of them
+    or changes nothing: it fails if a queue exists with other settings, or needs code that --app does not have. With
+    --json it prints one line with the names of the created and the unchanged queues.
     """
     document = carrying.from_text(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     app = load_app(app_path)
-    found = carrying.import_config(make_store(store), document, app, CHECKED)
+    result = carrying.import_config(make_store(store), document, app, CHECKED)
     if json:
-        print_json(asdict(found))
+        print_json(asdict(result))
         return
-    for name in found.created:
-        say(f"queue {name!r} is created")
-    for name in found.unchanged:
-        say(f"queue {name!r} was there, with the same settings")
+    for name in result.created:
+        say(f"created queue {name!r}")
+    for name in result.unchanged:
+        say(f"queue {name!r} exists with the same settings")

@@ -1,4 +1,4 @@
-"""`cq cells`: the directory of cells, and where its users are."""
+"""`cq cells`: the directory of cells, and the cell of each user."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ Directory = Annotated[
         "--directory",
         metavar="URL",
         envvar="CQ_DIRECTORY",
-        help="The store that has the directory; the one of --store if left out.",
+        help="URL of the store with the directory. Default: the store of --store.",
     ),
 ]
-Cell = Annotated[str, typer.Argument(metavar="CELL", help="The cell's name.")]
+Cell = Annotated[str, typer.Argument(metavar="CELL", help="Name of the cell.")]
 User = Annotated[
     str,
-    typer.Argument(metavar="USER", help="The user's id: an integer, or text (of digits: in double quotes)."),
+    typer.Argument(
+        metavar="USER", help="Id of the user: an integer, or text (text of digits in double quotes)."
+    ),
 ]
 
-cells = typer.Typer(help="Keep users in many stores, and move them between these.", no_args_is_help=True)
+cells = typer.Typer(help="Distribute users over many stores.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -52,12 +54,13 @@ def register(app: typer.Typer) -> None:
 
 
 def show(directory: Directory = None, store: Store = None, json: Json = False) -> None:
-    """Print all cells with their numbers of users, and the moves that are under way.
+    """List the cells with their users, and the unfinished moves.
 
-    With --json a line for each cell, then one for each move.
+    For each cell: the number of its users, weight, state and URL. With --json one line per cell, then one line per
+    move.
     """
-    with closing(_opened(directory, store, read_store)) as found:
-        rows, moves = found.cells(), list(found.moves())
+    with closing(_open_cells(directory, store, read_store)) as opened:
+        rows, moves = opened.cells(), list(opened.moves())
     if json:
         for each in rows:
             print_json(
@@ -81,41 +84,47 @@ def show(directory: Directory = None, store: Store = None, json: Json = False) -
     for move in moves:
         say(f"under way: {_shown(move)}")
     if moves:
-        note("`cq cells resume` goes on with moves whose process has died")
+        note("`cq cells resume` finishes moves whose process has died")
 
 
 def add(
     cell: Cell,
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="embedded:PATH, fdb: or fdb:/path/to/fdb.cluster.")
+        str,
+        typer.Argument(
+            metavar="URL", help="URL of the store: embedded:PATH, fdb: or fdb:/path/to/fdb.cluster."
+        ),
     ],
     weight: Annotated[
-        int, typer.Option(metavar="N", help="How much room there is compared with other cells.")
+        int, typer.Option(metavar="N", help="Capacity in proportion to the other cells, 1 to 1,000,000.")
     ] = 1,
     directory: Directory = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Add a cell, or give one that there is another URL or weight.
+    """Add a cell, or change the URL or weight of a cell.
 
-    The store at the URL is that cell of this directory from then on, and no other one. Paths are kept in full: they
-    must be the same wherever the directory is used.
+    From then on the store at the URL belongs to this cell of this directory only. The directory stores absolute paths:
+    they must be valid on every machine that uses the directory.
     """
-    with closing(_opened(directory, store, make_store)) as found:
-        found.add_cell(cell, url, weight=weight)
+    with closing(_open_cells(directory, store, make_store)) as opened:
+        opened.add_cell(cell, url, weight=weight)
     _say(json, f"{cell}: added", cell=cell, weight=weight)
 
 
 def drain(
     cell: Cell,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take users again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Accept new users again.")] = False,
     directory: Directory = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Have a cell take no more users; `cq cells rebalance` then moves its users elsewhere."""
-    with closing(_opened(directory, store)) as found:
-        found.drain_cell(cell, draining=not undo)
+    """Stop placing users in a cell.
+
+    `cq cells rebalance` then moves its users to other cells.
+    """
+    with closing(_open_cells(directory, store)) as opened:
+        opened.drain_cell(cell, draining=not undo)
     state = "open" if undo else "draining"
     _say(json, f"{cell}: {state}", cell=cell, state=state)
 
@@ -124,64 +133,74 @@ def place(
     users: Annotated[
         list[str],
         typer.Argument(
-            metavar="USER", help="The users' ids: integers, or text (of digits: in double quotes)."
+            metavar="USER", help="Ids of users: integers, or text (text of digits in double quotes)."
         ),
     ],
     directory: Directory = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Put users into the cells that are least full, and print which; users who are in one already stay there."""
-    with closing(_opened(directory, store)) as found:
+    """Place users in the least full cells.
+
+    Prints the cell of each user. A user with a cell stays in that cell.
+    """
+    with closing(_open_cells(directory, store)) as opened:
         for user in map(_user, users):
-            cell = found.place(user)
+            cell = opened.place(user)
             _say(json, f"{as_word(user)}: {cell}", user=user, cell=cell)
 
 
 def move_user(
     user: User, cell: Cell, directory: Directory = None, store: Store = None, json: Json = False
 ) -> None:
-    """Move a user to another cell; returns when the data are there, and cleared where they were."""
-    with closing(_opened(directory, store)) as found:
-        before = found.locate(_user(user)).cell
-        found.move(_user(user), cell)
+    """Move a user to another cell.
+
+    Returns when the data are in the new cell and cleared in the old one.
+    """
+    with closing(_open_cells(directory, store)) as opened:
+        before = opened.locate(_user(user)).cell
+        opened.move(_user(user), cell)
     _print_move(json, Move(_user(user), before, cell))
 
 
 def resume(directory: Directory = None, store: Store = None, json: Json = False) -> None:
-    """Go on with all moves that are under way, such as those whose process has died."""
-    with closing(_opened(directory, store)) as found:
-        count = found.resume_moves()
+    """Finish all unfinished moves.
+
+    For example those whose process has died.
+    """
+    with closing(_open_cells(directory, store)) as opened:
+        count = opened.resume_moves()
     _say(json, f"{quantity(count, 'move')} finished", finished=count)
 
 
 def rebalance(
-    most: Annotated[int, typer.Option(min=0, metavar="N", help="How many users to move at most.")] = 1_000,
+    most: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of users to move.")] = 1_000,
     directory: Directory = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Finish moves under way, empty the cells that are being drained, and even out the others by their weights.
+    """Move users until the cells are filled by their weights.
 
-    Prints each user who was moved, and on standard error how many users were moved.
+    First finishes unfinished moves, and moves all users out of draining cells. Prints each moved user,
+    and on standard error the number of moved users.
     """
-    with closing(_opened(directory, store)) as found, progress(counted=False) as display:
+    with closing(_open_cells(directory, store)) as opened, progress(counted=False) as display:
         task, number = display.add_task("moving users"), 0
-        for each in found.rebalance(most):
+        for each in opened.rebalance(most):
             number += 1
             display.update(task, description=f"{quantity(number, 'user')} moved")
             _print_move(json, each)
     note(f"{quantity(number, 'user')} moved")
 
 
-def _opened(
+def _open_cells(
     directory: str | None, store: str | None, opener: Callable[[str | None], OpenDatabase] = open_store
 ) -> Cells:
     return Cells(opener(directory or store))
 
 
 def _user(word: str) -> Any:
-    """The user's id that a word stands for."""
+    """The user id that a word of the command line stands for: an integer, or text."""
     try:
         found = json_module.loads(word)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`cq settings`."""
+"""`cq settings`: the settings of the command line, and the source of each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def register(app: typer.Typer) -> None:
 
 
 def show_settings(ctx: typer.Context, store: Store = None, json: Json = False) -> None:
-    """Show every setting, and where it comes from: a flag, the environment, a file, or the default.
+    """Show every setting, its value and its source.
 
-    With --json a line for each. The reporting database's URL is not shown, only whether there is one.
+    The source is a flag, an environment variable, a file, or the default. The URL of the reporting database is never
+    shown, only whether it is set. With --json one line per setting.
     """
     rows = [_file(), *_settings(ctx), _reporting()]
     if json:
@@ -38,17 +39,18 @@ def show_settings(ctx: typer.Context, store: Store = None, json: Json = False) -
 
 
 def _settings(ctx: typer.Context) -> Iterator[tuple[str, Any, str]]:
-    """What the commands would find."""
+    """The name, value and source of each setting, as its command resolves it."""
     contexts: dict[str, Any] = {"": ctx}
     root: Any = ctx.find_root()
     for setting in SETTINGS:
         command = setting.command
         if command not in contexts:
+            # Parse the other command without arguments: the result has the environment's and the file's values.
             contexts[command] = root.command.commands[command].make_context(command, [], parent=root)
-        yield _found(setting, contexts[command])
+        yield _resolved(setting, contexts[command])
 
 
-def _found(setting: Setting, ctx: Any) -> tuple[str, Any, str]:
+def _resolved(setting: Setting, ctx: Any) -> tuple[str, Any, str]:
     name = next(option.name for option in ctx.command.params if setting.flag in option.opts)
     value = ctx.params[name]
     match ctx.get_parameter_source(name).name:

@@ -1,4 +1,4 @@
-"""`cq add`, `cq get`, `cq items`."""
+"""`cq add`, `cq get` and `cq items`: add updates, and read values."""
 
 from __future__ import annotations
 
@@ -32,23 +32,27 @@ def add(
     queue: Queue,
     updates: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=UPDATE", help="Split at the last '='. " + WORDS),
+        typer.Argument(metavar="KEY=UPDATE", help="An update of a key, split at the last '='. " + WORDS),
     ] = None,
     jsonl: Annotated[
         str | None,
-        typer.Option(metavar="FILE|-", help='Add lines of {"key": ..., "update": ...}; - is standard input.'),
+        typer.Option(
+            metavar="FILE|-",
+            help='Add the updates of a file with lines {"key": ..., "update": ...}; - is standard input.',
+        ),
     ] = None,
     once: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Count only the first of all adds with this operation id."),
+        typer.Option(metavar="ID", help="Operation id: of all adds with the same id only the first counts."),
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Add updates to a queue, all in one transaction, or a file of them in batches.
+    """Add updates to a queue.
 
-    A file can be broken off and added again: each line is added once, and lines appended later by the next run. Of
-    standard input and of pipes nothing is remembered.
+    KEY=UPDATE arguments are added in one transaction. The lines of a file are added in batches. After an interruption
+    run the command again: each line of the file is added once, also lines appended later. For standard input
+    and pipes the position is not stored: a second run adds their lines again.
     """
     if bool(updates) == bool(jsonl) or (once and jsonl):
         raise typer.BadParameter("give either KEY=UPDATE ... (with or without --once) or --jsonl FILE")
@@ -58,7 +62,9 @@ def add(
     else:
         config = db.transact(lambda tr: read_config(tr.snapshot, queue))
         pairs = [_pair(config, word) for word in updates or ()]
-        operation = once or secrets.token_bytes(16)  # a retry must not add them again
+        operation = once or secrets.token_bytes(
+            16
+        )  # a retry after a lost commit answer must not add them again
         db.transact(lambda tr: handle.add(tr, pairs, once=operation))
         added = len(pairs)
     if json:
@@ -69,18 +75,19 @@ def add(
 
 def get(
     queue: Queue,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY", help=WORDS)],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Keys to read. " + WORDS)],
     pending: Annotated[
-        bool, typer.Option("--pending", help="With everything queued, not only what workers have combined.")
+        bool, typer.Option("--pending", help="Include the queued updates, in addition to the combined ones.")
     ] = False,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Print the values of keys, a line each; exit status 3 when one has none.
+    """Print the values of keys, one line per key.
 
-    With --json lines of `{"key": ..., "value": ...}`. A queue with a combiner of your own needs --app for --pending.
-    Of a queue with a window, what has left it does not count, also when no worker has taken it out yet.
+    The exit status is 3 if a key has no value. With --json the lines are `{"key": ..., "value": ...}`. A queue with a
+    combiner of your own needs --app for --pending. For a queue with a window, expired updates do not count, even if no
+    worker has removed them yet.
     """
     app, db = load_app(app_path), read_store(store)
 
@@ -94,20 +101,25 @@ def get(
             return [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
         return list(handle.get_many(tr.snapshot, wanted).items())
 
-    found = db.transact(read)
-    for key, value in found:
+    values = db.transact(read)
+    for key, value in values:
         _print_item(key, value, json)
-    if any(value is None for _, value in found):
+    if any(value is None for _, value in values):
         raise typer.Exit(NO_VALUE)
 
 
 def items(
     queue: Queue,
-    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after so many.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Maximum number of keys. Default: all keys.")
+    ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Print all keys and their values, in no order that means anything. With --json `{"key": ..., "value": ...}`."""
+    """Print all keys and their values, one line per key.
+
+    The order has no meaning. With --json the lines are `{"key": ..., "value": ...}`.
+    """
     db = read_store(store)
     for number, (key, value) in enumerate(cq.CombineQueue(queue).scan(db)):
         if number == limit:
@@ -120,11 +132,11 @@ def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:
         if path == "-":
             return _add_stream(db, handle, sys.stdin.buffer, None, display, None)
         with open(path, "rb") as stream:
-            found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode):  # a pipe cannot be read again
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):  # a pipe cannot be read again: no position is stored
                 return _add_stream(db, handle, stream, None, display, None)
             name = os.fsencode(os.path.abspath(path))
-            return _add_stream(db, handle, stream, name, display, found.st_size)
+            return _add_stream(db, handle, stream, name, display, status.st_size)
 
 
 def _add_stream(

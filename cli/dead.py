@@ -1,4 +1,4 @@
-"""`cq aside`: updates and reports that were set aside because they failed."""
+"""`cq aside`: failed updates and reports, which were set aside."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from cq.errors import InvalidData
 from cq.jsonvalues import key_from_word, to_json
 from cq.setaside import ANY, Aside, drop_aside, read_aside, retry_aside
 
-Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One key; all of them if left out.")]
+Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One key. Default: all keys.")]
 aside = typer.Typer(
-    help="Show, retry or drop what was set aside: updates that could not be combined or reported, and reports that "
-    "observers missed.",
+    help="Show, retry or drop failed updates and missed reports.",
     no_args_is_help=True,
 )
 
@@ -35,23 +34,29 @@ def register(app: typer.Typer) -> None:
 
 
 def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
-    """List the keys with how many updates were set aside, and the error. With --json a line for each."""
+    """List the keys whose updates or reports were set aside.
+
+    For each key: the number of updates and the error. With --json one line per key.
+    """
     db = read_store(store)
-    found: dict[Any, tuple[str, int]] = {}
+    counts: dict[Any, tuple[str, int]] = {}
     for each in db.transact(partial(read_aside, name=queue)):
-        found[each.encoded_key] = each.error, found.get(each.encoded_key, ("", 0))[1] + len(each.updates)
-    shown = [(_key(db, queue, encoded), count, error) for encoded, (error, count) in found.items()]
+        counts[each.encoded_key] = each.error, counts.get(each.encoded_key, ("", 0))[1] + len(each.updates)
+    rows = [(_key(db, queue, encoded), count, error) for encoded, (error, count) in counts.items()]
     if json:
-        for key, count, error in shown:
+        for key, count, error in rows:
             print_json({"key": to_json(key), "updates": count, "error": error})
     else:
         print_table(
-            ["key", "updates", "error"], [(_shown(key), *rest) for key, *rest in shown], right=["updates"]
+            ["key", "updates", "error"], [(_shown(key), *rest) for key, *rest in rows], right=["updates"]
         )
 
 
 def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
-    """Show the updates that were set aside, in commit order, with the error. With --json a line for each piece."""
+    """Show the updates set aside, with the error.
+
+    They are in commit order. With --json one line per piece: the updates set aside together.
+    """
     db = read_store(store)
     pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
     for each in pieces:
@@ -65,9 +70,11 @@ def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
 
 
 def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
-    """Add updates again that were set aside, once the cause is repaired, and retry reports that observers missed.
+    """Add the updates set aside to the queue again.
 
-    The updates lose their place in the commit order. Each observer receives the values of which it missed a report.
+    Run it after you have repaired the cause. The updates lose their place in the commit order. Reports that observers
+    missed are retried, too: each observer receives the values whose
+    reports it missed.
     """
     db = open_store(store)
     count = retry_aside(db, queue, _found(db, queue, key))
@@ -79,14 +86,14 @@ def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False
 
 
 def drop(queue: Queue, key: Key = None, yes: Yes = False, store: Store = None, json: Json = False) -> None:
-    """Forget what was set aside: its updates will never count.
+    """Drop the updates set aside: they will never count.
 
-    Observers that missed a report of a key receive the key with its next update.
+    Missed reports are dropped, too: their observers receive the key with its next update.
     """
     db = open_store(store)
     wanted = _found(db, queue, key)
     of_key = "" if key is None else f" of key {key!r}"
-    confirm(f"forget what was set aside{of_key} in queue {queue!r}?", yes)
+    confirm(f"drop everything that was set aside{of_key} in queue {queue!r}?", yes)
     count = drop_aside(db, queue, wanted)
     if json:
         print_json({"queue": queue, "dropped": count})
@@ -95,6 +102,7 @@ def drop(queue: Queue, key: Key = None, yes: Yes = False, store: Store = None, j
 
 
 def _wanted(db: Any, queue: str, word: str | None) -> Any:
+    """The key that a word stands for, `ANY` without a word."""
     if word is None:
         return ANY
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
@@ -102,7 +110,7 @@ def _wanted(db: Any, queue: str, word: str | None) -> Any:
 
 
 def _found(db: Any, queue: str, word: str | None) -> Any:
-    """As `_wanted`; raises `InvalidData` for a key of which nothing was set aside."""
+    """As `_wanted`; raises `InvalidData` if no update or report of the key was set aside."""
     wanted = _wanted(db, queue, word)
     if word is not None and not db.transact(partial(read_aside, name=queue, key=wanted, limit=1)):
         raise InvalidData(
@@ -112,11 +120,11 @@ def _found(db: Any, queue: str, word: str | None) -> Any:
 
 
 def _key(db: Any, queue: str, encoded: bytes) -> Any:
-    """The key, None for rows that cannot be read."""
-    if not encoded:
+    """The decoded key, None for an unreadable row."""
+    if not encoded:  # an unreadable row does not reveal its key
         return None
     return db.transact(lambda tr: read_config(tr.snapshot, queue)).key.decode(encoded)
 
 
 def _shown(key: Any) -> str:
-    return "(a row that cannot be read)" if key is None else as_word(key)
+    return "(an unreadable row)" if key is None else as_word(key)

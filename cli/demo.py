@@ -1,4 +1,4 @@
-"""`cq demo words`: the ancestor's word count on real text, with loader threads and worker processes."""
+"""`cq demo words`: count the words of text files, with loader threads and worker processes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ R = TypeVar("R")
 QUEUE: Final = "demo_words"
 TABLE: Final = "demo_word_counts"
 REPORTING_ENV: Final = "CQ_DEMO_REPORTING_URL"
-"""The reporting database of the demo, which is not the application's."""
-demo = typer.Typer(help="Examples on real data.", no_args_is_help=True)
+"""The environment variable with the URL of the demo's own reporting database."""
+demo = typer.Typer(help="Run a demonstration on real data.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -57,31 +57,32 @@ def _group() -> None:
 
 
 @dataclass(slots=True)
-class _Loaded:
-    """What loading has done."""
+class _LoadCounts:
+    """Numbers of stored documents and of the updates for them."""
 
     documents: int = 0
     updates: int = 0
 
 
 def words(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text files, or folders of them.")],
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Worker processes.")] = 2,
-    loaders: Annotated[int, typer.Option(min=1, metavar="N", help="Loader threads.")] = 4,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text files, or folders of text files.")],
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of worker processes.")] = 2,
+    loaders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of loader threads.")] = 4,
     top: Annotated[
-        int, typer.Option(min=0, metavar="N", help="How many of the most frequent words to show.")
+        int, typer.Option(min=0, metavar="N", help="Number of the most frequent words to show.")
     ] = 20,
     store: DemoStore = DEMO_URL,
     json: Json = False,
 ) -> None:
-    """Count the words of all files below PATH, show the most frequent ones, and export all counts.
+    """Count the words of all files below PATH.
 
-    Each file is a document: its counts are stored in the transaction that adds the difference between old and new to
-    the queue `demo_words`. So running it again after files have changed or vanished, or after it was killed, gives the
-    exact counts. Files that are not UTF-8 are named and skipped.
+    Shows the most frequent words, with their weights in the published cloud. Each file is a document: one transaction
+    stores its counts, and adds their difference from the stored ones to the queue `demo_words`. So a second run gives
+    exact counts, also after files have changed or vanished, or after the first run was killed. Files that are not UTF-8
+    are skipped with a message.
 
-    The weights of the cloud that is published are shown, too. The counts are exported to the table `demo_word_counts`
-    of the SQL database of $CQ_DEMO_REPORTING_URL, by default an SQLite file beside the store.
+    All counts are exported to the table `demo_word_counts` of the SQL database of $CQ_DEMO_REPORTING_URL, by default an
+    SQLite file next to the store.
     """
     db = make_store(store)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
@@ -106,7 +107,7 @@ def words(
 
 
 def _observe(db: Any, store: str) -> None:
-    """Switch on a cloud and an export, unless the queue has them, and make the tables."""
+    """Enable a cloud and an export, unless the queue has them, and create the tables."""
     from cq.observers.sqlcheck import init  # SQLAlchemy takes long to import: not for every command
 
     os.environ.setdefault(REPORTING_ENV, _reporting_url(store))
@@ -120,14 +121,14 @@ def _observe(db: Any, store: str) -> None:
 
 
 def _reporting_url(store: str) -> str:
-    """The URL of an SQLite file beside the store, or in the current folder if the store is a cluster."""
+    """The URL of an SQLite file next to the store, or in the current folder if the store is a cluster."""
     url = store if store.startswith("embedded:") else DEMO_URL
     path = url.removeprefix("embedded:")
     return f"sqlite:///{os.path.abspath(os.path.expanduser(path)).removesuffix('.db')}-reporting.db"
 
 
 def _weights(db: Any) -> dict[str, int]:
-    """The weights of the words in the cloud as it is published."""
+    """The weights of the words in the published cloud."""
     try:
         cloud = db.transact(lambda tr: CloudReader(QUEUE).read(tr.snapshot))
     except NotReady:
@@ -135,29 +136,31 @@ def _weights(db: Any) -> dict[str, int]:
     return {entry.key: entry.weight for entry in cloud.entries}
 
 
-def _load(db: Any, paths: list[str], loaders: int) -> _Loaded:
-    """Store every file as a document, and forget the documents of files that are there no more."""
+def _load(db: Any, paths: list[str], loaders: int) -> _LoadCounts:
+    """Store every file as a document, and remove the documents of deleted files."""
     documents = Documents(cq.CombineQueue(QUEUE))
-    loaded, seen = _Loaded(), set[bytes]()
+    loaded, seen = _LoadCounts(), set[bytes]()
     with progress() as display, ThreadPoolExecutor(loaders) as pool:
         files = list(files_below(paths, _skip))
         task = display.add_task("files loaded", total=len(files))
-        for path, updates in _in_threads(pool, loaders, lambda path: _store(db, documents, path), files):
+        for path, updates in _run_in_threads(pool, loaders, lambda path: _store(db, documents, path), files):
             display.advance(task)
             if updates is not None:
                 seen.add(os.fsencode(path))
                 loaded.documents += 1
                 loaded.updates += updates
-        gone = [
+        deleted = [
             document for document in documents.ids(db) if document not in seen and _is_below(document, paths)
         ]
-        for _, updates in _in_threads(pool, loaders, lambda document: documents.remove(db, document), gone):
+        for _, updates in _run_in_threads(
+            pool, loaders, lambda document: documents.remove(db, document), deleted
+        ):
             loaded.updates += updates
     return loaded
 
 
 def _store(db: Any, documents: Documents, path: str) -> int | None:
-    """Store one file; returns how many updates that took, None when it is skipped."""
+    """Store one file; returns the number of updates for it, None if it is skipped."""
     try:
         counts = count_words(path)
     except UnicodeDecodeError:
@@ -176,10 +179,13 @@ def _skip(error: OSError, path: str = "") -> None:
     note(f"skipped, {error.strerror}: {error.filename or path}")
 
 
-def _in_threads(
+def _run_in_threads(
     pool: ThreadPoolExecutor, limit: int, work: Callable[[T], R], tasks: Iterable[T]
 ) -> Iterator[tuple[T, R]]:
-    """(task, result) of each task as they are done, with few of them under way: results must not pile up."""
+    """Yield (task, result) of each task when it is done.
+
+    At most `2 * limit` tasks are submitted at a time: results must not pile up in memory.
+    """
     waiting = iter(tasks)
     running = {pool.submit(work, task): task for task in islice(waiting, 2 * limit)}
     while running:
@@ -196,9 +202,9 @@ def _is_below(document: bytes, paths: list[str]) -> bool:
 
 @contextmanager
 def _worker_processes(number: int, store: str) -> Iterator[list[SpawnProcess]]:
-    """So many processes that combine, stopped in the end."""
+    """Run `number` worker processes, and stop them at exit."""
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_combine, args=(store,)) for _ in range(number)]
+    processes = [context.Process(target=_run_worker, args=(store,)) for _ in range(number)]
     with starting():
         for process in processes:
             process.start()
@@ -211,8 +217,8 @@ def _worker_processes(number: int, store: str) -> Iterator[list[SpawnProcess]]:
             process.join()
 
 
-def _combine(store: str) -> None:
-    """In a process of its own: combine until told to stop, or until the process that has started this one is gone."""
+def _run_worker(store: str) -> None:
+    """Run a worker in a child process, until SIGTERM or the end of the parent process."""
     keep_no_semaphores()
     runner = Worker(cq.open(store), queues=[QUEUE])
     stop_on_signals(runner.stop)
@@ -228,18 +234,18 @@ def _stop_with(parent: BaseProcess, runner: Worker) -> None:
 
 
 def _drain(db: Any, store: str, processes: list[SpawnProcess]) -> None:
-    """Wait until everything queued is combined; if no worker is left to do it, do it here."""
+    """Wait until all updates are combined; combine them in this process if all worker processes have died."""
     with progress(counted=False) as display:
         display.add_task("combining")
         while not is_drained(db, QUEUE, wait_seconds=0.5):
             _refuse_paused(db, store)
             if not any(process.is_alive() for process in processes):
-                note("no worker process is left: combining here")
+                note("all worker processes have died: combining in this process")
                 Worker(db, queues=[QUEUE]).drain()
 
 
 def _refuse_paused(db: Any, store: str) -> None:
-    """Say why nothing would ever be combined, instead of waiting for it."""
+    """Raise `ConfigurationError` if the queue is paused: waiting for it would never end."""
     flags = db.transact(lambda tr: read_flags(tr.snapshot, QUEUE))
     if flags.is_paused(time.time()):
         raise ConfigurationError(
@@ -248,7 +254,7 @@ def _refuse_paused(db: Any, store: str) -> None:
 
 
 def _top(items: Iterable[tuple[str, int]], number: int) -> tuple[int, list[tuple[str, int]]]:
-    """How many words there are, and the most frequent ones; equal counts in the order of the alphabet."""
+    """The number of words, and the most frequent ones; words with equal counts are in alphabetical order."""
     distinct = 0
 
     def counted() -> Iterator[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""`cq demo cells`: users in many stores, moved while they are written for."""
+"""`cq demo cells`: users in many stores, who are moved while applications write their data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from cq.cli.demo import demo
-from cq.cli.demoing import KillEvery, Seed, drawn, shown
+from cq.cli.demoing import KillEvery, Seed, resolved_seed, shown_progress
 from cq.cli.options import Json
 from cq.cli.output import note, print_json, print_table
 
@@ -23,57 +23,59 @@ def register(app: typer.Typer) -> None:
 
 
 def cells(
-    number: Annotated[int, typer.Option(min=1, metavar="N", help="Writes of each writer.")] = 1_000,
-    users: Annotated[int, typer.Option(min=1, metavar="N", help="How many users.")] = 40,
-    stores: Annotated[int, typer.Option("--cells", min=1, metavar="N", help="How many cells.")] = 3,
-    writers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that write.")] = 2,
-    movers: Annotated[int, typer.Option(min=0, metavar="N", help="Processes that move users.")] = 2,
+    number: Annotated[int, typer.Option(min=1, metavar="N", help="Number of writes of each writer.")] = 1_000,
+    users: Annotated[int, typer.Option(min=1, metavar="N", help="Number of users.")] = 40,
+    stores: Annotated[int, typer.Option("--cells", min=1, metavar="N", help="Number of cells.")] = 3,
+    writers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes that write.")] = 2,
+    movers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of processes that move users.")] = 2,
     kill_every: KillEvery = 2.0,
     seed: Seed = None,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Keep the stores in this folder; a temporary one if left out."),
+        typer.Option(
+            metavar="PATH", help="Folder for the stores, which are kept. Default: a temporary folder."
+        ),
     ] = None,
     store: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="For the directory and the totals; a file in the folder if left out."
+            metavar="URL", help="Store for the directory and the totals. Default: a file in the folder."
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Move users between cells while they are written for and the processes are killed, and recount all of it.
+    """Move users between cells while processes write and are killed.
 
-    Each user's data lie in one of several stores. Writers write, movers move, and a worker for each cell forwards what
-    it has counted to the store that has the directory. Any of them is killed at any moment, by SIGKILL, and started
-    again. In the end each user must be in just one cell, with all that was written, under ids without gaps, and the
-    totals must be the sum over all users; else the exit status is 1.
+    The data of each user are in one of several stores. Writers write data of users, movers move users, and a worker per
+    cell forwards its counts to the store with the directory. Processes are killed by SIGKILL at random moments and
+    started again. At the end each user must be in exactly one cell, with all written data, under ids without gaps, and
+    the totals must be the sum over all users; otherwise the exit status is 1.
     """
     from random import Random
 
     from cq.observers.demos import cells as demo_of_cells
-    from cq.observers.demos.cellroles import Load
+    from cq.observers.demos.cellroles import WriteLoad
 
-    seed = drawn(seed)
+    seed = resolved_seed(seed)
     with ExitStack() as stack:
-        place = folder or Path(stack.enter_context(TemporaryDirectory(prefix="cq-demo-")))
-        place.mkdir(parents=True, exist_ok=True)
-        url = store or f"embedded:{place.resolve() / 'directory.db'}"
+        base = folder or Path(stack.enter_context(TemporaryDirectory(prefix="cq-demo-")))
+        base.mkdir(parents=True, exist_ok=True)
+        url = store or f"embedded:{base.resolve() / 'directory.db'}"
         os.environ[demo_of_cells.URL_ENV] = url
-        told = stack.enter_context(shown("writes done"))
+        show = stack.enter_context(shown_progress("writes done"))
         outcome = demo_of_cells.run(
             url,
-            place.resolve(),
-            Load(seed, users, number),
-            demo_of_cells.Settings(stores, writers, movers, kill_every=kill_every),
+            base.resolve(),
+            WriteLoad(seed, users, number),
+            demo_of_cells.CellSettings(stores, writers, movers, kill_every=kill_every),
             Random(seed),  # noqa: S311 - kills that can be repeated
-            told,
+            show,
         )
     if json:
         print_json({"seed": seed, **asdict(outcome), "seconds": round(outcome.seconds, 1)})
         return
     print_table(["cell", "users"], [[name, count] for name, count in outcome.cells.items()], right=["users"])
     note(
-        f"{outcome.writes:,} writes of {outcome.users:,} users, who have moved {outcome.moves:,} times, in "
+        f"{outcome.writes:,} writes of {outcome.users:,} users, who moved {outcome.moves:,} times, in "
         f"{outcome.seconds:.1f} s, with {outcome.kills:,} processes killed: all as recounted"
     )

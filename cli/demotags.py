@@ -1,4 +1,4 @@
-"""`cq demo tags`: a cloud of tags that many web servers count and several collectors combine."""
+"""`cq demo tags`: a cloud of tags, counted by many web servers and combined by several collectors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cq.cli.demo import demo
-from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, drawn, shown
+from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, resolved_seed, shown_progress
 from cq.cli.options import Json, make_store
 from cq.cli.output import as_word, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from cq.observers.demos.tags import Outcome
+    from cq.observers.demos.tags import TagOutcome
 
 
 def register(app: typer.Typer) -> None:
@@ -25,28 +25,28 @@ def register(app: typer.Typer) -> None:
 def tags(
     events: Annotated[
         Path | None,
-        typer.Option("--events", metavar="FILE", help="Events to count; generated ones if left out."),
+        typer.Option("--events", metavar="FILE", help="File of events to count. Default: generated events."),
     ] = None,
-    number: Annotated[int, typer.Option(min=1, metavar="N", help="How many events to generate.")] = 100_000,
-    servers: Annotated[int, typer.Option(min=1, metavar="N", help="Web server processes.")] = 3,
-    collectors: Annotated[int, typer.Option(min=1, metavar="N", help="Collector processes.")] = 2,
+    number: Annotated[int, typer.Option(min=1, metavar="N", help="Number of events to generate.")] = 100_000,
+    servers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of web server processes.")] = 3,
+    collectors: Annotated[int, typer.Option(min=1, metavar="N", help="Number of collector processes.")] = 2,
     kill_every: KillEvery = 1.0,
     top: Annotated[
-        int, typer.Option(min=1, max=10_000, metavar="N", help="How many tags the cloud has.")
+        int, typer.Option(min=1, max=10_000, metavar="N", help="Number of tags in the cloud.")
     ] = 20,
     seed: Seed = None,
     store: DemoStore = DEMO_URL,
     json: Json = False,
 ) -> None:
-    """Keep a cloud of tags while the processes that count and combine are killed, and compare it with a recount.
+    """Keep a cloud of tags while processes are killed.
 
-    Web servers gather increments in memory and commit many together, collectors combine them and publish the cloud.
-    Any of them is killed at any moment, by SIGKILL, and started again. In the end all counts, the number of increments
-    and the cloud must be those of a recount, and no version of the cloud may have been seen after a later one; else
-    the exit status is 1. The queue is `demo_tags`, which is deleted first.
-    `cq cloud demo_tags --store embedded:cq-demo.db` then shows the cloud.
+    Web servers gather increments in memory and commit many together. Collectors combine them and publish the cloud.
+    Processes are killed by SIGKILL at random moments and started again. At the end all counts, the number of increments
+    and the cloud must equal a recount, and the versions of the cloud must have been seen in ascending order; otherwise
+    the exit status is 1. The queue `demo_tags` is deleted first.
+    Afterwards `cq cloud demo_tags --store embedded:cq-demo.db` shows the cloud.
 
-    A line of FILE says that an entity has got a tag or, with -1, lost it:
+    A line of FILE says that an entity gets a tag or, with -1, loses it:
     {"entity": "article 17", "tag": "python", "by": 1}
     """
     from random import Random
@@ -56,20 +56,20 @@ def tags(
 
     db = make_store(store)
     given = tagevents.from_file(events) if events else None
-    seed = drawn(seed)
+    seed = resolved_seed(seed)
     rng = Random(seed)  # noqa: S311 - a load that can be repeated
     if given is None:
         given = tagevents.generated(number, rng)
-    settings = demo_of_tags.Settings(servers, collectors, kill_every, top)
-    with shown("increments committed") as told:
-        outcome = demo_of_tags.run(db, store, given, settings, rng, told)
+    settings = demo_of_tags.TagSettings(servers, collectors, kill_every, top)
+    with shown_progress("increments committed") as show:
+        outcome = demo_of_tags.run(db, store, given, settings, rng, show)
     if json:
         print_json({"seed": seed, **_as_json(outcome)})
     else:
         _print(outcome)
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: TagOutcome) -> dict[str, Any]:
     return {
         **asdict(outcome),
         "seconds": round(outcome.seconds, 1),
@@ -78,7 +78,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: TagOutcome) -> None:
     rows = ([as_word(entry.key), f"{entry.score:,}", entry.weight] for entry in outcome.cloud)
     print_table(["tag", "count", "weight"], rows, right=["count", "weight"])
     print_table(

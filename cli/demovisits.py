@@ -1,4 +1,4 @@
-"""`cq demo visits`: views and unique visitors of the last minutes, from an access log that is replayed."""
+"""`cq demo visits`: views and unique visitors of the last minutes, from a replayed access log."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cq.cli.demo import demo
-from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, drawn
+from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, resolved_seed
 from cq.cli.options import Json, make_store
 from cq.cli.output import as_word, make_table, note, print_json, print_table, stderr
 
 if TYPE_CHECKING:
-    from cq.observers.demos.visits import Look, Outcome
+    from cq.observers.demos.visits import Look, VisitOutcome
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the group."""
     demo.command(
         "visits",
-        epilog="Example: cq demo visits --seed 7; cq demo visits access.log.1.gz access.log --chart visits.svg",
+        epilog="Examples: cq demo visits --seed 7; cq demo visits access.log.1.gz access.log --chart visits.svg",
     )(visits)
 
 
@@ -34,45 +34,53 @@ def visits(
         list[Path] | None,
         typer.Argument(
             metavar="ACCESS_LOG",
-            help="Of a web server, in common or combined format, also gzip's; a generated one if left out.",
+            help="Access logs in common or combined format, plain or gzip. Default: a generated log.",
         ),
     ] = None,
-    number: Annotated[int, typer.Option(min=1, metavar="N", help="How many visits to generate.")] = 10_000,
+    number: Annotated[int, typer.Option(min=1, metavar="N", help="Number of visits to generate.")] = 10_000,
     speed: Annotated[
         float,
-        typer.Option(min=0.01, metavar="N", help="How many seconds of the log are replayed in one, about."),
+        typer.Option(
+            min=0.01, metavar="N", help="About how many seconds of the log are replayed per second."
+        ),
     ] = 100.0,
     window: Annotated[
-        str, typer.Option(metavar="WIDTH/SLICE", help="In seconds of the log's own time.")
+        str,
+        typer.Option(
+            metavar="WIDTH/SLICE", help="Width and slice of the window, in seconds of the log's time."
+        ),
     ] = "600/10",
-    servers: Annotated[int, typer.Option(min=1, metavar="N", help="Web server processes.")] = 2,
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Worker processes.")] = 2,
+    servers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of web server processes.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of worker processes.")] = 2,
     kill_every: KillEvery = 2.0,
     look_every: Annotated[
         float,
         typer.Option(
-            min=0.1, metavar="SECONDS", help="After how long all numbers are compared with a recount again."
+            min=0.1, metavar="SECONDS", help="Time between two comparisons of all numbers with a recount."
         ),
     ] = 0.5,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many pages to show.")] = 5,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pages to show.")] = 5,
     chart: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw what was seen over time, as SVG.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a chart of the compared numbers over time to this file, as SVG."
+        ),
     ] = None,
     seed: Seed = None,
     store: DemoStore = DEMO_URL,
     json: Json = False,
 ) -> None:
-    """Show the views and unique visitors of the last ten minutes of an access log, while processes are killed.
+    """Count views and visitors of the last ten minutes of an access log.
 
-    The log is replayed by its own times, faster: web servers count each visit when it happens, workers combine and take
-    out what has left the window. Any of them is killed at any moment, by SIGKILL, and started again. At each look,
-    views and unique visitors of every page must be those of a recount of the visits counted so far, for that very
-    moment; in the end nothing may be left in the window, and all views of a lifetime must be there; else the exit
-    status is 1. The queues are called `demo_visits.*`, and are deleted first.
+    The log is replayed by its own times, but faster. Web servers count each visit when it happens. Workers combine the
+    visits and remove those that have left the window. Processes are killed by SIGKILL at random moments and started
+    again. Several times the views and unique visitors of every page must equal a recount of the visits counted so far,
+    at the same moment. At the end the window must be empty, and all views must be in the lifetime counts; otherwise the
+    exit status is 1. The queues `demo_visits.*` are deleted first.
 
-    A visit is a GET that was answered by a status of 2xx or 304; its visitor is told by address and browser. Lines that
-    are of neither format are named and skipped. What happens while its server is dead is counted later: if that is
-    after its window, in the views of a lifetime alone. At 100 times its speed, a window of 600 s is one of 6 s.
+    A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor. Lines in another
+    format are skipped with a message. Visits of a server that is down are counted later: after the end of their window
+    they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s.
     """
     from random import Random
 
@@ -83,12 +91,12 @@ def visits(
 
     spec = WindowSpec.parse(window)
     db = make_store(store)
-    settings = demo_of_visits.Settings(
+    settings = demo_of_visits.VisitSettings(
         speed, spec.width / 1000, spec.slice / 1000, servers, workers, kill_every, look_every, top
     )
     for path in logs or []:
-        path.open("rb").close()  # before anything is said
-    seed = drawn(seed)
+        path.open("rb").close()  # report a missing file before the first line of output
+    seed = resolved_seed(seed)
     rng = Random(seed)  # noqa: S311 - a load that can be repeated
     with TemporaryDirectory(prefix="cq-demo-") as folder, _live() as show:
         paths = logs or [Path(folder, "access.log.gz")]
@@ -107,7 +115,7 @@ def visits(
 
 @contextmanager
 def _live() -> Iterator[Callable[[Look], object]]:
-    """What shows a look: a table that is renewed, on a terminal."""
+    """A function that shows a look in a live table; without a terminal it does nothing."""
     from rich.live import Live
 
     if not stderr.is_terminal:
@@ -123,7 +131,7 @@ def _page_table(look: Look) -> Any:
     return make_table(["page", "views", "visitors"], rows, right=["views", "visitors"])
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: VisitOutcome) -> None:
     rows = (
         [
             _clock(look.time),

@@ -1,4 +1,4 @@
-"""`cq doctor`."""
+"""`cq doctor`: check the installation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ def register(app: typer.Typer) -> None:
 
 
 def show_checks(app_path: AppPath = None, store: Store = None, json: Json = False) -> None:
-    """Look at all that cq needs, from Python to the reporting databases: a line each, OK or what to do.
+    """Check what cq needs, from Python to reporting databases.
 
-    Exit status 1 when there is something to do. No data is changed. With --json a line for each check.
+    Each check prints a line: OK, or what to do. The exit status is 1 if there is something to do. No data is changed.
+    With --json one line per check.
     """
-    load_app(app_path)  # which declares columns of exports
+    load_app(app_path)  # its code declares the columns of exports
     sick = False
     for check in doctor(store):
         sick = sick or not check.ok

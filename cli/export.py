@@ -30,10 +30,10 @@ UrlEnv = Annotated[
     typer.Option(
         "--reporting-url-env",
         metavar="NAME",
-        help="The environment variable with the database's URL, if not the one configured.",
+        help="Environment variable with the URL of the database. Default: the configured one.",
     ),
 ]
-export = typer.Typer(help="Export a queue's values into a table of a SQL database.", no_args_is_help=True)
+export = typer.Typer(help="Export the values of queues into tables of SQL databases.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -50,28 +50,28 @@ def register(app: typer.Typer) -> None:
 
 def show_list(
     queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="The queue; all that are exported if left out.")
+        str | None, typer.Argument(metavar="QUEUE", help="The queue. Default: all exported queues.")
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Show what waits to be exported, for how long, and what fails. With --json a line for each queue.
+    """List the exports with their backlog, its age, and their errors.
 
-    `filling`: the export is being told of all values, or rows that no value has are yet to be swept. `failing`: it is
-    tried again and again. `stopped`: somebody has to decide what to do, and the error says between what. `unreadable`:
-    something stored of it was not written by cq.
+    States: `filling`: the export is receiving all values, or rows without a value are not yet deleted. `failing`:
+    workers retry it. `stopped`: the operator must make a decision; the error describes the options. `unreadable`: its
+    stored data were not written by cq. With --json one line per queue.
     """
-    found = export_status(read_store(store), queue)
+    statuses = export_status(read_store(store), queue)
     if json:
-        for each in found:
+        for each in statuses:
             print_json(asdict(each))
         return
-    if not found:
+    if not statuses:
         say("no queue is exported: begin with `cq configure QUEUE --export TABLE`")
         return
     columns = ["queue", "table", "waiting", "rows", "bytes", "oldest", "set aside", "state"]
-    print_table(columns, map(_row, found), right=columns[2:-1])
-    for each in found:
+    print_table(columns, map(_row, statuses), right=columns[2:-1])
+    for each in statuses:
         if each.error:
             note(f"{each.name}: {each.error}")
 
@@ -83,9 +83,10 @@ def init(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Create the queue's table, and cq's own two, as far as they are missing.
+    """Create the missing tables of an export.
 
-    Tables that are there are compared with what is expected; a difference is an error that names it.
+    These are the table of the queue and two tables of cq. Existing tables are compared with the expected ones; a
+    difference is an error that names it.
     """
     from cq.observers import sqlcheck
 
@@ -94,23 +95,24 @@ def init(
     if json:
         print_json({"queue": queue, "created": created})
     else:
-        say(f"created {', '.join(created)}" if created else "all tables are there, as expected")
+        say(f"created {', '.join(created)}" if created else "all tables exist, as expected")
 
 
 def verify(
     queue: Queue,
     url_env: UrlEnv = None,
     wait: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long changes may be on their way.")
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="How long to wait for unexported changes."),
     ] = 30.0,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Compare the table with the queue's current values, while both are in use; exit status 1 when they differ.
+    """Compare the table with the current values of the queue.
 
-    What differs is named, a line each. Changes on their way to the table are waited for: workers must be running. With
-    --json a line for each difference, and one of totals.
+    Both may be in use. Each difference is printed as a line; the exit status is then 1. The command waits for changes
+    that are not exported yet: workers must be running. With --json one line per difference, and one line of totals.
     """
     from cq.observers import sqlverify
 
@@ -138,10 +140,10 @@ def verify(
         note(f"cq export verify: {', '.join(f'{what} {number:,}' for what, number in counts.items())}")
         if not result.whole:
             note(
-                "so much differs that the rest was not looked at: `cq export rebuild` exports everything again"
+                "too many differences, the rest was not compared: `cq export rebuild` exports everything again"
             )
         if not result.rows_told:
-            note("rows too many were not looked for: the application's columns do not tell the key")
+            note("surplus rows were not searched for: the application's columns do not contain the key")
     if result.differences or result.waiting:
         raise typer.Exit(1)
 
@@ -153,10 +155,11 @@ def rebuild(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Export all values again, then delete the rows that no value has; without stopping anything.
+    """Export all values again, then delete rows without a value.
 
-    For a table that differs, was emptied or restored, or after the store was restored. Takes over a table that another
-    queue feeds. The workers do it; `cq export list` says `filling` until it is done.
+    Use it for a table that differs, was emptied or restored, or after a restore of the store. It takes over a table
+    that another queue exports to. Workers do it while everything is in use; `cq export list` shows `filling` until it
+    is done.
     """
     from cq.observers import sqlrebuild
 
@@ -166,7 +169,7 @@ def rebuild(
         print_json({"queue": queue, "generation": generation})
     else:
         say(
-            f"the workers export all of queue {queue!r} again: `cq export list {queue}` says how far they are"
+            f"workers export all values of queue {queue!r} again: `cq export list {queue}` shows their progress"
         )
 
 
@@ -177,10 +180,10 @@ def rebase(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Go on exporting from where the store is, whatever the table holds.
+    """Continue an export from the current state of the store.
 
-    For when both are known to agree: restored from backups of one moment, say. Nothing is exported again, and what the
-    table lacks stays lacking.
+    Use it only if table and store agree, for example after a restore from backups of the same moment. Nothing is
+    exported again: rows that the table lacks stay missing.
     """
     from cq.observers import sqlrebuild
 
@@ -189,16 +192,17 @@ def rebase(
     if json:
         print_json({"queue": queue, "epoch": epoch})
     else:
-        say(f"the export of queue {queue!r} goes on from here")
+        say(f"the export of queue {queue!r} continues from the current state")
 
 
 def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
-    """List what could not be exported and was set aside, with the error. With --json a line for each entry.
+    """List the entries that could not be exported, with the error.
 
-    When the reason is mended, `cq export rebuild` exports the current values, and forgets what was set aside.
+    After you have repaired the cause, `cq export rebuild` exports the current values, and drops these entries. With
+    --json one line per entry.
     """
     db = read_store(store)
-    transact(db, lambda tr: export_queues(tr, queue))  # raises unless there is such a queue
+    transact(db, lambda tr: export_queues(tr, queue))  # raises if the queue does not exist
     rows = (
         (None if each.encoded_key is None else decoded_keys([each.encoded_key])[0], each.value, each.error)
         for each in entries_aside(db, ExportKeys(queue))
@@ -220,8 +224,8 @@ def _opened(
     store: str | None,
     opener: Callable[[str | None], OpenDatabase] = open_store,
 ) -> Iterator[tuple[Any, Export]]:
-    """The store and the queue's export; the reporting database is closed in the end."""
-    load_app(app_path)  # which declares its columns
+    """The store and the export of the queue; closes the reporting database at exit."""
+    load_app(app_path)  # its code declares the columns of the table
     db = opener(store)
     found = find_export(db, queue, url_env=url_env)
     try:

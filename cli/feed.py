@@ -1,4 +1,4 @@
-"""`cq feed configure|list|append|read|follow|verify|delete`."""
+"""`cq feed`: feeds of messages by receiver."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from cq.observers.feeds import FeedStatus, read_all, read_status
 from cq.observers.feedverify import verify_feed
 from cq.store.transact import transact
 
-Name = Annotated[str, typer.Argument(metavar="FEED", help="The feed's name.")]
-Receiver = Annotated[str, typer.Argument(metavar="RECEIVER", help="Whose messages.")]
+Name = Annotated[str, typer.Argument(metavar="FEED", help="Name of the feed.")]
+Receiver = Annotated[str, typer.Argument(metavar="RECEIVER", help="The receiver of the messages.")]
 After = Annotated[
-    str, typer.Option(metavar="ID", help="Only messages behind this id, as printed; all if left out.")
+    str,
+    typer.Option(
+        metavar="ID", help="Only messages after this id, as `cq feed read` prints it. Default: all messages."
+    ),
 ]
 
-feed = typer.Typer(help="Messages by receiver, in commit order.", no_args_is_help=True)
+feed = typer.Typer(help="Append and read messages by receiver, in commit order.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -52,23 +55,29 @@ def configure(
     numbers: Annotated[
         bool | None,
         typer.Option(
-            "--numbers/--no-numbers", help="Give each receiver's messages the numbers 1, 2, 3 ...; for good."
+            "--numbers/--no-numbers",
+            help="Number each receiver's messages 1, 2, 3 ...; cannot be switched off again.",
         ),
     ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: none."
+            metavar="TIME", help="Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: remove none."
         ),
     ] = None,
     keep_last: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Remove all but N messages of each receiver; 0: none."),
+        typer.Option(
+            min=0, metavar="N", help="Remove all messages of a receiver except the last N; 0: remove none."
+        ),
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Make a feed, or change what it keeps. What is left out stays as it is."""
+    """Create a feed, or change its configuration.
+
+    Omitted options keep their values.
+    """
     seconds = None if keep is None else seconds_of(keep)
     db = make_store(store)
     Feed(name).configure(db, numbers=numbers, keep_seconds=seconds, keep_last=keep_last)
@@ -76,27 +85,34 @@ def configure(
 
 
 def list_(store: Store = None, json: Json = False) -> None:
-    """Show the feeds, how many groups have messages to deliver, and how many receivers messages without a number."""
+    """List the feeds with their backlogs.
+
+    For each feed: the number of groups with undelivered messages, and of receivers with messages without a number.
+    """
     statuses = transact(read_store(store), lambda tr: read_all(tr.snapshot))
     _print_feeds([_described(each) for each in statuses], json)
 
 
 def append(
     name: Name,
-    receiver: Annotated[str, typer.Argument(metavar="RECEIVER", help="Who gets it, or the group.")],
-    message: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
+    receiver: Annotated[str, typer.Argument(metavar="RECEIVER", help="The receiver, or the group.")],
+    message: Annotated[str, typer.Argument(metavar="TEXT", help="Text of the message.")],
     group: Annotated[
-        bool, typer.Option("--group", help="RECEIVER is a group: all its members get it.")
+        bool, typer.Option("--group", help="RECEIVER is a group: all members receive the message.")
     ] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Append a message, for one receiver or for the members of a group; prints its id."""
-    made = Feed(name)
-    put = made.append_to_group if group else made.append
+    """Append a message to a feed, and print its id.
+
+    It is for one receiver, or for all members of a group.
+    """
+    target = Feed(name)
+    append_message = target.append_to_group if group else target.append
     end, versionstamp = transact(
-        open_store(store), lambda tr: (put(tr, receiver, message), tr.get_versionstamp())
+        open_store(store), lambda tr: (append_message(tr, receiver, message), tr.get_versionstamp())
     )
+    # The rest of the id is known before the commit; the versionstamp only after it.
     id_ = (versionstamp.value + end).hex()
     if json:
         print_json({"id": id_})
@@ -108,11 +124,14 @@ def read(
     name: Name,
     receiver: Receiver,
     after: After = "",
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of messages.")] = 100,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Print a receiver's messages in order, a line each: id, group if any, and message."""
+    """Print the messages of a receiver in order.
+
+    Each message is a line: its id, its group or nothing, and its text. With --json one line per message.
+    """
     position = _position(after)
     _print_page(
         transact(read_store(store), lambda tr: Feed(name).read(tr.snapshot, receiver, position, limit)), json
@@ -122,7 +141,10 @@ def read(
 def follow(
     name: Name, receiver: Receiver, after: After = "", store: Store = None, json: Json = False
 ) -> None:
-    """Print a receiver's messages as `cq feed read` does, and those that come, until ^C."""
+    """Print the messages of a receiver and wait for new ones.
+
+    The lines are those of `cq feed read`. ^C ends it.
+    """
     db, position = read_store(store), _position(after)
     while True:
         page = Feed(name).wait(db, receiver, position)
@@ -131,9 +153,10 @@ def follow(
 
 
 def verify(name: Name, store: Store = None, json: Json = False) -> None:
-    """Look through a feed, while it is in use, for what cannot be so: a line for each difference, whose and what.
+    """Check a feed for inconsistent data.
 
-    Messages, their numbers, and that workers are told of all work. Exit status 4 when there are differences.
+    The feed may be in use. Checks the messages, their numbers and the notifications of workers. Each difference is a
+    line: receiver or group, and description. The exit status is 4 if there are differences.
     """
     count = 0
     for difference in verify_feed(read_store(store), name):
@@ -148,8 +171,8 @@ def verify(name: Name, store: Store = None, json: Json = False) -> None:
 
 
 def delete(name: Name, yes: Yes = False, store: Store = None, json: Json = False) -> None:
-    """Remove a feed with all its messages, positions and groups."""
-    confirm(f"delete feed {name!r} with all that it holds?", yes)
+    """Delete a feed with all its messages, positions and groups."""
+    confirm(f"delete feed {name!r} with all its messages?", yes)
     Feed(name).delete(open_store(store))
     if json:
         print_json({"feed": name, "done": "deleted"})
@@ -168,13 +191,13 @@ def _position(after: str) -> bytes:
 
 def _print_page(page: Page, json: bool) -> None:
     if page.missed:
-        note("messages behind that id have been removed, as the feed does not keep them longer")
+        note("messages after that id have been removed: the feed does not keep them longer")
     for message in page.messages:
         if json:
             print_json(_as_json(message))
         else:
             print_words(message.id.hex(), "" if message.group is None else message.group, message.body)
-    sys.stdout.flush()
+    sys.stdout.flush()  # readers of a pipe must see each page at once
 
 
 def _as_json(message: Message) -> dict[str, Any]:
@@ -213,7 +236,7 @@ def _print_feeds(feeds: list[dict[str, Any]], json: bool) -> None:
 
 
 def _duration(seconds: float) -> str:
-    """As `--keep` takes it, in the largest unit that needs no fraction: "30d"."""
+    """A duration in the format of `--keep`, in the largest unit without a fraction: "30d"."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds % size == 0:
             return f"{seconds / size:,.0f}{unit}"

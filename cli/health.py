@@ -1,4 +1,4 @@
-"""`cq health`."""
+"""`cq health`: the check for monitoring."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ def register(app: typer.Typer) -> None:
 
 def show_health(
     max_age: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long updates may wait in a queue.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Maximum age of queued updates in a queue that is not paused."
+        ),
     ] = MAX_AGE_SECONDS,
-    here: Annotated[bool, typer.Option("--here", help="A worker must live on this host.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="Require a live worker on this host.")] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Say whether the store answers, a worker lives, and no update waits for too long in a queue that is not paused.
+    """Check that the store answers and workers keep up.
 
-    Exit status 1 when something is wrong, with a line for each thing that is. With --json one line.
+    It is healthy if the store answers, a worker is alive, and no queue without a pause has an update older than
+    --max-age. Each problem is a line; the exit status is then 1. With --json it prints one line.
     """
     problems = health(read_store(store), max_age=max_age, here=here)
     if json:

@@ -1,4 +1,4 @@
-"""The command `cq`: its groups of commands, and how errors end it."""
+"""The command `cq`: its commands, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ app = typer.Typer(
     name="cq",
     cls=Commands,
     help="A transactional combine queue: count and combine under contention, on FoundationDB or on one file.",
-    epilog="Exit status: 0 done, 1 an error that is said in one line, 2 wrong usage, 3 a key without a value, "
-    "4 differences that `cq verify` has found, 130 ^C.",
+    epilog="Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key without a value, "
+    "4 differences found by `cq verify`, 130 ^C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Boxes and colours are for people; what is piped somewhere gets plain text in whole lines.
+    # Boxes and colours only on a terminal; a pipe receives plain text in whole lines.
     rich_markup_mode="markdown" if sys.stdout is not None and sys.stdout.isatty() else None,
 )
 
@@ -97,17 +97,19 @@ for module in (
 
 
 def main() -> None:
-    """Run the command line; what cq or the store refuses ends it with one line and exit status 1, 2 for settings."""
+    """Run the command line; errors of cq and of the store end it with one line and exit status 1, 2 for settings."""
     streams.open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # an encoding that lacks a character ends nothing
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # escape characters that the encoding lacks, instead of failing
     try:
         with opened:
             _run()
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the program that read the output has ended
+    except BrokenPipeError:  # the program that reads the output has ended, such as `head`
         streams.discard()
         sys.exit(1)
     except InvalidSettings as error:
@@ -115,15 +117,15 @@ def main() -> None:
     except CqError as error:
         _fail(str(error))
     except OSError as error:
-        _fail(_said(error))
+        _fail(_described(error))
     except Exception as error:
-        if error_code(error) is None:
+        if error_code(error) is None:  # a bug: its traceback is needed
             raise
         _fail(f"the store failed: {error}")
 
 
 def _run() -> None:
-    """Run the command, and write all of its output before it ends."""
+    """Run the command, and flush its output before it ends."""
     try:
         app(prog_name="cq")
     except SystemExit:
@@ -131,7 +133,7 @@ def _run() -> None:
         raise
 
 
-def _said(error: OSError) -> str:
+def _described(error: OSError) -> str:
     if error.filename:
         return f"{error.strerror}: {error.filename}"
     return "standard output is closed" if error.errno == errno.EBADF else str(error)

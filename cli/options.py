@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the opening of stores."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="embedded:PATH, fdb: or fdb:/path/to/fdb.cluster; embedded:cq.db if nothing names another.",
+        help="URL of the store: embedded:PATH, fdb: or fdb:/path/to/fdb.cluster. Default: embedded:cq.db.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AppPath = Annotated[
     str | None,
     typer.Option(
         "--app",
         metavar="MODULE:APP",
-        help="Import this cq.App, which has the code of combiners and observers.",
+        help="Import this cq.App with the code of combiners and observers.",
     ),
 ]
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 
 WORDS: Final = "JSON, but strings, bytes (base64), decimals and datetimes without quotes."
-"""How keys and updates are written on a command line."""
+"""The syntax of keys and updates on the command line."""
 NO_VALUE: Final = 3
-"""Exit status of `cq get` when a key has no value."""
+"""Exit status of `cq get` if a key has no value."""
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 opened: Final = ExitStack()
-"""Closes the stores that the command has opened."""
+"""Closes the stores that the command opened."""
 
 
 def make_store(url: str | None) -> OpenDatabase:
-    """The store, which is made if it does not exist; closed in good order when the command ends."""
-    return _opened(url, create=True)
+    """The store, created if it does not exist; closed when the command ends."""
+    return _open(url, create=True)
 
 
 def open_store(url: str | None) -> OpenDatabase:
-    """The store, which must exist; closed in good order when the command ends."""
-    return _opened(url, create=False)
+    """The store, which must exist; closed when the command ends."""
+    return _open(url, create=False)
 
 
 def read_store(url: str | None) -> OpenDatabase:
-    """As `open_store`, for a command that only reads: read permission suffices."""
-    return _opened(url, read_only=True)
+    """As `open_store`, for a command that only reads: read permission is enough."""
+    return _open(url, read_only=True)
 
 
-def _opened(url: str | None, **how: bool) -> OpenDatabase:
+def _open(url: str | None, **options: bool) -> OpenDatabase:
     try:
-        db = cq.open(url, **how)
+        db = cq.open(url, **options)
     except InvalidUrl as error:
-        raise InvalidUrl(f"{error}; `cq settings` says where it comes from") from None
+        raise InvalidUrl(f"{error}; `cq settings` shows its source") from None
     opened.callback(close, db)
     return db
 
@@ -81,7 +81,7 @@ def seconds_of(duration: str) -> float:
 def load_app(path: str | None) -> App | None:
     """The `cq.App` that MODULE:APP names; raises `InvalidConfiguration`.
 
-    Nothing but this option, or the setting of its name, makes cq import code: what is stored in a database never does.
+    Only this option, or its setting, makes cq import code. Data in a store never make cq import code.
     """
     if path is None:
         return None
@@ -95,7 +95,7 @@ def load_app(path: str | None) -> App | None:
     except (
         Exception,
         SystemExit,
-    ) as error:  # a script that ends itself must not end this one as if all were well
+    ) as error:  # sys.exit(0) in the module must not end this command with status 0
         raise InvalidConfiguration(
             f"--app {brief(path)} cannot be imported: {type(error).__name__}: {error}"
         ) from error

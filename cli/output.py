@@ -1,6 +1,6 @@
-"""What commands print: results to standard output, everything else to standard error, colour only on a terminal.
+"""Output of commands: results on standard output, messages on standard error, colour only on a terminal.
 
-Commands print by these functions only: they escape control characters and the like in text of any origin.
+Commands print with these functions only: they escape control characters in text of any origin.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from rich.text import Text
 from cq.jsonvalues import to_json
 from cq.plaintext import printable
 
-_WIDE: Final = 200  # where lines need not fit a screen
+_WIDE: Final = 200  # columns of output without a terminal
 
 stderr: Final = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON, in ASCII where standard output is not Unicode."""
+    """Print one line of JSON, in ASCII if standard output is not Unicode."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
     typer.echo(_dumps(value) if encoding.startswith("utf") else json.dumps(value))
 
 
 def as_word(value: Any) -> str:
-    """As people read it: text without quotes, unless it would break the line or steer the terminal; of any length."""
+    """A value for people: text without quotes, unless it breaks the line or controls the terminal; of any length."""
     plain = to_json(value)
     if isinstance(plain, str) and plain.isprintable():
         return plain
@@ -46,7 +46,7 @@ def as_word(value: Any) -> str:
 
 
 def _dumps(value: Any) -> str:
-    """JSON of printable characters; `json` itself leaves some that terminals obey, such as U+009B and U+202E."""
+    """JSON in printable characters; `json` does not escape all that terminals obey, such as U+009B and U+202E."""
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -54,28 +54,28 @@ def _dumps(value: Any) -> str:
 
 
 def say(message: str) -> None:
-    """A line on standard output for people, made printable."""
+    """Print a line for people on standard output, made printable."""
     typer.echo(printable(message))
 
 
 def print_words(*values: Any) -> None:
-    """A line of data on standard output, with tabs between the values."""
+    """Print a line of data on standard output, with tabs between the values."""
     typer.echo("\t".join(map(as_word, values)))
 
 
 def print_document(text: str) -> None:
-    """Text on standard output as it is; its author has escaped it."""
+    """Print text on standard output without changes; the caller has escaped it."""
     typer.echo(text, nl=False)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
-    """A table; columns named in `right` are numbers."""
+    """Print a table; the columns named in `right` have numbers."""
     console = make_console()
     console.print(make_table(columns, rows, right), soft_wrap=not console.is_terminal)
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> Table:
-    """What `print_table` prints."""
+    """The table of `print_table`."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -85,12 +85,12 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: 
 
 
 def make_lines(lines: Iterable[str]) -> Text:
-    """Lines of text, each made printable."""
+    """The lines as one text, each made printable."""
     return Text("\n".join(map(printable, lines)))
 
 
 def make_console() -> Console:
-    """Standard output; wide where lines need not fit a screen."""
+    """A console on standard output; wide without a terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 
@@ -101,12 +101,12 @@ def quantity(number: int, noun: str) -> str:
 
 
 def note(message: str) -> None:
-    """A line on standard error, made printable."""
-    stderr.print(Text(printable(message)))  # as Text: neither markup nor names of emojis are replaced in it
+    """Print a line on standard error, made printable."""
+    stderr.print(Text(printable(message)))  # as Text: rich replaces markup and names of emojis in strings
 
 
 def progress(*, counted: bool = True) -> Progress:
-    """A progress display on standard error; it shows nothing unless that is a terminal."""
+    """A progress display on standard error, disabled without a terminal."""
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
     if counted:
         columns += [BarColumn(), MofNCompleteColumn()]

@@ -1,4 +1,4 @@
-"""`cq configure`, `cq pause`, `cq resume`."""
+"""`cq configure`, `cq pause` and `cq resume`: the configuration of queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(
         "configure",
-        cls=_Configure,
+        cls=_ConfigureCommand,
         epilog="Examples: cq configure words --key str --value int --combiner sum; "
         "cq configure words --top --export word_counts",
     )(configure)
@@ -40,107 +40,117 @@ def configure(
     key: Annotated[
         str | None,
         typer.Option(
-            metavar="TYPE", help="str (for a new queue), int, bytes, or a tuple such as '(str, int)'."
+            metavar="TYPE",
+            help="Type of the keys: str (default), int, bytes, or a tuple such as '(str, int)'.",
         ),
     ] = None,
     value: Annotated[
         str | None,
         typer.Option(
             metavar="TYPE",
-            help="int (for a new queue), float, decimal, str, bytes, bool, list, dict, set, datetime or any.",
+            help="Type of the values: int (default), float, decimal, str, bytes, bool, list, dict, set, "
+            "datetime or any.",
         ),
     ] = None,
     combiner: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="sum (for a new queue), minimum, maximum, last, first, union or counter; else the app's.",
+            help="Combiner: sum (default), minimum, maximum, last, first, union, counter, or one of --app.",
         ),
     ] = None,
     buckets: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="1 to 4,096 (for a new queue 1 in an embedded store, 8 on a cluster)."
+            metavar="N",
+            help="Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 8 on a cluster.",
         ),
     ] = None,
     top: Annotated[
         int | None,
-        typer.Option(metavar="[N]", help="Keep a top, and publish a cloud of the N (100) highest values."),
+        typer.Option(
+            metavar="[N]", help="Keep a top, and publish a cloud of the N highest values (default 100)."
+        ),
     ] = None,
-    no_top: Annotated[
-        bool, typer.Option("--no-top", help="Keep no top, and forget the one there is.")
-    ] = False,
+    no_top: Annotated[bool, typer.Option("--no-top", help="Remove the top and the cloud.")] = False,
     export: Annotated[
         str | None, typer.Option(metavar="TABLE", help="Export all values into this table of a SQL database.")
     ] = None,
     reporting_url_env: Annotated[
-        str, typer.Option(metavar="NAME", help="The environment variable with that database's URL.")
+        str, typer.Option(metavar="NAME", help="Environment variable with the URL of that database.")
     ] = DEFAULT_ENV,
     priority: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Share of the workers' time beside other queues: 1 to 100 (10)."),
+        typer.Option(
+            metavar="N", help="Share of the workers' time relative to other queues, 1 to 100 (default 10)."
+        ),
     ] = None,
-    no_export: Annotated[bool, typer.Option("--no-export", help="Export no more; the table stays.")] = False,
+    no_export: Annotated[bool, typer.Option("--no-export", help="Stop exporting; the table stays.")] = False,
     feed: Annotated[
         str | None,
-        typer.Option(metavar="FEED", help="Append all changes to this feed, for the queue's name."),
+        typer.Option(
+            metavar="FEED", help="Append all changes to this feed; the receiver is the name of the queue."
+        ),
     ] = None,
-    no_feed: Annotated[bool, typer.Option("--no-feed", help="Append changes to no feed any more.")] = False,
+    no_feed: Annotated[bool, typer.Option("--no-feed", help="Stop appending changes to a feed.")] = False,
     forward: Annotated[
         str | None,
         typer.Option(metavar="QUEUE", help="Forward all changes into this queue of another store."),
     ] = None,
     forward_url_env: Annotated[
-        str, typer.Option(metavar="NAME", help="The environment variable with that store's URL.")
+        str, typer.Option(metavar="NAME", help="Environment variable with the URL of that store.")
     ] = FORWARD_ENV,
     no_forward: Annotated[
-        bool, typer.Option("--no-forward", help="Forward no more; the receiving queue stays.")
+        bool, typer.Option("--no-forward", help="Stop forwarding; the receiving queue stays.")
     ] = False,
     audit: Annotated[
         bool | None,
         typer.Option(
             "--audit/--no-audit",
-            help="Keep sums by which it can be checked that no update is lost or repeated; int sums only.",
+            help="Keep sums for a check that no update is lost or repeated. Only for sums of int.",
         ),
     ] = None,
     window: Annotated[
         str | None,
         typer.Option(
             metavar="WIDTH/SLICE",
-            help="Take out again what was added so many seconds ago, in slices: 600/10. Int sums only.",
+            help="Count only updates of the last WIDTH seconds, removed in slices of SLICE seconds: 600/10. "
+            "Only for sums of int.",
         ),
     ] = None,
     rebuild: Annotated[
         str | None,
         typer.Option(
-            metavar="OBSERVER", help="Report all values to this observer again: top, export or your own."
+            metavar="OBSERVER",
+            help="Report all values to this observer again: top, export, or an observer of --app.",
         ),
     ] = None,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Store a queue's configuration. What is left out stays as it is.
+    """Create a queue, or change its configuration.
 
-    Types, combiner and buckets of a queue cannot be changed, nor whether it has a window. A top, an export, a
-    forward and a feed can be added to a queue that holds values: workers tell them of all values first. An audit can,
-    too: this command then reads all that the queue holds.
+    Omitted options keep their values; the defaults are for a new queue. The types, combiner, buckets and
+    window of an existing queue cannot be changed here. A top, an export, a forward and a feed can be added to a queue
+    with values: workers first report all values to them. An audit can be added, too: this command then reads the whole
+    queue.
     """
-    for what, given, not_wanted in (
+    for option, value_given, is_removed in (
         ("top", top, no_top),
         ("export", export, no_export),
         ("feed", feed, no_feed),
         ("forward", forward, no_forward),
     ):
-        if given is not None and not_wanted:
-            raise typer.BadParameter(f"--no-{what} goes without --{what}")
+        if value_given is not None and is_removed:
+            raise typer.BadParameter(f"give either --{option} or --no-{option}")
     app = load_app(app_path) or App()
-    asked = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
-    asked["window"] = window
+    wanted = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
+    wanted["window"] = window
     db = make_store(store) if rebuild is None else open_store(store)
-    if rebuild is not None:  # first: a queue that does not exist must not be created
+    if rebuild is not None:  # before `configure`, which would create a queue that does not exist
         cq.rebuild_observer(db, queue, rebuild)
-    config = app.configure(db, queue, **{what: given for what, given in asked.items() if given is not None})
+    config = app.configure(db, queue, **{name: given for name, given in wanted.items() if given is not None})
     for spec in (
         None if top is None else top_spec(top),
         None if export is None else export_spec(export, url_env=reporting_url_env),
@@ -151,9 +161,9 @@ def configure(
             config = put_built_in(db, config, spec)
     if priority is not None:
         cq.prioritize(db, queue, priority)
-    not_wanted_any_more = {"top": no_top, "export": no_export, "feed": no_feed, "forward": no_forward}
-    for observer, is_unwanted in not_wanted_any_more.items():
-        if is_unwanted:
+    removed = {"top": no_top, "export": no_export, "feed": no_feed, "forward": no_forward}
+    for observer, is_removed in removed.items():
+        if is_removed:
             config = cq.remove_observer(db, queue, observer)
     if json:
         print_json({"queue": queue, **config.settings()})
@@ -161,42 +171,50 @@ def configure(
         say(f"queue {queue!r}: {_described(config.settings())}")
 
 
-class _Configure(TyperCommand):
-    """Lets `--top` stand without a number."""
+class _ConfigureCommand(TyperCommand):
+    """Accepts `--top` without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Fill in the number that was left out."""
+        """Parse the arguments, with the default number inserted after a bare `--top`."""
         if "--top" in args:
-            behind = args.index("--top") + 1
-            if behind == len(args) or not args[behind].lstrip("+").isdigit():
-                args = [*args[:behind], str(DEFAULT_N), *args[behind:]]
+            following = args.index("--top") + 1
+            if following == len(args) or not args[following].lstrip("+").isdigit():
+                args = [*args[:following], str(DEFAULT_N), *args[following:]]
         return super().parse_args(ctx, args)
 
 
 def pause(
     queue: Queue,
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Shown by `cq status` and to workers.")
+        str, typer.Option(metavar="TEXT", help="Reason, which `cq status` and workers show.")
     ] = "by hand",
     duration: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="Resume by itself after 90s, 10m, 2h ...")
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="Duration of the pause: 90s, 10m, 2h ... Default: until `cq resume`.",
+        ),
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Keep workers from combining a queue; adds and reads go on."""
+    """Stop workers from combining a queue.
+
+    Adds and reads continue.
+    """
     seconds = None if duration is None else seconds_of(duration)
     cq.pause(open_store(store), queue, reason, seconds=seconds)
-    _tell(queue, json, paused=True)
+    _print_pause(queue, json, paused=True)
 
 
 def resume(queue: Queue, store: Store = None, json: Json = False) -> None:
     """Let workers combine a queue again."""
     cq.resume(open_store(store), queue)
-    _tell(queue, json, paused=False)
+    _print_pause(queue, json, paused=False)
 
 
-def _tell(queue: str, json: bool, *, paused: bool) -> None:
+def _print_pause(queue: str, json: bool, *, paused: bool) -> None:
     if json:
         print_json({"queue": queue, "paused": paused})
     else:

@@ -1,8 +1,7 @@
-"""Settings: which options can also be given in the environment and in a file, and reading the file.
+"""Settings: options that the environment and a file can give, too.
 
-A flag is stronger than the environment, that is stronger than the file, and that is stronger than the default. All of
-this is typer's own: the environment by an option's `envvar`, the file by `default_map`. The library reads none of it
-but `$CQ_STORE`.
+A flag has priority over the environment, the environment over the file, and the file over the default. Typer implements
+this: the environment by an option's `envvar`, the file by `default_map`. The library itself reads only `$CQ_STORE`.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option that the environment and the file can give.
+    """An option that the environment and the file can give, too.
 
     Attributes:
         name: `worker.app` is the option `--app` of `cq worker`, `$CQ_WORKER_APP`, and `app` in the table `worker` of
-            the file. Without a dot it is the option of all commands that have it.
-        type: what the file must have; the option's own checks follow.
-        default: to be shown when the option itself has none.
+            the file. A name without a dot is the option of all commands that have it.
+        type: the type of the value in the file; the option's own checks follow.
+        default: shown by `cq settings` if the option itself has no default.
     """
 
     name: str
@@ -53,12 +52,12 @@ class Setting:
 
     @property
     def command(self) -> str:
-        """The command that has it; empty for all of them."""
+        """The command of the option; empty for all commands."""
         return self.name.rpartition(".")[0]
 
     @property
     def flag(self) -> str:
-        """The option."""
+        """The option on the command line."""
         return f"--{self.name.rpartition('.')[2].replace('_', '-')}"
 
 
@@ -73,13 +72,13 @@ SETTINGS: Final = (
 )
 
 
-_USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, or of typer's copy of it
-_APART: Final = frozenset({"bench", "demo"})
-"""Commands and groups that take no settings: they must not change the store that an application uses."""
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # the class of click, or of the copy of click in typer
+_WITHOUT_SETTINGS: Final = frozenset({"bench", "demo"})
+"""Commands and groups without settings: they must not change the store of an application."""
 
 
 class Commands(TyperGroup):
-    """All commands; options that are settings know their environment variables."""
+    """The group of all commands; it gives the options in `SETTINGS` their environment variables."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -100,7 +99,7 @@ class Commands(TyperGroup):
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Make errors of usage printable: a pattern of the shell gives names of files that anybody has made."""
+    """Make usage errors printable: a shell pattern can put file names of other users into the arguments."""
     try:
         yield
     except _USAGE_ERROR as error:
@@ -111,16 +110,16 @@ def _printable_errors() -> Iterator[None]:
 def options_of(
     setting: Setting, command: Any, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The options that a setting is, with the words of their commands."""
+    """The options of a setting, each with the words of its command."""
     if hasattr(command, "commands"):
         for name, each in command.commands.items():
             yield from options_of(setting, each, (*path, name))
-    elif (not setting.command and path[0] not in _APART) or setting.command == ".".join(path):
+    elif (not setting.command and path[0] not in _WITHOUT_SETTINGS) or setting.command == ".".join(path):
         yield from ((path, option) for option in command.params if setting.flag in option.opts)
 
 
 def use_file(ctx: typer.Context) -> None:
-    """Let the file, if there is one, say what options are that are not given; raises `InvalidSettings`."""
+    """Use the settings file, if any, for omitted options; raises `InvalidSettings`."""
     path = settings_file()
     if path is None:
         return
@@ -137,19 +136,20 @@ def use_file(ctx: typer.Context) -> None:
 
 
 def file_of(ctx: typer.Context, option: str) -> str | None:
-    """The file that the command has this option from; None if it comes from elsewhere."""
+    """The path of the settings file if it gave this option; None for another source."""
     source = ctx.get_parameter_source(option)
     return settings_file() if source is not None and source.name == "DEFAULT_MAP" else None
 
 
 def _read(path: str) -> Iterator[tuple[Setting, Any]]:
-    """What a file sets."""
+    """The settings and values of a file."""
     known = {setting.name: setting for setting in SETTINGS}
     for name, value in _named(_parsed(path)):
         if "reporting" in name.lower() or (isinstance(value, str) and "://" in value):
+            # Not in the message: the value, which may have a password.
             raise InvalidSettings(
                 f"{path}: {name!r} looks like the URL of a reporting database, which may have a password and is not "
-                f"taken from a file: set ${DEFAULT_ENV} in the environment, and remove it here"
+                f"read from a file: set ${DEFAULT_ENV} in the environment, and remove it here"
             )
         if name not in known:
             raise InvalidSettings(f"{path}: unknown key {name!r}: expected one of {', '.join(known)}")
@@ -161,12 +161,12 @@ def _parsed(path: str) -> dict[str, Any]:
         return tomllib.loads(read_settings(path).decode())
     except InvalidSettings:
         raise
-    except (ValueError, RecursionError) as error:  # also of what is no UTF-8
-        raise InvalidSettings(f"{path} is no TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError, too
+        raise InvalidSettings(f"{path} is not valid TOML: {error}") from error
 
 
 def _named(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """What a table has, by the names of settings: those in the tables of commands with a dot."""
+    """The values of a table by the names of settings; a dot joins the table of a command and a key."""
     for key, value in table.items():
         name = prefix + key
         if isinstance(value, dict) and any(setting.name.startswith(f"{name}.") for setting in SETTINGS):
@@ -176,7 +176,7 @@ def _named(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _check(ctx: typer.Context, path: str, setting: Setting, option: Any, value: Any) -> None:
-    """Raise unless the option takes the value; of another type it is not shown: it may be anything."""
+    """Raise unless the option accepts the value; the message never shows a value of a wrong type."""
     accepted = (int, float) if setting.type is float else setting.type
     if not isinstance(value, accepted) or (isinstance(value, bool) and setting.type is not bool):
         got = _TYPES.get(type(value), "a date or a time")

@@ -1,4 +1,4 @@
-"""`cq rebucket`, `cq purge`, `cq delete` and `cq drain`: what workers do for a queue as a whole, and waiting for it."""
+"""`cq rebucket`, `cq purge`, `cq delete`, `cq limit` and `cq drain`: operations on whole queues."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
 from cq.purging import is_purging
 from cq.status import is_drained
 
-_LOOK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask whether you are sure.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until workers have done it.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until workers have finished.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,15 +37,20 @@ def register(app: typer.Typer) -> None:
 
 def rebucket(
     queue: Queue,
-    buckets: Annotated[int, typer.Option(metavar="N", help="1 to 4,096; as many passes can run at once.")],
+    buckets: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Number of buckets, 1 to 4,096: the number of passes that can run at once."
+        ),
+    ],
     wait: Wait = True,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Spread a queue over another number of buckets, while it is in use.
+    """Change the number of buckets of a queue.
 
-    Nothing is stopped, lost, repeated or put out of order: workers drain the buckets there were, and go on with the new
-    ones. Current values do not move.
+    The queue stays in use, and no update is lost, repeated or reordered. Workers drain the old buckets, and then
+    continue with the new ones. Current values do not move.
     """
     db = open_store(store)
     config = cq.rebucket(db, queue, buckets)
@@ -54,13 +59,17 @@ def rebucket(
     if json:
         print_json({"queue": queue, **config.settings()})
     else:
-        say(f"queue {queue!r} has {quantity(buckets, 'bucket')}" + ("" if wait else ": workers see to it"))
+        say(
+            f"queue {queue!r} has {quantity(buckets, 'bucket')}"
+            + ("" if wait else ": workers drain the former ones")
+        )
 
 
 def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None, json: Json = False) -> None:
-    """Delete all values of a queue and all updates that wait; what is added from now on counts.
+    """Delete all values and queued updates of a queue.
 
-    Workers do it, and tell the observers of every deletion: a top and an exported table follow.
+    Updates added from now on count. Workers do the deletion, and report each deleted key to the observers: a
+    top and an exported table follow.
     """
     db = open_store(store)
     _config(db, queue)
@@ -68,78 +77,96 @@ def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None
     cq.purge(db, queue)
     if wait:
         _wait(db, queue, "purging", lambda: not is_purging(db, queue))
-    _tell(queue, json, "purged" if wait else "being purged")
+    _print_done(queue, json, "purged" if wait else "being purged")
 
 
 def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = False) -> None:
-    """Delete a queue: values, updates that wait, what was set aside, top and cloud, and its configuration.
+    """Delete a queue with all its data.
 
-    A table that it was exported to stays. Adds fail from now on.
+    These are its values, queued updates, updates set aside, top, cloud and configuration. A table that it was
+    exported to stays. Adds fail from now on.
     """
     db = open_store(store)
     _config(db, queue)
-    confirm(f"delete queue {queue!r} with all that it holds?", yes)
+    confirm(f"delete queue {queue!r} with all its data?", yes)
     cq.delete(db, queue)
-    _tell(queue, json, "deleted")
+    _print_done(queue, json, "deleted")
 
 
 def limit(
     queue: Queue,
     max_age: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long updates may wait: 90s, 10m, 2h ...")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Maximum age of queued updates: 90s, 10m, 2h ... Default: no limit."
+        ),
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help="How many bytes of updates may wait, about.")
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Approximate maximum size of all queued updates, in bytes. Default: no limit.",
+        ),
     ] = None,
     when_full: Annotated[
-        str, typer.Option(metavar="MODE", help="What adds do then: raise an error, or admit the updates.")
+        str,
+        typer.Option(
+            metavar="MODE", help="Effect on adds to a full queue: raise (an error) or admit (the updates)."
+        ),
     ] = "raise",
-    none: Annotated[bool, typer.Option("--none", help="Have no limits.")] = False,
+    none: Annotated[bool, typer.Option("--none", help="Remove the limits.")] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Limit what may wait in a queue. Limits that are left out are none.
+    """Limit the age or the size of the updates in a queue.
 
-    Workers find out within a second or two that a queue is full, or is full no more; so do those who add.
+    An omitted limit is removed. Workers and callers of `add` notice within two seconds that a queue becomes full, or is
+    no longer full.
     """
     if none == (max_age is not None or max_bytes is not None):
         raise typer.BadParameter("expected --max-age, --max-bytes or both, or else --none")
     seconds = None if max_age is None else seconds_of(max_age)
     cq.limit(open_store(store), queue, seconds=seconds, size=max_bytes, mode=when_full)
-    _tell(queue, json, "without limits" if none else "limited")
+    _print_done(queue, json, "without limits" if none else "limited")
 
 
 def drain(
     queue: Queue,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after so long: exit status 1.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Give up after SECONDS, with exit status 1. Default: wait forever."
+        ),
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Wait until workers have combined all that is queued, at some moment; `cq worker --drain` combines it itself."""
+    """Wait until workers have combined all queued updates.
+
+    It waits for a moment at which the queue is empty. `cq worker --drain` combines the updates itself.
+    """
     db = read_store(store)
     _config(db, queue)
     deadline = None if timeout is None else time.monotonic() + timeout
-    _wait(db, queue, "draining", lambda: is_drained(db, queue, _LOOK_SECONDS), deadline)
-    _tell(queue, json, "drained")
+    _wait(db, queue, "draining", lambda: is_drained(db, queue, _POLL_SECONDS), deadline)
+    _print_done(queue, json, "drained")
 
 
 def _wait(
     db: Any, queue: str, doing: str, is_done: Callable[[], bool], deadline: float | None = None
 ) -> None:
-    """Wait for workers to have done something; raises when they cannot, or have not in time."""
+    """Wait until `is_done`; raises `ConfigurationError` if the queue is paused, `NotNow` after the deadline."""
     with progress(counted=False) as display:
         display.add_task(f"{doing} {queue}")
         while not is_done():
             flags = db.transact(lambda tr: read_flags(tr.snapshot, queue))
             if flags.is_paused(time.time()):
                 raise ConfigurationError(
-                    f"queue {queue!r} is paused ({flags.reason}): workers go on once `cq resume {queue}` was run"
+                    f"queue {queue!r} is paused ({flags.reason}): run `cq resume {queue}`, then workers continue"
                 )
             if deadline is not None and time.monotonic() > deadline:
                 raise NotNow(f"queue {queue!r} is not drained in time: are workers running? See `cq status`")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def _config(db: Any, queue: str) -> Any:
@@ -147,16 +174,17 @@ def _config(db: Any, queue: str) -> Any:
 
 
 def confirm(question: str, yes: bool) -> None:
+    """Ask the question on a terminal, unless `yes`; exit with status 1 without a confirmation."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidConfiguration(f"{question} Say so with --yes, as nobody can be asked here")
+        raise InvalidConfiguration(f"{question} Confirm with --yes: standard input is not a terminal")
     if not typer.confirm(question):
-        note("nothing is changed")
+        note("no change was made")
         raise typer.Exit(1)
 
 
-def _tell(queue: str, json: bool, what: str) -> None:
+def _print_done(queue: str, json: bool, what: str) -> None:
     if json:
         print_json({"queue": queue, "done": what})
     else:

@@ -1,4 +1,4 @@
-"""`cq status`."""
+"""`cq status`: the backlogs of queues, and the workers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ def register(app: typer.Typer) -> None:
 
 def show_status(
     queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="The queue; all of them if left out.")
+        str | None, typer.Argument(metavar="QUEUE", help="Name of a queue. Default: all queues.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every 2 seconds, until ^C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat every 2 seconds, until ^C.")] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Show what waits in the queues, the workers and how fast they are, and what stands out.
+    """Show the backlogs of queues, the workers and warnings.
 
-    With --json a line for each queue, and a last one with all workers.
+    For each queue its backlog, its age and its rate; for each worker its work and its rate; then a line per warning.
+    With --json one line per queue, then one line with all workers.
     """
     db = read_store(store)
     if not watch:
@@ -59,27 +60,27 @@ def show_status(
         return
 
 
-def _print(seen: Overview, json: bool) -> None:
+def _print(found: Overview, json: bool) -> None:
     if not json:
         console = make_console()
-        for each in _shown(seen):
+        for each in _shown(found):
             console.print(each, soft_wrap=not console.is_terminal)
         return
-    for queue in seen.queues:
-        export = seen.exports.get(queue.name)
+    for queue in found.queues:
+        export = found.exports.get(queue.name)
         print_json(
             {
                 **asdict(queue),
-                **asdict(seen.activity[queue.name]),
+                **asdict(found.activity[queue.name]),
                 "export": None if export is None else asdict(export),
             }
         )
-    print_json({"workers": [asdict(worker) for worker in seen.workers]})
+    print_json({"workers": [asdict(worker) for worker in found.workers]})
 
 
-def _shown(seen: Overview) -> Iterable[Table | Text]:
+def _shown(found: Overview) -> Iterable[Table | Text]:
     """The queues, the workers, and a line for each remark."""
-    if seen.queues:
+    if found.queues:
         columns = [
             "queue",
             "buckets",
@@ -91,24 +92,24 @@ def _shown(seen: Overview) -> Iterable[Table | Text]:
             "conflicts",
             "set aside",
         ]
-        rows = (_queue(queue, seen) for queue in seen.queues)
+        rows = (_queue(queue, found) for queue in found.queues)
         yield make_table([*columns, "export lag", "state"], rows, right=[*columns[1:], "export lag"])
     else:
         yield Text("no queue is configured in this store: begin with `cq configure QUEUE`")
-    if seen.workers:
+    if found.workers:
         columns = ["worker", "host", "pid", "does", "queues", "buckets", "passes/s", "last beat", "state"]
         yield Text()
         yield make_table(
-            columns, map(_worker, seen.workers), right=["pid", "buckets", "passes/s", "last beat"]
+            columns, map(_worker, found.workers), right=["pid", "buckets", "passes/s", "last beat"]
         )
-    lines = remarks(seen)
+    lines = remarks(found)
     if lines:
         yield make_lines(["", *lines])
 
 
-def _queue(queue: QueueStatus, seen: Overview) -> list[Any]:
+def _queue(queue: QueueStatus, found: Overview) -> list[Any]:
     about = "" if queue.exact else "about "
-    activity, export = seen.activity[queue.name], seen.exports.get(queue.name)
+    activity, export = found.activity[queue.name], found.exports.get(queue.name)
     return [
         queue.name,
         queue.settings.get("buckets", "-"),

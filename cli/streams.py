@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or read by a program that has ended."""
+"""Handling of standard streams that are closed or full, or whose reader has ended."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ _NAMES: Final = ("stdin", "stdout", "stderr")
 
 
 def open_missing() -> None:
-    """Give closed standard streams a file, so that files opened later do not get their numbers.
+    """Open a file for each closed standard stream: otherwise a file opened later gets its number.
 
-    Output to a closed standard output fails, as it must not be lost silently; that to a closed standard error is lost.
+    Output to a closed standard output fails, because losing it silently is an error. Output to a closed standard error
+    is discarded.
     """
     for descriptor, name in enumerate(_NAMES):
         try:
             os.fstat(descriptor)
         except OSError:
-            # The system takes the lowest free number, which is this one.
+            # The system assigns the lowest free number: this one. A read-only file makes writes fail.
             os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
@@ -26,13 +27,13 @@ def open_missing() -> None:
 
 
 def flush() -> None:
-    """Write what is buffered for standard output; raises `OSError`."""
+    """Write the buffered data of standard output; raises `OSError`."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def discard() -> None:
-    """Lose what is buffered for standard output after an error: Python would report the error again at its end."""
+    """Discard the buffered data of standard output after an error: Python would report the error again at exit."""
     for stream in (sys.stdout, sys.__stdout__):
         _discard(stream)
 

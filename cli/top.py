@@ -1,4 +1,4 @@
-"""`cq top`, `cq cloud`."""
+"""`cq top` and `cq cloud`: the highest values of a queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cq.observers.ranking import Ranking
 from cq.store.transact import transact
 
 Group = Annotated[
-    str | None, typer.Option(metavar="GROUP", help="Whose, when the queue's top is kept in groups.")
+    str | None, typer.Option(metavar="GROUP", help="Group to show, if the queue keeps its top in groups.")
 ]
 
 
@@ -33,18 +33,24 @@ def register(app: typer.Typer) -> None:
 
 def top(
     queue: Queue,
-    number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many keys.")] = 20,
-    bottom: Annotated[bool, typer.Option("--bottom", help="The lowest scores, the lowest first.")] = False,
+    number: Annotated[
+        int, typer.Option("-n", "--number", min=1, metavar="N", help="Maximum number of keys, or of groups.")
+    ] = 20,
+    bottom: Annotated[
+        bool, typer.Option("--bottom", help="Show the lowest scores, the lowest first.")
+    ] = False,
     group: Group = None,
     groups: Annotated[
-        bool, typer.Option("--groups", help="The names of the groups instead, with how many keys each has.")
+        bool, typer.Option("--groups", help="Show the names of the groups, with the number of keys of each.")
     ] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Print the keys of the highest scores, the highest first and equal ones by key: a line each, key and score.
+    """Print the keys with the highest scores.
 
-    Exact as of the last pass. With --json lines of `{"key": ..., "score": ...}`, or `{"group": ..., "count": ...}`.
+    Each line has a key and its score. The highest score is first; keys with equal scores are in order. The result is
+    exact as of the last pass. With --json the lines are `{"key": ..., "score": ...}`, or with --groups
+    `{"group": ..., "count": ...}`.
     """
     db, ranking = read_store(store), Ranking(queue)
     if groups:
@@ -59,18 +65,21 @@ def cloud(
     queue: Queue,
     group: Group = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with each newer version as it is published, until ^C.")
+        bool, typer.Option("--follow", help="Print each newer version when it is published, until ^C.")
     ] = False,
     html: Annotated[
         str | None,
-        typer.Option(metavar="FILE|-", help="Write a page of HTML instead, anew for each version."),
+        typer.Option(
+            metavar="FILE|-", help="Write an HTML page to this file, for each version; - is standard output."
+        ),
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Print the published cloud: its version, then a line for each key with weight (1-9), key and score.
+    """Print the published cloud of a queue.
 
-    Workers publish it. With --json a line for each version: queue, group, version, created, and entries as
+    The first line has the version. Then each line has the weight (1 to 9), key and score of an entry. Workers publish
+    the cloud. With --json one line per version: queue, group, version, created, and entries as
     `[{"key": ..., "score": ..., "weight": ...}, ...]`.
     """
     db, reader = read_store(store), CloudReader(queue, group)
@@ -98,7 +107,7 @@ def _versions(db: Any, reader: CloudReader) -> Iterator[Cloud]:
 
 def _print_line(as_json: bool, **fields: Any) -> None:
     if as_json:
-        print_json({what: to_json(value) for what, value in fields.items()})
+        print_json({name: to_json(value) for name, value in fields.items()})
     else:
         print_words(*fields.values())
 
@@ -124,7 +133,7 @@ def _as_json(found: Cloud) -> dict[str, Any]:
 
 
 def _write_page(path: str, page: str) -> None:
-    """Write a file that is whole at every moment, for web servers that read it meanwhile."""
+    """Write a file atomically: web servers may read it at any moment."""
     if path == "-":
         print_document(page)
         return
@@ -135,7 +144,7 @@ def _write_page(path: str, page: str) -> None:
         try:
             file.write(page)
             file.close()
-            os.chmod(file.name, 0o644)  # web servers are other users
+            os.chmod(file.name, 0o644)  # readable for web servers, which run as other users
             os.replace(file.name, path)
         except BaseException:
             os.unlink(file.name)

@@ -1,4 +1,4 @@
-"""`cq verify`."""
+"""`cq verify`: check a queue for corrupt or inconsistent data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cq.observers.verify import WAIT_SECONDS, Difference, Progress, verification
 from cq.plaintext import printable
 
 DIFFERENT: Final = 4
-"""Exit status when there are differences that were not mended."""
-_MOST: Final = 1_000
+"""Exit status if unrepaired differences remain."""
+_MAX_SHOWN: Final = 1_000
 
 
 def register(app: typer.Typer) -> None:
@@ -29,47 +29,46 @@ def register(app: typer.Typer) -> None:
 def verify(
     queue: Queue,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend what can be derived from what the store has.")
+        bool,
+        typer.Option("--repair", help="Repair everything that can be derived from other data in the store."),
     ] = False,
     most: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="How many differences to name at most.")
-    ] = _MOST,
+        int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of differences to print.")
+    ] = _MAX_SHOWN,
     wait: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS", min=0, help="How long changes may be on their way to an exported table."
-        ),
+        typer.Option(metavar="SECONDS", min=0, help="How long to wait for unexported changes."),
     ] = WAIT_SECONDS,
     url_env: Annotated[
         str | None,
         typer.Option(
             "--reporting-url-env",
             metavar="NAME",
-            help="The environment variable with the URL of the table's database, if not the one configured.",
+            help="Environment variable with the URL of the table's database. Default: the configured one.",
         ),
     ] = None,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Look through all that a queue keeps for what cannot be so, while it is in use: damage, lost notifications ...
+    """Check a queue for corrupt or inconsistent data.
 
-    Rows, values, notifications, states of buckets, what was set aside; that top and cloud are what the values make, and
-    an exported table, if its URL is known; and that nothing else lies in cq's keys. Each difference is a line: kind,
-    key, what is wrong. With --json a line for each, and one of totals.
+    The queue may be in use. Checks rows, values, notifications, states of buckets and updates set aside;
+    compares top, cloud and, if its URL is known, the exported table with the values; and searches cq's keys for other
+    data. Each difference is a line: kind, key, description. With --json one line per difference, and one of totals.
 
-    Exit status 4 when there are differences that --repair did not mend, or could not; 0 when there are none.
+    The exit status is 4 if unrepaired differences remain, otherwise 0.
     """
     app = load_app(app_path)
     db = open_store(store) if repair else read_store(store)
-    named: list[Difference] = []
+    printed: list[Difference] = []
     counts = {"checked": 0, "differences": 0, "repaired": 0, "repairable": 0}
     with progress(counted=False) as display:
         task = display.add_task("verifying")
 
         def show(so_far: Progress) -> None:
-            said = f"{so_far.part}: {so_far.checked:,} keys, {so_far.differences:,} differences"
-            display.update(task, description=said)
+            text = f"{so_far.part}: {so_far.checked:,} keys, {so_far.differences:,} differences"
+            display.update(task, description=text)
 
         found = verification(
             db, queue, app=app, repair=repair, wait_seconds=wait, url_env=url_env, progress=show
@@ -78,12 +77,12 @@ def verify(
             counts["differences"] += 1
             counts["repaired"] += difference.repaired
             counts["repairable"] += difference.repairable
-            if len(named) < most:
-                named.append(difference)
+            if len(printed) < most:
+                printed.append(difference)
     counts["checked"] = found.checked
-    for each in named:
+    for each in printed:
         _print_difference(each, json)
-    _print_totals(counts, found.notes, counts["differences"] - len(named), json)
+    _print_totals(counts, found.notes, counts["differences"] - len(printed), json)
     if counts["repaired"] < counts["differences"]:
         raise typer.Exit(DIFFERENT)
 
@@ -101,7 +100,7 @@ def _print_difference(each: Difference, json: bool) -> None:
             }
         )
         return
-    what = printable(" ".join(each.what.split())) + (" (mended)" if each.repaired else "")
+    what = printable(" ".join(each.what.split())) + (" (repaired)" if each.repaired else "")
     key = [] if each.key is None else [f"key {as_word(each.key)}"]
     print_words(each.kind, shown(each.where), *key, what)
 
@@ -115,9 +114,9 @@ def _print_totals(counts: dict[str, Any], notes: list[str], more: int, json: boo
     for each in notes:
         note(each)
     differences, repaired = counts["differences"], counts["repaired"]
-    said = f"cq verify: {counts['checked']:,} keys looked at, {differences:,} differences"
+    summary = f"cq verify: {counts['checked']:,} keys checked, {differences:,} differences"
     if repaired:
-        said += f", {repaired:,} of them mended"
-    note(said)
+        summary += f", {repaired:,} of them repaired"
+    note(summary)
     if counts["repairable"] > repaired:
-        note("`cq verify --repair` mends what can be derived")
+        note("`cq verify --repair` repairs everything that can be derived")

@@ -1,4 +1,4 @@
-"""`cq worker`."""
+"""`cq worker`: one worker process, or several."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from cq.observers.telemetry import emit
 from cq.observers.worker import CONCURRENCY, GRACE_SECONDS, Worker
 
 
-class Log(StrEnum):
-    """How log lines look."""
+class LogFormat(StrEnum):
+    """The formats of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
-_PLACE_ENV: Final = "CQ_PLACE"  # by which a parent tells its processes which one each is
+_PLACE_ENV: Final = "CQ_PLACE"  # set by the parent process: the identity of each of its processes
 _METRICS_ENV: Final = "CQ_PLACE_METRICS"
 
 
@@ -52,65 +52,70 @@ def register(app: typer.Typer) -> None:
 def worker(
     ctx: typer.Context,
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUE", help="Queues and feeds; all of them if left out.")
+        list[str] | None, typer.Argument(metavar="QUEUE", help="Names of queues and feeds. Default: all.")
     ] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="End when everything queued is combined.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="End when all queued updates are combined.")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="ROLE", help=f"Do this only, of {', '.join(ROLES)}; may be given again."),
+        typer.Option(
+            metavar="ROLE",
+            help=f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all.",
+        ),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes; those that die are started again.")
+        int,
+        typer.Option(min=1, metavar="N", help="Number of processes; processes that die are started again."),
     ] = 1,
     concurrency: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tasks in flight at once, in each process.")
+        int, typer.Option(min=1, metavar="N", help="Number of concurrent tasks in each process.")
     ] = CONCURRENCY,
     grace: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long steps under way may take when stopped.")
+        float, typer.Option(min=0, metavar="SECONDS", help="Time for unfinished steps after a stop.")
     ] = GRACE_SECONDS,
     identity: Annotated[
         str | None,
         typer.Option(
             "--id",
             metavar="NAME",
-            help="Its own name: a worker started in place of one that is dead gets its tasks at once.",
+            help="Identity of the worker: after its death, a new worker with the same identity gets its tasks at once.",
         ),
     ] = None,
     with_input: Annotated[
-        bool, typer.Option("--with-input", help="Stop when standard input ends, as on SIGTERM.")
+        bool, typer.Option("--with-input", help="Stop at the end of standard input, as on SIGTERM.")
     ] = False,
     metrics: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Serve metrics at [HOST:]PORT; process N of several at PORT + N, from 0."
+            metavar="ADDRESS",
+            help="Serve metrics at [HOST:]PORT; of several processes, number N (from 0) at PORT + N.",
         ),
     ] = None,
     log: Annotated[
-        Log, typer.Option(metavar="text|json", help="Log lines for people, or of JSON for programs.")
-    ] = Log.TEXT,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log every pass and batch, too.")] = False,
+        LogFormat, typer.Option(metavar="text|json", help="Format of log lines.")
+    ] = LogFormat.TEXT,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log each pass and batch, too.")] = False,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Combine queues, export them, publish clouds and serve feeds, until SIGTERM or ^C.
+    """Combine and export queues, publish clouds and serve feeds.
 
-    Steps under way are finished then, nothing is lost; a second signal ends at once. Any number of workers share the
-    work, on any number of machines, and take over from those that die. Code for combiners, observers and exporters
-    comes from --app only. With --json a line of totals is printed at the end.
+    SIGTERM or ^C stops it: it finishes its unfinished steps, and loses no update. A second signal ends it at once. Any
+    number of workers on any number of machines share the work, and take over the work of dead workers. Code for
+    combiners, observers and exporters comes from --app only. With --json it prints a line of totals at the end.
 
-    With --drain, queues that cannot be combined are named in the log, and do not stop the others. They are an error
+    With --drain, queues that cannot be combined are named in the log, and the others are drained. They are an error
     only if QUEUE names them.
     """
-    log_to_stderr(as_json=log is Log.JSON, verbose=verbose)
-    say = note if log is Log.TEXT else _say_nothing
+    log_to_stderr(as_json=log is LogFormat.JSON, verbose=verbose)
+    report = note if log is LogFormat.TEXT else _say_nothing
     place = os.environ.pop(_PLACE_ENV, None)
-    if place is not None:  # one of several processes
+    if place is not None:  # this is one of several processes, started by `_run_processes`
         processes, with_input, identity = 1, True, place
         metrics = os.environ.pop(_METRICS_ENV, None)
     address = None if metrics is None else Address.parse(metrics)
     if place is None and (file := file_of(ctx, "app_path")):
-        emit("app_named", app=app_path, file=os.path.abspath(file))  # before its code runs
+        emit("app_named", app=app_path, file=os.path.abspath(file))  # logged before its code runs
     db, app = make_store(store), load_app(app_path)
     runner = Worker(
         db,
@@ -124,10 +129,11 @@ def worker(
     )
     exporters = app.exporters if app else {}
     others = db.transact(lambda tr: [name for name in runner.names if not is_feed(tr.snapshot, name)])
+    # Names that are neither feeds nor exporters must be queues: fail now if one is not configured.
     db.transact(lambda tr: [read_config(tr.snapshot, name) for name in others if name not in exporters])
     if processes > 1:
         opened.close()
-        say(f"cq worker: {processes} processes, ^C stops")
+        report(f"cq worker: {processes} processes, ^C stops")
         raise typer.Exit(_run_processes(processes, grace, address, may_end=drain))
     if address is not None:
         opened.callback(serve(address))
@@ -139,31 +145,31 @@ def worker(
     if drain:
         runner.drain()
     else:
-        say("cq worker: waiting for updates, ^C stops")
+        report("cq worker: waiting for updates, ^C stops")
         runner.run(notifier.alive)
     notifier.stopping()
     totals = runner.totals.as_dict()
     if json:
         print_json(totals)
     else:
-        say("cq worker: " + ", ".join(f"{what} {number:,}" for what, number in totals.items()))
+        report("cq worker: " + ", ".join(f"{name} {number:,}" for name, number in totals.items()))
     if not runner.is_finished:
-        # Steps that come to no end would keep the process from ending; what they do is thrown away by the store.
+        # A step that never ends would keep the process alive. The store discards its uncommitted transaction.
         sys.stdout.flush()
         os._exit(0)
 
 
 def _run_processes(number: int, grace: float, metrics: Address | None, *, may_end: bool) -> int:
-    """Run this command in so many processes, until told to stop."""
+    """Run this command in `number` processes, until a signal; returns the exit status."""
     name = secrets.token_hex(8)
     places: list[dict[str, str]] = [{_PLACE_ENV: f"{name}-{place}"} for place in range(number)]
     if metrics is not None:
         places = [{**each, _METRICS_ENV: str(metrics.plus(at))} for at, each in enumerate(places)]
     notifier = Notifier()
     for variable in ("NOTIFY_SOCKET", "WATCHDOG_USEC"):
-        os.environ.pop(variable, None)  # the parent speaks for all
+        os.environ.pop(variable, None)  # only the parent notifies systemd
     environments = [{**os.environ, **place} for place in places]
-    # With -P: -m alone would import a `typer.py` of the current folder. --app adds that folder by itself.
+    # With -P: -m alone would import a `typer.py` in the current folder. --app adds that folder itself.
     command = [sys.executable, "-P", "-m", "cq.cli", *sys.argv[1:]]
     running = Processes(command, environments, grace=grace, may_end=may_end)
     stop_on_signals(running.stop, running.kill)
@@ -178,7 +184,7 @@ def stop_on_signals(stop: Callable[[], object], end: Callable[[], object] = lamb
     def first(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, second)
         signal.signal(signal.SIGINT, second)
-        # Not here: the main thread may be holding just the locks that this needs.
+        # In a thread: the signal may have interrupted the main thread while it holds a lock that `stop` needs.
         threading.Thread(target=stop).start()
 
     def second(number: int, frame: FrameType | None) -> None:
@@ -190,10 +196,11 @@ def stop_on_signals(stop: Callable[[], object], end: Callable[[], object] = lamb
 
 
 def _say_nothing(message: str) -> None:
-    """Where every line on standard error is JSON: events say the same."""
+    """Print nothing, if lines on standard error are JSON: log events have the same information."""
 
 
 def _stop_with_input(stop: Callable[[], object]) -> None:
+    """Call `stop` at the end of standard input."""
     while os.read(0, 4096):
         pass
     stop()

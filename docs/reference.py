@@ -64,8 +64,10 @@ def named(option: Any) -> str:
 
 
 def default(option: Any) -> str:
-    """What an option is when it is not given, where that is worth saying."""
-    return "" if option.default in (None, False) else f" Default: `{option.default}`."
+    """The default of an option, unless it is None, False or empty."""
+    if option.secondary_opts and option.default:  # a pair of flags such as --wait/--no-wait
+        return f" Default: `{option.opts[0]}`."
+    return f" Default: `{option.default}`." if option.default else ""
 
 
 def variable(option: Any) -> str:

@@ -21,7 +21,7 @@ _AHEAD_SECONDS: Final = 0.05  # the signal is for so much later, that it reaches
 _END_SECONDS: Final = 10.0
 
 
-class Role(Protocol):
+class BenchRole(Protocol):
     """What a process does. It is sent there, and opens there what it needs."""
 
     def prepare(self) -> None:
@@ -37,17 +37,17 @@ class Role(Protocol):
         ...
 
 
-class _Failed(NamedTuple):
+class _Failure(NamedTuple):
     message: str
 
 
-class Crew:
+class BenchCrew:
     """A process for each role; a context manager, which ends them.
 
     Raises `CannotMeasure` with what a process has raised, when it is made and in `run` and `results`.
     """
 
-    def __init__(self, roles: Sequence[Role]) -> None:
+    def __init__(self, roles: Sequence[BenchRole]) -> None:
         context = multiprocessing.get_context("spawn")
         self._connections: list[Connection] = []
         self._processes = []
@@ -65,7 +65,7 @@ class Crew:
             self._end(0.0)
             raise
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> BenchCrew:
         return self
 
     def __exit__(
@@ -96,7 +96,7 @@ class Crew:
                     "a process of the benchmark has ended: its own message is above"
                 ) from None
         for result in results:
-            if isinstance(result, _Failed):
+            if isinstance(result, _Failure):
                 raise CannotMeasure(result.message)
         return results
 
@@ -110,7 +110,7 @@ class Crew:
                 process.join()
 
 
-def _serve(connection: Connection, role: Role) -> None:
+def _serve(connection: Connection, role: BenchRole) -> None:
     """In a process of its own: work when told to, until the one that has started this one closes its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a queue is paused and deleted under its workers
@@ -134,7 +134,7 @@ def _answer(connection: Connection, function: Callable[[], Any]) -> bool:
         result = function()
     except Exception as error:  # noqa: BLE001 - the parent raises it
         said = str(error) if isinstance(error, CqError) else f"{type(error).__name__}: {error}"
-        connection.send(_Failed(said))
+        connection.send(_Failure(said))
         return False
     connection.send(result)
     return True

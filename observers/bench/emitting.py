@@ -12,8 +12,8 @@ import cq
 from cq import machine
 from cq.emitter import Emitter
 from cq.observers.bench.phases import Plan, Row, measure
-from cq.observers.bench.queued import Queue
-from cq.observers.bench.roles import Added, Adding
+from cq.observers.bench.queued import QueueSystem
+from cq.observers.bench.roles import AdderRole, AddResult
 from cq.observers.bench.system import Adder
 from cq.observers.bench.workload import Workload
 
@@ -22,11 +22,11 @@ CALLERS: Final = 32
 _LOOP: Final = 1_000
 """Calls between two looks at the clock, where a call takes less than a microsecond or two."""
 
-Told = Callable[[str], object]
+Notify = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Emitted:
+class EmitterResult:
     """How many increments a second one process has committed.
 
     Attributes:
@@ -39,8 +39,8 @@ class Emitted:
 
 
 def measure_emitters(
-    make: Callable[[], Queue], workload: Workload, plan: Plan, told: Told = lambda _: None
-) -> list[Emitted]:
+    make: Callable[[], QueueSystem], workload: Workload, plan: Plan, notify: Notify = lambda _: None
+) -> list[EmitterResult]:
     """Measure single adds and an emitter in `durable` mode with many callers, and one in `fast` mode with one.
 
     The callers of `durable` mode are threads, and then tasks of asyncio.
@@ -52,24 +52,24 @@ def measure_emitters(
     """
     single, loop = replace(workload, per_transaction=1), replace(workload, per_transaction=_LOOP)
     many, one = replace(plan, adders=1, threads=CALLERS), replace(plan, adders=1, threads=1)
-    told("single adds")
-    found = [Emitted(CALLERS, measure(make(), single, many))]
+    notify("single adds")
+    found = [EmitterResult(CALLERS, measure(make(), single, many))]
     for mode, words, calls, role in (
-        ("durable", single, many, Emitting),
-        ("durable", single, many, Awaiting),
-        ("fast", loop, one, Emitting),
+        ("durable", single, many, EmitterRole),
+        ("durable", single, many, AsyncEmitterRole),
+        ("fast", loop, one, EmitterRole),
     ):
-        told(f"emitter, {mode}")
+        notify(f"emitter, {mode}")
         queue = make()
         system = EmitterQueue(
             queue.url, queue.store, queue.queue, queue.kind, queue.buckets, mode=mode, caller=role.caller
         )
-        found.append(Emitted(calls.threads, measure(system, words, calls, role=role)))
+        found.append(EmitterResult(calls.threads, measure(system, words, calls, role=role)))
     return found
 
 
 @dataclass(frozen=True)
-class EmitterQueue(Queue):
+class EmitterQueue(QueueSystem):
     """A queue that is added to through the emitter of the process.
 
     Args:
@@ -108,26 +108,26 @@ class EmitterAdder:
         self.emitter.close()
 
 
-class Emitting(Adding):
+class EmitterRole(AdderRole):
     """Adds through an emitter; what it has taken counts once it is committed."""
 
     caller: ClassVar[str] = "thread"
 
-    def run(self, begin: float, end: float) -> Added:
+    def run(self, begin: float, end: float) -> AddResult:
         added = super().run(begin, end)
         for emitter in _emitters.values():
             emitter.flush()
         return added._replace(ended=machine.monotonic())
 
 
-class Awaiting(Emitting):
+class AsyncEmitterRole(EmitterRole):
     """Adds through an emitter in tasks of asyncio, as many as there would be threads, in one event loop."""
 
     caller: ClassVar[str] = "task"
 
-    def run(self, begin: float, end: float) -> Added:
+    def run(self, begin: float, end: float) -> AddResult:
         transactions = asyncio.run(self._all(end))
-        return Added(transactions, transactions, machine.monotonic())
+        return AddResult(transactions, transactions, machine.monotonic())
 
     def _draw(self) -> None:
         pool = self._workload.draw(self._seed)

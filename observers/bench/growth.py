@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from cq.observers.bench.crew import Crew
+from cq.observers.bench.crew import BenchCrew
 from cq.observers.bench.figures import Figure
 from cq.observers.bench.names import BACKLOG, KEYS, SPARSE
 from cq.observers.bench.phases import FIRST_SEED, Plan, check
-from cq.observers.bench.queued import Queue
-from cq.observers.bench.roles import Adding, Draining, Filling
+from cq.observers.bench.queued import QueueSystem
+from cq.observers.bench.roles import AdderRole, DrainerRole, FillerRole
 from cq.observers.bench.workload import POOL_UPDATES, Workload
 
 LEAST: Final = 10_000
@@ -27,11 +27,11 @@ _ROUNDS: Final = 20  # over few keys, no more
 _FOR_EVER: Final = 1e9
 _MICRO: Final = 1e6
 
-Told = Callable[[str], object]
+Notify = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class GrowthResult:
     """What an update costs at one size.
 
     Attributes:
@@ -50,8 +50,8 @@ class Grown:
 
 
 def measure_growth(
-    system: Queue, what: str, workload: Workload, plan: Plan, most: int, told: Told = lambda _: None
-) -> list[Grown]:
+    system: QueueSystem, what: str, workload: Workload, plan: Plan, most: int, notify: Notify = lambda _: None
+) -> list[GrowthResult]:
     """Measure a queue at 10^4, 10^5 ... up to `most` keys, or updates that wait.
 
     As keys grow, updates are spread evenly over all of them: `EACH` for each key, or `UPDATES` however many keys there
@@ -61,15 +61,15 @@ def measure_growth(
     with ExitStack() as stack:
         stack.callback(system.remove)
         system.prepare()
-        drainers = [Draining(system, number, plan.workers) for number in range(plan.workers)]
-        growing = _Growing(system, plan, stack.enter_context(Crew(drainers)))
+        drainers = [DrainerRole(system, number, plan.workers) for number in range(plan.workers)]
+        growing = _GrowthRun(system, plan, stack.enter_context(BenchCrew(drainers)))
         if what == BACKLOG:
-            told("growth of the backlog: making the keys")
+            notify("growth of the backlog: making the keys")
             growing.fill(workload, workload.keys)
         found = []
         for size in sizes(most):
             said = f"growth of {what}: {size:,}"
-            told(said)
+            notify(said)
             if what != BACKLOG:
                 growing.fill(workload, size)
             updates = {KEYS: EACH * size, SPARSE: min(UPDATES, _ROUNDS * size), BACKLOG: size}[what]
@@ -86,10 +86,10 @@ def sizes(most: int) -> Iterator[int]:
         size *= 10
 
 
-class _Growing:
+class _GrowthRun:
     """A queue with its drainers, and what it holds."""
 
-    def __init__(self, system: Queue, plan: Plan, draining: Crew) -> None:
+    def __init__(self, system: QueueSystem, plan: Plan, draining: BenchCrew) -> None:
         self._system, self._plan, self._draining = system, plan, draining
         self._keys, self._updates = 0, 0
 
@@ -97,21 +97,21 @@ class _Growing:
         """Have the queue hold so many keys."""
         number = self._plan.adders
         bounds = [self._keys + (keys - self._keys) * place // number for place in range(number + 1)]
-        roles = [Filling(self._system, workload, range(*pair)) for pair in pairwise(bounds)]
-        with Crew(roles) as filling:
+        roles = [FillerRole(self._system, workload, range(*pair)) for pair in pairwise(bounds)]
+        with BenchCrew(roles) as filling:
             self._updates += sum(filling.run()[1])
         self._keys = keys
         self._draining.run()
         check(self._system, self._updates)
 
-    def measure(self, what: str, size: int, updates: int, workload: Workload) -> Grown:
+    def measure(self, what: str, size: int, updates: int, workload: Workload) -> GrowthResult:
         """Add so many updates, and drain them, again and again."""
         adds, drains = [], []
         unmeasured = int(updates <= UPDATES)  # a warm-up, which larger ones do not notice
         pieces = -(-updates // (POOL_UPDATES * self._plan.adders))
         most = max(1, updates // pieces // workload.per_transaction)
         roles = [
-            Adding(
+            AdderRole(
                 self._system,
                 workload,
                 self._plan.threads,
@@ -121,7 +121,7 @@ class _Growing:
             )
             for place in range(self._plan.adders)
         ]
-        with Crew(roles) as adding:
+        with BenchCrew(roles) as adding:
             for _ in range(self._plan.repetitions + unmeasured):
                 added, seconds = 0, 0.0
                 for _ in range(pieces):
@@ -135,4 +135,4 @@ class _Growing:
         check(self._system, self._updates)
         add, drain = Figure(tuple(adds[unmeasured:])), Figure(tuple(drains[unmeasured:]))
         costs = tuple(map(sum, zip(add.values, drain.values, strict=True)))
-        return Grown(what, size, added, add, drain, Figure(costs))
+        return GrowthResult(what, size, added, add, drain, Figure(costs))

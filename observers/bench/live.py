@@ -17,12 +17,12 @@ import cq
 from cq import machine
 from cq.config import read_config
 from cq.keys import QueueKeys
-from cq.observers.bench.crew import Crew
+from cq.observers.bench.crew import BenchCrew
 from cq.observers.bench.errors import CannotMeasure
 from cq.observers.bench.figures import Figure, quantile
 from cq.observers.bench.phases import FIRST_SEED, Plan, check
-from cq.observers.bench.queued import Queue, RunningWorker
-from cq.observers.bench.roles import Adding
+from cq.observers.bench.queued import QueueSystem, RunningWorker
+from cq.observers.bench.roles import AdderRole
 from cq.observers.bench.stored import close_opened
 from cq.observers.bench.workload import KINDS, Workload
 from cq.store.transact import transact
@@ -31,11 +31,11 @@ PROBE_SECONDS: Final = 0.02
 _REPORT_SECONDS: Final = 120.0
 _SHARES: Final = 0.5, 0.25
 
-Told = Callable[[str], object]
+Notify = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveResult:
     """Figures of adding and combining at the same time.
 
     Attributes:
@@ -61,8 +61,8 @@ class Live:
 
 
 def measure_live(
-    system: Queue, workload: Workload, plan: Plan, rate: float | None, told: Told = lambda _: None
-) -> list[Live]:
+    system: QueueSystem, workload: Workload, plan: Plan, rate: float | None, notify: Notify = lambda _: None
+) -> list[LiveResult]:
     """Measure a queue at full speed and then at a half and a quarter of what it did; or at the rate that is given.
 
     The queue is made before and removed after, whatever happens. Raises as `phases.measure`.
@@ -70,30 +70,32 @@ def measure_live(
     with ExitStack() as stack:
         stack.callback(system.remove)
         system.prepare()
-        stack.enter_context(Crew([Working(system) for _ in range(plan.workers)]))
-        probing = stack.enter_context(Crew([Probing(system)]))
-        running = _Running(system, workload, plan, probing, told)
+        stack.enter_context(BenchCrew([LiveWorkerRole(system) for _ in range(plan.workers)]))
+        probing = stack.enter_context(BenchCrew([ProberRole(system)]))
+        running = _LiveRun(system, workload, plan, probing, notify)
         first = running.measure(rate)
         shares = _SHARES if rate is None else ()
         return [first, *(running.measure(first.done.median * share) for share in shares)]
 
 
-class _Running:
+class _LiveRun:
     """A queue with its workers and prober; adders come and go."""
 
-    def __init__(self, system: Queue, workload: Workload, plan: Plan, probing: Crew, told: Told) -> None:
+    def __init__(
+        self, system: QueueSystem, workload: Workload, plan: Plan, probing: BenchCrew, notify: Notify
+    ) -> None:
         self._system, self._workload, self._plan = system, workload, plan
-        self._probing, self._told = probing, told
+        self._probing, self._told = probing, notify
         self._updates = 0
 
-    def measure(self, rate: float | None) -> Live:
+    def measure(self, rate: float | None) -> LiveResult:
         plan, said = self._plan, "at full speed" if rate is None else f"at {rate:,.0f} updates/s"
         share = None if rate is None else rate / plan.adders
         roles = [
-            Adding(self._system, self._workload, plan.threads, FIRST_SEED + number, rate=share)
+            AdderRole(self._system, self._workload, plan.threads, FIRST_SEED + number, rate=share)
             for number in range(plan.adders)
         ]
-        with Crew(roles) as adding:
+        with BenchCrew(roles) as adding:
             self._told(f"live, {said}: warm-up")
             self._once(adding, plan.warm_up)
             rounds = []
@@ -101,7 +103,7 @@ class _Running:
                 self._told(f"live, {said}: repetition {number + 1} of {plan.repetitions}")
                 rounds.append(self._once(adding, plan.seconds))
         added, done, latencies = zip(*rounds, strict=True)
-        return Live(
+        return LiveResult(
             system=self._system.name,
             store=self._system.store,
             per_transaction=self._workload.per_transaction,
@@ -114,7 +116,7 @@ class _Running:
             probes=sum(map(len, latencies)),
         )
 
-    def _once(self, adding: Crew, seconds: float) -> tuple[float, float, list[float]]:
+    def _once(self, adding: BenchCrew, seconds: float) -> tuple[float, float, list[float]]:
         """Updates per second added, and done, and the latencies in ascending order."""
         begin = adding.start(seconds)
         self._probing.start(seconds, begin)
@@ -130,10 +132,10 @@ class _Running:
         return added / (last - begin), added / (ended - begin), sorted(latencies)
 
 
-class Working:
+class LiveWorkerRole:
     """A process that combines until it is ended."""
 
-    def __init__(self, system: Queue) -> None:
+    def __init__(self, system: QueueSystem) -> None:
         self._system = system
 
     def prepare(self) -> None:
@@ -147,10 +149,10 @@ class Working:
         close_opened()
 
 
-class Probing:
+class ProberRole:
     """A process that adds an update of a new key every `PROBE_SECONDS`, and takes the time until it is combined."""
 
-    def __init__(self, system: Queue) -> None:
+    def __init__(self, system: QueueSystem) -> None:
         self._system = system
 
     def prepare(self) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from cq.observers.bench.crew import Crew
+from cq.observers.bench.crew import BenchCrew
 from cq.observers.bench.errors import WrongSum
 from cq.observers.bench.figures import Figure, harmonic
-from cq.observers.bench.roles import Adding, Draining
+from cq.observers.bench.roles import AdderRole, DrainerRole
 from cq.observers.bench.system import System
 from cq.observers.bench.workload import Workload
 
@@ -64,8 +64,8 @@ def measure(
     system: System,
     workload: Workload,
     plan: Plan,
-    told: Callable[[str], object] = lambda _: None,
-    role: type[Adding] = Adding,
+    notify: Callable[[str], object] = lambda _: None,
+    role: type[AdderRole] = AdderRole,
 ) -> Row:
     """Measure a system, which is made before and removed after, whatever happens.
 
@@ -80,29 +80,29 @@ def measure(
     with ExitStack() as stack:
         stack.callback(system.remove)
         system.prepare()
-        told("drawing words")
+        notify("drawing words")
         adders = [role(system, workload, plan.threads, FIRST_SEED + number) for number in range(plan.adders)]
-        adding = stack.enter_context(Crew(adders))
+        adding = stack.enter_context(BenchCrew(adders))
         draining = None
         if system.defers:
-            drainers = [Draining(system, number, plan.workers) for number in range(plan.workers)]
-            draining = stack.enter_context(Crew(drainers))
-        return _repeat(system, workload, plan, adding, draining, told)
+            drainers = [DrainerRole(system, number, plan.workers) for number in range(plan.workers)]
+            draining = stack.enter_context(BenchCrew(drainers))
+        return _repeat(system, workload, plan, adding, draining, notify)
 
 
 def _repeat(
     system: System,
     workload: Workload,
     plan: Plan,
-    adding: Crew,
-    draining: Crew | None,
-    told: Callable[[str], object],
+    adding: BenchCrew,
+    draining: BenchCrew | None,
+    notify: Callable[[str], object],
 ) -> Row:
     adds: list[float] = []
     drains: list[float] = []
     updates = 0
     for number in range(plan.repetitions + 1):
-        told(f"repetition {number} of {plan.repetitions}" if number else "warm-up")
+        notify(f"repetition {number} of {plan.repetitions}" if number else "warm-up")
         begin, results = adding.run(plan.seconds if number else plan.warm_up)
         added = sum(each.updates for each in results)
         updates += added

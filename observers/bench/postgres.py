@@ -23,7 +23,7 @@ _COPY_FROM: Final = 1_000
 
 
 @dataclass(frozen=True)
-class _Tables:
+class _CountTables:
     """What both have in common.
 
     Args:
@@ -74,7 +74,7 @@ class _Tables:
             connection.execute(f"DROP TABLE IF EXISTS {_COUNTS}, {_LOG}")
 
 
-class Upsert(_Tables):
+class Upsert(_CountTables):
     """`INSERT ... ON CONFLICT DO UPDATE` of all keys of a transaction in one statement."""
 
     name = "postgres-upsert"
@@ -92,7 +92,7 @@ class Upsert(_Tables):
         raise NotImplementedError
 
 
-class Rollup(_Tables):
+class Rollup(_CountTables):
     """Append rows to a table without any index; roll it up into the counts later, in one transaction."""
 
     name = "postgres-rollup"

@@ -30,7 +30,7 @@ _WATCH_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
-class Queue:
+class QueueSystem:
     """A combine queue of sums.
 
     Args:
@@ -129,7 +129,7 @@ class Queue:
 class QueueAdder:
     """Adds to the queue."""
 
-    def __init__(self, system: Queue) -> None:
+    def __init__(self, system: QueueSystem) -> None:
         self._db, self._queue = system.open(), cq.CombineQueue(system.queue)
 
     def add(self, updates: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class QueueAdder:
 class RunningWorker:
     """A worker that runs, in a thread of its own and otherwise as `cq worker` does, until it is closed."""
 
-    def __init__(self, system: Queue) -> None:
+    def __init__(self, system: QueueSystem) -> None:
         collect_seldom()
         self._worker = Worker(system.open(), queues=[system.queue])
         self._ended = threading.Event()
@@ -163,7 +163,7 @@ class RunningWorker:
 class QueueDrainer:
     """A worker as it runs anywhere, with the others; the queue is paused unless it is to be drained."""
 
-    def __init__(self, system: Queue, *, is_first: bool) -> None:
+    def __init__(self, system: QueueSystem, *, is_first: bool) -> None:
         self._system, self._is_first = system, is_first
         if is_first:
             cq.pause(system.open(), system.queue, reason="updates are being added")

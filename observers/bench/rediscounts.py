@@ -18,7 +18,7 @@ for i = 1, #ARGV, 2 do redis.call('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1]) end
 
 
 @dataclass(frozen=True)
-class Hash:
+class RedisHash:
     """A hash of counts, changed by a script: as atomic as MULTI, and far less to send and to answer.
 
     Args:

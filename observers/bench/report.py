@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cq.observers.bench.emitting import Emitted
+from cq.observers.bench.emitting import EmitterResult
 from cq.observers.bench.figures import Figure
-from cq.observers.bench.growth import COMPARED, Grown
-from cq.observers.bench.live import Live
+from cq.observers.bench.growth import COMPARED, GrowthResult
+from cq.observers.bench.live import LiveResult
 from cq.observers.bench.phases import Row
 
 OWN: Final = "cq"
@@ -32,9 +32,9 @@ class Report:
     machine: dict[str, Any]
     settings: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
-    live: list[Live] = field(default_factory=list)
-    growth: list[Grown] = field(default_factory=list)
-    emitters: list[Emitted] = field(default_factory=list)
+    live: list[LiveResult] = field(default_factory=list)
+    growth: list[GrowthResult] = field(default_factory=list)
+    emitters: list[EmitterResult] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -49,12 +49,12 @@ class Report:
             "left_out": self.left_out,
         }
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ReportTable]:
         """For people."""
         tables = self._in_turn(), self._at_once(), self._growing(), self._one_at_a_time()
         return [table for table in tables if table.lines]
 
-    def _in_turn(self) -> Table:
+    def _in_turn(self) -> ReportTable:
         columns = ["system", "per transaction", "add", "drain", "both", "spread", "cq to it"]
         lines = [
             [
@@ -68,9 +68,9 @@ class Report:
             ]
             for row in self.rows
         ]
-        return Table("Adding and draining in turn, updates/s", columns, lines)
+        return ReportTable("Adding and draining in turn, updates/s", columns, lines)
 
-    def _at_once(self) -> Table:
+    def _at_once(self) -> ReportTable:
         columns = ["system", "per transaction", "asked", "added", "done", "p50 ms", "p99 ms", "max ms"]
         others = list(dict.fromkeys(row.system for row in self.rows if row.drain is None))
         lines = [
@@ -86,9 +86,9 @@ class Report:
             for live in self.live
         ]
         heads = [f"to {other}" for other in others]
-        return Table("Adding and combining at the same time, updates/s", columns + heads, lines)
+        return ReportTable("Adding and combining at the same time, updates/s", columns + heads, lines)
 
-    def _growing(self) -> Table:
+    def _growing(self) -> ReportTable:
         columns = ["of", "size", "add", "drain", "both", "spread", f"to {COMPARED:,}"]
         lines = [
             [
@@ -100,9 +100,9 @@ class Report:
             ]
             for grown in self.growth
         ]
-        return Table("Cost as a queue grows, µs per update", columns, lines)
+        return ReportTable("Cost as a queue grows, µs per update", columns, lines)
 
-    def _one_at_a_time(self) -> Table:
+    def _one_at_a_time(self) -> ReportTable:
         columns = ["by", "callers", "committed", "spread", "to single adds"]
         lines = [
             [
@@ -114,11 +114,11 @@ class Report:
             ]
             for each in self.emitters
         ]
-        return Table("Increments one at a time in one process, per second", columns, lines)
+        return ReportTable("Increments one at a time in one process, per second", columns, lines)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table: the first column is of words, and all others are of numbers."""
 
     title: str
@@ -143,7 +143,7 @@ def _row(row: Row, own: float | None) -> dict[str, Any]:
     }
 
 
-def _live(live: Live, rows: Sequence[Row]) -> dict[str, Any]:
+def _live(live: LiveResult, rows: Sequence[Row]) -> dict[str, Any]:
     others = [row.system for row in rows if row.per_transaction == live.per_transaction and row.drain is None]
     ratios = {other: ratio for other in others if (ratio := _ratio(live, rows, other)) is not None}
     return {
@@ -158,7 +158,7 @@ def _live(live: Live, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _grown(grown: Grown, all_of_them: Sequence[Grown]) -> dict[str, Any]:
+def _grown(grown: GrowthResult, all_of_them: Sequence[GrowthResult]) -> dict[str, Any]:
     compared = _compared(grown, all_of_them)
     return {
         "what": grown.what,
@@ -169,7 +169,7 @@ def _grown(grown: Grown, all_of_them: Sequence[Grown]) -> dict[str, Any]:
     }
 
 
-def _emitted(emitted: Emitted, first: Emitted) -> dict[str, Any]:
+def _emitted(emitted: EmitterResult, first: EmitterResult) -> dict[str, Any]:
     return {
         "system": emitted.row.system,
         "store": emitted.row.store,
@@ -191,13 +191,13 @@ def _medians(scale: float = 1, **figures: Figure | None) -> dict[str, Any]:
     return medians | repetitions
 
 
-def _ratio(live: Live, rows: Sequence[Row], system: str) -> float | None:
+def _ratio(live: LiveResult, rows: Sequence[Row], system: str) -> float | None:
     """What was done at full speed, to what another system does alone with transactions of that size."""
     found = [row for row in rows if (row.system, row.per_transaction) == (system, live.per_transaction)]
     return live.done.median / found[0].both.median if found and live.rate is None else None
 
 
-def _compared(grown: Grown, all_of_them: Sequence[Grown]) -> float | None:
+def _compared(grown: GrowthResult, all_of_them: Sequence[GrowthResult]) -> float | None:
     """The cost that a cost is compared with."""
     found = [each for each in all_of_them if (each.what, each.size) == (grown.what, COMPARED)]
     return found[0].cost.median if found else None

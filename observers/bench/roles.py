@@ -17,7 +17,7 @@ _FILL: Final = 1_000
 _SEEDS: Final = 1_000  # from one pool to the next of the same process
 
 
-class Added(NamedTuple):
+class AddResult(NamedTuple):
     """What a process has added.
 
     Attributes:
@@ -31,7 +31,7 @@ class Added(NamedTuple):
     ended: float
 
 
-class Adding:
+class AdderRole:
     """Adds to a system, in so many threads, whatever of its pool comes next.
 
     Args:
@@ -65,10 +65,10 @@ class Adding:
         gc.collect()
         gc.freeze()  # the pool is large, and lives as long as the process
 
-    def run(self, begin: float, end: float) -> Added:
+    def run(self, begin: float, end: float) -> AddResult:
         done = list(self._pool.map(lambda place: self._add(place, begin, end), range(self._threads)))
         transactions = sum(done)
-        added = Added(transactions * self._workload.per_transaction, transactions, machine.monotonic())
+        added = AddResult(transactions * self._workload.per_transaction, transactions, machine.monotonic())
         if self._is_fresh:
             self._seed += _SEEDS
             self._draw()
@@ -103,7 +103,7 @@ class Adding:
             stack.callback(self._pool.shutdown)
 
 
-class Filling:
+class FillerRole:
     """Adds one update of each of a range of keys, so that they are there."""
 
     def __init__(self, system: System, workload: Workload, ranks: range) -> None:
@@ -123,7 +123,7 @@ class Filling:
         close_opened()
 
 
-class Draining:
+class DrainerRole:
     """Combines what waits in a system, as one of several processes."""
 
     def __init__(self, system: System, place: int, of: int) -> None:

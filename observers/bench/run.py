@@ -13,23 +13,23 @@ from cq.observers.bench.growth import measure_growth
 from cq.observers.bench.live import measure_live
 from cq.observers.bench.names import AGAINST, GROWING, REPORTING
 from cq.observers.bench.phases import Plan, measure
-from cq.observers.bench.queued import Queue
+from cq.observers.bench.queued import QueueSystem
 from cq.observers.bench.report import Report
 from cq.observers.bench.system import System
 from cq.observers.bench.systems import (
-    Places,
-    Where,
+    Backends,
+    Locations,
     make_against,
     make_queue,
     places,
 )
 from cq.observers.bench.workload import Workload
 
-Told = Callable[[str], object]
+Notify = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """What is to be measured.
 
     Args:
@@ -84,7 +84,7 @@ class Asked:
         }
 
 
-def run(asked: Asked, where: Where, told: Told = lambda _: None) -> Report:
+def run(request: Request, where: Locations, notify: Notify = lambda _: None) -> Report:
     """Measure all that is asked for.
 
     Args:
@@ -95,58 +95,62 @@ def run(asked: Asked, where: Where, told: Told = lambda _: None) -> Report:
             for by name is not there.
         WrongSum: a system has not counted right.
     """
-    report = Report(machine_facts(), asked.settings())
+    report = Report(machine_facts(), request.settings())
     with places(where) as found:
-        names = _available(found, asked, report, told) if asked.sizes else []
-        for size in asked.sizes:
-            _measure_in_turn(found, asked, size, names, report, told)
-        for size in asked.live:
-            workload = replace(asked.workload, per_transaction=size)
-            report.live += measure_live(_full(found, asked), workload, asked.plan, asked.rate, told)
-        for what in asked.grow:
-            queue = make_queue(found, asked.workload.kind, asked.buckets)
-            report.growth += measure_growth(queue, what, asked.workload, asked.plan, asked.grow_to, told)
-        if asked.emitters:
-            make = partial(make_queue, found, asked.workload.kind, asked.buckets)
-            report.emitters += measure_emitters(make, asked.workload, asked.plan, told)
+        names = _available(found, request, report, notify) if request.sizes else []
+        for size in request.sizes:
+            _measure_in_turn(found, request, size, names, report, notify)
+        for size in request.live:
+            workload = replace(request.workload, per_transaction=size)
+            report.live += measure_live(_full(found, request), workload, request.plan, request.rate, notify)
+        for what in request.grow:
+            queue = make_queue(found, request.workload.kind, request.buckets)
+            report.growth += measure_growth(
+                queue, what, request.workload, request.plan, request.grow_to, notify
+            )
+        if request.emitters:
+            make = partial(make_queue, found, request.workload.kind, request.buckets)
+            report.emitters += measure_emitters(make, request.workload, request.plan, notify)
         report.machine["versions"] |= found.versions
     return report
 
 
 def _measure_in_turn(
-    found: Places, asked: Asked, size: int, names: Sequence[str], report: Report, told: Told
+    found: Backends, request: Request, size: int, names: Sequence[str], report: Report, notify: Notify
 ) -> None:
     """Measure all systems with one size of transactions."""
-    kind = asked.workload.kind
-    makers: list[Callable[[], System]] = [partial(make_queue, found, kind, asked.buckets)]
-    if asked.cloud or asked.export:
-        makers.append(partial(_full, found, asked))
+    kind = request.workload.kind
+    makers: list[Callable[[], System]] = [partial(make_queue, found, kind, request.buckets)]
+    if request.cloud or request.export:
+        makers.append(partial(_full, found, request))
     makers += [partial(make_against, found, name, kind) for name in names]
-    workload = replace(asked.workload, per_transaction=size)
+    workload = replace(request.workload, per_transaction=size)
     for make in makers:
         system = make()
         said = f"{system.name}, {size:,} per transaction"
-        report.rows.append(measure(system, workload, asked.plan, _behind(said, told)))
+        report.rows.append(measure(system, workload, request.plan, _behind(said, notify)))
 
 
-def _behind(said: str, told: Told) -> Told:
-    return lambda what: told(f"{said}: {what}")
+def _behind(said: str, notify: Notify) -> Notify:
+    return lambda what: notify(f"{said}: {what}")
 
 
-def _full(found: Places, asked: Asked) -> Queue:
+def _full(found: Backends, request: Request) -> QueueSystem:
     """A queue with all that is asked for."""
-    return make_queue(found, asked.workload.kind, asked.buckets, cloud=asked.cloud, export=asked.export)
+    return make_queue(
+        found, request.workload.kind, request.buckets, cloud=request.cloud, export=request.export
+    )
 
 
-def _available(found: Places, asked: Asked, report: Report, told: Told) -> list[str]:
+def _available(found: Backends, request: Request, report: Report, notify: Notify) -> list[str]:
     """What of the systems to compare with is there; what is not is noted, unless it was asked for."""
     names = []
-    for name in AGAINST if asked.against is None else asked.against:
-        told(f"looking for {name}")
+    for name in AGAINST if request.against is None else request.against:
+        notify(f"looking for {name}")
         try:
-            make_against(found, name, asked.workload.kind)
+            make_against(found, name, request.workload.kind)
         except Unavailable as error:
-            if asked.against is not None:
+            if request.against is not None:
                 raise
             report.left_out[name] = str(error)
         else:

@@ -20,7 +20,7 @@ _PAGE: Final = 20_000
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredCounts:
     """What both have in common.
 
     Args:
@@ -60,7 +60,7 @@ class _Stored:
             begin = keys.after(page[-1][0])
 
 
-class ReadModifyWrite(_Stored):
+class ReadModifyWrite(_StoredCounts):
     """Read all counts of a transaction at once, and write them back with what is added to them."""
 
     name = "read-modify-write"
@@ -75,7 +75,7 @@ class ReadModifyWrite(_Stored):
             tr.set(key, number.to_bytes(_BYTES, "little", signed=True))
 
 
-class AtomicAdd(_Stored):
+class AtomicAdd(_StoredCounts):
     """Blind atomic additions of 64-bit numbers."""
 
     name = "atomic-add"

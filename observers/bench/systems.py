@@ -15,8 +15,8 @@ from cq.observers.bench import postgresserver, redisserver
 from cq.observers.bench.errors import CannotMeasure, Unavailable
 from cq.observers.bench.names import AGAINST
 from cq.observers.bench.postgres import Rollup, Upsert
-from cq.observers.bench.queued import Queue
-from cq.observers.bench.rediscounts import Hash
+from cq.observers.bench.queued import QueueSystem
+from cq.observers.bench.rediscounts import RedisHash
 from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened, opened
 from cq.observers.bench.system import System
 from cq.store import located
@@ -26,7 +26,7 @@ QUEUE_PREFIX: Final = "bench-"
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Locations:
     """Where systems work.
 
     Args:
@@ -41,14 +41,14 @@ class Where:
     postgres_env: str | None = None
 
 
-class Places:
+class Backends:
     """Makes systems, and starts each server when the first system needs it.
 
     Attributes:
         versions: {what a system runs on: its version}, of the servers that are running.
     """
 
-    def __init__(self, where: Where, stack: ExitStack) -> None:
+    def __init__(self, where: Locations, stack: ExitStack) -> None:
         self._where, self._stack = where, stack
         self._numbers = count()
         self._conninfo: str | None = None
@@ -91,19 +91,19 @@ class Places:
         return self.postgres()
 
 
-Maker = Callable[[Places, str], System]
+Maker = Callable[[Backends, str], System]
 _MAKERS: Final[Mapping[str, Maker]] = {
     ReadModifyWrite.name: lambda places, _: ReadModifyWrite(*places.store()),
     AtomicAdd.name: lambda places, _: AtomicAdd(*places.store()),
     Upsert.name: lambda places, kind: Upsert(places.postgres(), kind),
     Rollup.name: lambda places, kind: Rollup(places.postgres(), kind),
-    Hash.name: lambda places, _: Hash(places.redis()),
+    RedisHash.name: lambda places, _: RedisHash(places.redis()),
 }
-_INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name, Hash.name)
+_INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name, RedisHash.name)
 
 
 @contextmanager
-def places(where: Where) -> Iterator[Places]:
+def places(where: Locations) -> Iterator[Backends]:
     """Where systems work; stops and removes in the end what was started and made.
 
     Raises `CannotMeasure` when the store that is given holds queues that are not a benchmark's.
@@ -112,19 +112,21 @@ def places(where: Where) -> Iterator[Places]:
         stack.callback(close_opened)
         if where.store is not None:
             _refuse_used(where.store)
-        yield Places(where, stack)
+        yield Backends(where, stack)
 
 
 def make_queue(
-    places: Places, kind: str, buckets: int | None, *, cloud: bool = False, export: str | None = None
-) -> Queue:
+    places: Backends, kind: str, buckets: int | None, *, cloud: bool = False, export: str | None = None
+) -> QueueSystem:
     """A queue of a name of its own, with a cloud, and with an export into a kind of database, if asked for."""
     url, store = places.store()
     name = f"{QUEUE_PREFIX}{secrets.token_hex(4)}"
-    return Queue(url, store, name, kind, buckets, cloud, None if export is None else places.reporting(export))
+    return QueueSystem(
+        url, store, name, kind, buckets, cloud, None if export is None else places.reporting(export)
+    )
 
 
-def make_against(places: Places, name: str, kind: str) -> System:
+def make_against(places: Backends, name: str, kind: str) -> System:
     """A system to compare with.
 
     Raises:

@@ -26,7 +26,7 @@ _PATIENCE: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Load:
+class WriteLoad:
     """What is written: the same whoever goes on with it, as it is drawn from a seed.
 
     Attributes:
@@ -57,7 +57,7 @@ class Writer:
     """
 
     url: str
-    load: Load
+    load: WriteLoad
     writer: int
 
     def run(self, stop: Event) -> None:
@@ -99,7 +99,7 @@ def write_once(data: cq.UserData, what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Workers:
+class CellWorkers:
     """A worker for each of several stores, in one process.
 
     Attributes:
@@ -142,7 +142,7 @@ class Mover:
     """
 
     url: str
-    load: Load
+    load: WriteLoad
     pause: float
 
     def run(self, stop: Event) -> None:

@@ -19,8 +19,8 @@ from cq.cellrecords import HERE, Fence
 from cq.errors import InvalidConfiguration
 from cq.exportkeys import ExportKeys
 from cq.keys import after
-from cq.observers.demos.cellroles import ALL, QUEUE, Load, Mover, Workers, Writer, read_position
-from cq.observers.demos.crew import Crew, Role
+from cq.observers.demos.cellroles import ALL, QUEUE, CellWorkers, Mover, WriteLoad, Writer, read_position
+from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.forwardspec import forward_spec
 from cq.status import is_drained
@@ -34,7 +34,7 @@ _PAGE: Final = 1_000
 
 
 @dataclass(frozen=True)
-class Settings:
+class CellSettings:
     """How the demo is run.
 
     Attributes:
@@ -52,7 +52,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """What the demo has done, once all of it is as it must be.
 
     Attributes:
@@ -75,11 +75,11 @@ class Outcome:
 def run(
     url: str,
     folder: Path,
-    load: Load,
-    settings: Settings,
+    load: WriteLoad,
+    settings: CellSettings,
     rng: Random,
     tell: Callable[[int, int], object] = lambda done, total: None,
-) -> Outcome:
+) -> CellOutcome:
     """Run the demo.
 
     Args:
@@ -95,17 +95,17 @@ def run(
     db = cq.open(url)
     with cq.Cells(db) as cells:
         names = _make(cells, db, folder, settings.cells)
-        demo = _Demo(cells, db, url, names, load, settings)
+        demo = _CellDemo(cells, db, url, names, load, settings)
         demo.run(rng, tell)
         cells.resume_moves()
         moves = _compare(cells, db, load, settings.writers)
         found = {each.name: each.users for each in cells.cells()}
-        return Outcome(
+        return CellOutcome(
             load.number * settings.writers, sum(found.values()), moves, demo.kills, demo.seconds, found
         )
 
 
-class _Demo:
+class _CellDemo:
     """The processes.
 
     Attributes:
@@ -114,18 +114,24 @@ class _Demo:
     """
 
     def __init__(
-        self, cells: cq.Cells, db: Database, url: str, names: list[str], load: Load, settings: Settings
+        self,
+        cells: cq.Cells,
+        db: Database,
+        url: str,
+        names: list[str],
+        load: WriteLoad,
+        settings: CellSettings,
     ) -> None:
         self.kills = 0
         self.seconds = 0.0
         self._stores = {"the directory": db, **{name: cells.store(name) for name in names}}
         self._db, self._load, self._settings = db, load, settings
         urls = url, *(each.url for each in cells.cells())
-        self._writers: dict[str, Role] = {
+        self._writers: dict[str, DemoRole] = {
             f"writer {number + 1}": Writer(url, load, number) for number in range(settings.writers)
         }
-        self._others: dict[str, Role] = {
-            "workers": Workers(urls),
+        self._others: dict[str, DemoRole] = {
+            "workers": CellWorkers(urls),
             **{f"mover {number + 1}": Mover(url, load, settings.pause) for number in range(settings.movers)},
         }
 
@@ -133,7 +139,7 @@ class _Demo:
         """Run them until all is written, combined and forwarded."""
         total = self._load.number * self._settings.writers
         begun = machine.monotonic()
-        with Crew({**self._writers, **self._others}, rng, self._settings.kill_every) as crew:
+        with DemoCrew({**self._writers, **self._others}, rng, self._settings.kill_every) as crew:
 
             def written() -> bool:
                 tell(sum(read_position(self._db, number) for number in range(self._settings.writers)), total)
@@ -172,7 +178,7 @@ def _make(cells: cq.Cells, db: Database, folder: Path, number: int) -> list[str]
 # The recount
 
 
-def _compare(cells: cq.Cells, db: Database, load: Load, writers: int) -> int:
+def _compare(cells: cq.Cells, db: Database, load: WriteLoad, writers: int) -> int:
     """Raise `DemoFailed` unless all is as recounted; returns how many moves there were."""
     expected: dict[str, set[str]] = {}
     for writer in range(writers):

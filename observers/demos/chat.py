@@ -19,7 +19,7 @@ from cq import machine
 from cq.observers.demos import chatledger
 from cq.observers.demos.chatledger import Action, Entry, entries, place_of, seen
 from cq.observers.demos.chatroles import FEED, FLOODED, FLOODER, Flooder, Sender, Terminals, act
-from cq.observers.demos.crew import Crew, Role
+from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.working import WorkerRole
 from cq.observers.feed import Feed, Message
@@ -34,7 +34,7 @@ _SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class ChatSettings:
     """How the demo is run.
 
     Attributes:
@@ -69,7 +69,7 @@ class Delay(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChatOutcome:
     """What the demo has done, once all of it is as it must be.
 
     Attributes:
@@ -92,10 +92,10 @@ class Outcome:
 def run(
     db: Database,
     url: str | None,
-    settings: Settings,
+    settings: ChatSettings,
     rng: Random,
     tell: Callable[[int, int], object] = lambda done, total: None,
-) -> Outcome:
+) -> ChatOutcome:
     """Run the demo on a store, with a feed that is made anew.
 
     Args:
@@ -108,14 +108,14 @@ def run(
     Raises `DemoFailed` when anything differs from the recount.
     """
     _make_feed(db)
-    demo = _Demo(db, url, settings, rng)
+    demo = _ChatDemo(db, url, settings, rng)
     begun = machine.monotonic()
     kills = demo.run(rng, tell)
     seconds = machine.monotonic() - begun
     for difference in verify_feed(db, FEED):
         raise DemoFailed(": ".join(difference))
-    recount = Recount(db)
-    received, sights = 0, _Sights()
+    recount = MessageRecount(db)
+    received, sights = 0, _DelayRecorder()
     for user in demo.users:
         inbox = list(inbox_of(db, user))
         recount.compare(user, inbox)
@@ -125,13 +125,13 @@ def run(
             if [sight.id for sight in found] != [message.id for message in inbox]:
                 raise DemoFailed(f"{user}'s {terminal} has not seen each message of {user} once and in order")
             sights.add(user, inbox, [sight.milliseconds for sight in found])
-    return Outcome(recount.messages, received, sights.number, kills, seconds, sights.delays())
+    return ChatOutcome(recount.messages, received, sights.number, kills, seconds, sights.delays())
 
 
-class _Demo:
+class _ChatDemo:
     """The processes."""
 
-    def __init__(self, db: Database, url: str | None, settings: Settings, rng: Random) -> None:
+    def __init__(self, db: Database, url: str | None, settings: ChatSettings, rng: Random) -> None:
         self.users = [f"user {number}" for number in range(settings.users)]
         self._db = db
         self._settings = settings
@@ -154,14 +154,19 @@ class _Demo:
 
     def run(self, rng: Random, tell: Callable[[int, int], object]) -> int:
         """Run them until all is sent, delivered and seen; returns how many were killed."""
-        roles: dict[str, Role] = {**self._senders, FLOODER: self._flooder, **self._workers, **self._terminals}
+        roles: dict[str, DemoRole] = {
+            **self._senders,
+            FLOODER: self._flooder,
+            **self._workers,
+            **self._terminals,
+        }
         total = sum(sender.number for sender in self._senders.values())
 
         def sent() -> bool:
             tell(transact(self._db, self._done), total)
             return crew.ended >= {*self._senders, FLOODER}
 
-        with Crew(roles, rng, self._settings.kill_every) as crew:
+        with DemoCrew(roles, rng, self._settings.kill_every) as crew:
             crew.run(sent, _SECONDS)
             crew.run(lambda: transact(self._db, self._is_seen), _SECONDS)
         return crew.kills
@@ -181,7 +186,7 @@ class _Demo:
         )
 
 
-class Recount:
+class MessageRecount:
     """What every user is to have, by the ledger alone.
 
     Attributes:
@@ -225,7 +230,7 @@ class Recount:
             raise DemoFailed(f"the messages of {user} have other numbers than 1 to {len(inbox):,}")
 
 
-class _Sights:
+class _DelayRecorder:
     """How long messages took: those of the flooded user, and those of others, before and during the flood."""
 
     def __init__(self) -> None:

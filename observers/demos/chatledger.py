@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     action: Action
 
 
-class Sight(NamedTuple):
+class Sighting(NamedTuple):
     """A message that a terminal has seen.
 
     Attributes:
@@ -71,7 +71,7 @@ def note_sent(tr: Transaction, place: int, entry: Entry) -> None:
     tr.set_versionstamped_key(key, codec.encode([entry.sender, entry.first, list(entry.action)]))
 
 
-def note_seen(tr: Transaction, user: str, terminal: str, sights: Sequence[Sight]) -> None:
+def note_seen(tr: Transaction, user: str, terminal: str, sights: Sequence[Sighting]) -> None:
     """Note what a terminal has seen."""
     key = _of_terminal(user, terminal) + sights[-1].id
     tr.set(key, codec.encode([list(sight) for sight in sights]))
@@ -84,10 +84,10 @@ def entries(db: Database) -> Iterator[Entry]:
         yield Entry(sender, first, Action(*action))
 
 
-def seen(db: Database, user: str, terminal: str) -> list[Sight]:
+def seen(db: Database, user: str, terminal: str) -> list[Sighting]:
     """All that a terminal has seen, in the order in which it has."""
     prefix = _of_terminal(user, terminal)
-    return [Sight(*sight) for _, value in _rows(db, prefix) for sight in codec.decode(value)]
+    return [Sighting(*sight) for _, value in _rows(db, prefix) for sight in codec.decode(value)]
 
 
 def clear(tr: Transaction) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import cq
 from cq import machine
-from cq.observers.demos.chatledger import Action, Entry, Sight, note_seen, note_sent, place_of
+from cq.observers.demos.chatledger import Action, Entry, Sighting, note_seen, note_sent, place_of
 from cq.observers.feed import Feed
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -174,7 +174,7 @@ class _Terminal:
         page = self._feed.read(tr.snapshot, self._user, self._position(tr), _PAGE)
         now = machine.time()
         sights = [
-            Sight(message.id, (now - message.sent) * 1000 if message.sent >= self._online_since else -1.0)
+            Sighting(message.id, (now - message.sent) * 1000 if message.sent >= self._online_since else -1.0)
             for message in page.messages
         ]
         if sights:

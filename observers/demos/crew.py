@@ -23,7 +23,7 @@ LOOK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 10.0
 
 
-class Role(Protocol):
+class DemoRole(Protocol):
     """What a process does; sent to it by pickle, so it opens there what it needs."""
 
     def run(self, stop: Event) -> None:
@@ -34,7 +34,7 @@ class Role(Protocol):
         ...
 
 
-class Crew:
+class DemoCrew:
     """A process for each role; a context manager, which stops them.
 
     Args:
@@ -47,7 +47,7 @@ class Crew:
         ended: the names of those that have done all they were to do.
     """
 
-    def __init__(self, roles: Mapping[str, Role], rng: Random, kill_every: float = math.inf) -> None:
+    def __init__(self, roles: Mapping[str, DemoRole], rng: Random, kill_every: float = math.inf) -> None:
         self.kills = 0
         self.ended: set[str] = set()
         self._roles, self._rng, self._kill_every = dict(roles), rng, kill_every
@@ -55,7 +55,7 @@ class Crew:
         self._last_words: dict[str, Connection] = {}
         self._next_kill = machine.monotonic() + self._pause() / 3  # what is short has one, too
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> DemoCrew:
         try:
             for name in self._roles:
                 self._start(name)
@@ -138,7 +138,7 @@ class Crew:
                 process.join()
 
 
-def _run(role: Role, last_words: Connection) -> None:
+def _run(role: DemoRole, last_words: Connection) -> None:
     """In a process of its own: work until all is done, or told to stop, or nobody is left to tell."""
     stop = machine.event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes

@@ -27,7 +27,7 @@ _ENTITIES: Final = 5_000
 _LOSSES: Final = 0.3
 
 
-class Event(NamedTuple):
+class TagEvent(NamedTuple):
     """An entity gets a tag, or loses it."""
 
     entity: str
@@ -35,7 +35,7 @@ class Event(NamedTuple):
     by: int
 
 
-class Recount(NamedTuple):
+class TagRecount(NamedTuple):
     """What all events come to, counted by going through them.
 
     Attributes:
@@ -51,7 +51,7 @@ class Recount(NamedTuple):
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
-def generated(number: int, rng: Random) -> Iterator[Event]:
+def generated(number: int, rng: Random) -> Iterator[TagEvent]:
     """So many events: of 5,000 entities, each of which loses only what it has."""
     tags = [f"tag{rank}" for rank in range(1, VOCABULARY + 1)]
     weights = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
@@ -60,16 +60,16 @@ def generated(number: int, rng: Random) -> Iterator[Event]:
         entity = rng.randrange(_ENTITIES)
         has = of_entity[entity]
         if has and rng.random() < _LOSSES:
-            yield Event(f"entity {entity}", has.pop(rng.randrange(len(has))), -1)
+            yield TagEvent(f"entity {entity}", has.pop(rng.randrange(len(has))), -1)
             continue
         tag = rng.choices(tags, cum_weights=weights)[0]
         while tag in has:
             tag = rng.choice(tags)
         has.append(tag)
-        yield Event(f"entity {entity}", tag, 1)
+        yield TagEvent(f"entity {entity}", tag, 1)
 
 
-def from_file(path: Path) -> Iterator[Event]:
+def from_file(path: Path) -> Iterator[TagEvent]:
     """The events of a file, a JSON object a line, blank lines left out; raises `InvalidData` with the line's number."""
     try:
         lines = path.open(encoding="utf-8")
@@ -78,7 +78,7 @@ def from_file(path: Path) -> Iterator[Event]:
     return _events(lines, path)
 
 
-def _events(lines: TextIO, path: Path) -> Iterator[Event]:
+def _events(lines: TextIO, path: Path) -> Iterator[TagEvent]:
     with lines:
         try:
             for number, line in enumerate(lines, 1):
@@ -88,7 +88,7 @@ def _events(lines: TextIO, path: Path) -> Iterator[Event]:
             raise InvalidData(f"{path} is not UTF-8") from None
 
 
-def _event(line: str, where: str) -> Event:
+def _event(line: str, where: str) -> TagEvent:
     try:
         found = json.loads(line)
     except ValueError:
@@ -96,13 +96,13 @@ def _event(line: str, where: str) -> Event:
     if isinstance(found, dict):
         entity, tag, by = found.get("entity"), found.get("tag"), found.get("by")
         if isinstance(entity, str) and isinstance(tag, str) and type(by) is int and by in (1, -1):
-            return Event(entity, tag, by)
+            return TagEvent(entity, tag, by)
     raise InvalidData(
         f'{where}: expected {{"entity": TEXT, "tag": TEXT, "by": 1 or -1}}, got: {codec.shown(line.strip())}'
     )
 
 
-def part(events: Iterable[Event], paths: Sequence[Path]) -> Recount:
+def part(events: Iterable[TagEvent], paths: Sequence[Path]) -> TagRecount:
     """Write the events to a file for each partition, and recount them."""
     counts: Counter[str] = Counter()
     number = 0
@@ -115,7 +115,7 @@ def part(events: Iterable[Event], paths: Sequence[Path]) -> Recount:
     finally:
         for file in files:
             file.close()
-    return Recount(number, {tag: count for tag, count in counts.items() if count})
+    return TagRecount(number, {tag: count for tag, count in counts.items() if count})
 
 
 def of_partition(path: Path) -> Iterator[tuple[str, int]]:

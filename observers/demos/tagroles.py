@@ -33,7 +33,7 @@ _TIMEOUT: Final = 60.0
 
 
 @dataclass(frozen=True)
-class WebServer:
+class TagServer:
     """Counts the events of partitions.
 
     Attributes:
@@ -54,14 +54,14 @@ class WebServer:
             cq.Emitter(cq.CombineQueue(QUEUE), db, mode="durable", timeout=_TIMEOUT) as emitter,
         ):
             counting = [
-                threads.submit(_Counting(db, emitter, number, path).run, stop)
+                threads.submit(_PartitionCounter(db, emitter, number, path).run, stop)
                 for number, path in self.partitions
             ]
             for each in counting:
                 each.result()
 
 
-class _Counting:
+class _PartitionCounter:
     """Counts the events of one partition, from where it has come to."""
 
     def __init__(self, db: Any, emitter: cq.Emitter, number: int, path: Path) -> None:

@@ -20,10 +20,10 @@ from cq.errors import NotReady
 from cq.observers.cloud import Cloud, CloudEntry, CloudReader
 from cq.observers.demos import tagalternatives
 from cq.observers.demos.counted import Meter, Writes
-from cq.observers.demos.crew import Crew, Role
+from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
-from cq.observers.demos.tagevents import Event, Recount, of_partition, part
-from cq.observers.demos.tagroles import INCREMENTS, KEYS, QUEUE, WebServer
+from cq.observers.demos.tagevents import TagEvent, TagRecount, of_partition, part
+from cq.observers.demos.tagroles import INCREMENTS, KEYS, QUEUE, TagServer
 from cq.observers.demos.working import WorkerRole
 from cq.observers.following import CloudFollower
 from cq.observers.top import top
@@ -39,7 +39,7 @@ _SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class TagSettings:
     """How the demo is run.
 
     Attributes:
@@ -56,7 +56,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TagOutcome:
     """What the demo has done, once all of it is as it must be.
 
     Attributes:
@@ -83,11 +83,11 @@ class Outcome:
 def run(
     db: Database,
     url: str | None,
-    events: Iterable[Event],
-    settings: Settings,
+    events: Iterable[TagEvent],
+    settings: TagSettings,
     rng: Random,
     tell: Callable[[int, int], object] = lambda done, total: None,
-) -> Outcome:
+) -> TagOutcome:
     """Run the demo on a store, with a queue that is made anew.
 
     Args:
@@ -104,14 +104,14 @@ def run(
         paths = [Path(folder, f"partition-{number}") for number in range(settings.servers * THREADS)]
         recount = part(events, paths)
         _make_queue(db, settings.shown)
-        demo = _Demo(db, url, settings, paths)
+        demo = _TagDemo(db, url, settings, paths)
         demo.run(rng, lambda: tell(committed(db), recount.events))
         changes = [change for path in paths for change in of_partition(path)]
     cloud = _published(db)
     _compare(db, recount, cloud, settings.shown)
     one_by_one = tagalternatives.one_by_one(changes, recount.counts)
     merged, at_risk = tagalternatives.merged(changes, recount.counts)
-    return Outcome(
+    return TagOutcome(
         increments=recount.events,
         tags=len(recount.counts),
         kills=demo.kills,
@@ -128,7 +128,7 @@ def run(
     )
 
 
-class _Demo:
+class _TagDemo:
     """The processes, and what is noted while they run.
 
     Attributes:
@@ -139,7 +139,7 @@ class _Demo:
         seconds: how long it took.
     """
 
-    def __init__(self, db: Database, url: str | None, settings: Settings, paths: Sequence[Path]) -> None:
+    def __init__(self, db: Database, url: str | None, settings: TagSettings, paths: Sequence[Path]) -> None:
         self.servers, self.collectors = (
             [Meter() for _ in range(number)] for number in (settings.servers, settings.collectors)
         )
@@ -149,7 +149,7 @@ class _Demo:
         self._db = db
         self._kill_every = settings.kill_every
         self._servers = {
-            f"web server {number + 1}": WebServer(url, [*enumerate(paths)][number :: settings.servers], meter)
+            f"web server {number + 1}": TagServer(url, [*enumerate(paths)][number :: settings.servers], meter)
             for number, meter in enumerate(self.servers)
         }
         self._collectors = {
@@ -159,9 +159,9 @@ class _Demo:
 
     def run(self, rng: Random, tell: Callable[[], object]) -> None:
         """Run them until all events are counted, and all increments combined and published."""
-        roles: dict[str, Role] = {**self._servers, **self._collectors}
+        roles: dict[str, DemoRole] = {**self._servers, **self._collectors}
         begun = machine.monotonic()
-        with CloudFollower(self._db, QUEUE) as follower, Crew(roles, rng, self._kill_every) as crew:
+        with CloudFollower(self._db, QUEUE) as follower, DemoCrew(roles, rng, self._kill_every) as crew:
 
             def counted() -> bool:
                 tell()
@@ -212,7 +212,7 @@ def _sum(meters: Iterable[Meter]) -> Writes:
     return sum((meter.read() for meter in meters), Writes(0, 0))
 
 
-def _compare(db: Database, recount: Recount, cloud: Sequence[CloudEntry], shown: int) -> None:
+def _compare(db: Database, recount: TagRecount, cloud: Sequence[CloudEntry], shown: int) -> None:
     """Raises `DemoFailed` when anything in the store is not what the recount says."""
     found: dict[str, int] = dict(cq.CombineQueue(QUEUE).scan(db))
     for tag in sorted(found.keys() | recount.counts.keys()):

@@ -109,7 +109,7 @@ def read_part(path: Path) -> list[Visit]:
 
 
 @dataclass(frozen=True)
-class WebServer:
+class VisitServer:
     """A web server whose visits are those of its part of the log, as they happen.
 
     Attributes:

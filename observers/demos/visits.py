@@ -19,7 +19,7 @@ import cq
 from cq import codec, keys, machine
 from cq.errors import BacklogTooDeep, InvalidData
 from cq.observers.demos.accesslog import Visit, read_log
-from cq.observers.demos.crew import Crew, Role
+from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.visitreplay import (
     KEYS,
@@ -27,7 +27,7 @@ from cq.observers.demos.visitreplay import (
     SITE,
     START,
     Pace,
-    WebServer,
+    VisitServer,
     late_keys,
     position_key,
     ready_key,
@@ -45,7 +45,7 @@ _SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
-class Settings:
+class VisitSettings:
     """How the demo is run.
 
     Attributes:
@@ -78,7 +78,7 @@ class Look:
 
 
 @dataclass
-class Outcome:
+class VisitOutcome:
     """What the demo has done, once all of it is as it must be.
 
     Attributes:
@@ -110,10 +110,10 @@ def run(
     db: Database,
     url: str | None,
     paths: Sequence[Path],
-    settings: Settings,
+    settings: VisitSettings,
     rng: Random,
     tell: Callable[[Look], object] = lambda look: None,
-) -> Outcome:
+) -> VisitOutcome:
     """Run the demo on a store, with queues that are made anew.
 
     Args:
@@ -126,7 +126,7 @@ def run(
 
     Raises `DemoFailed` when anything differs from the recount, `InvalidData` for a log without visits, and `OSError`.
     """
-    outcome = Outcome(0, 0)
+    outcome = VisitOutcome(0, 0)
     log = list(_read(paths, outcome))
     if not log:
         raise InvalidData("the log has no visits: GET requests that were answered by a status of 2xx or 304")
@@ -134,11 +134,11 @@ def run(
     pace = _pace(log, settings)
     outcome.speed = pace.speed
     _make_queues(db, pace)
-    _Demo(db, log, settings, pace, outcome, tell).run(url, rng)
+    _VisitDemo(db, log, settings, pace, outcome, tell).run(url, rng)
     return outcome
 
 
-def _read(paths: Sequence[Path], outcome: Outcome) -> Iterator[Visit]:
+def _read(paths: Sequence[Path], outcome: VisitOutcome) -> Iterator[Visit]:
     for path in paths:
 
         def skip(line: int, why: str, path: Path = path) -> None:
@@ -149,7 +149,7 @@ def _read(paths: Sequence[Path], outcome: Outcome) -> Iterator[Visit]:
         yield from read_log(path, skip)
 
 
-def _pace(log: Sequence[Visit], settings: Settings) -> Pace:
+def _pace(log: Sequence[Visit], settings: VisitSettings) -> Pace:
     """Of the speed asked for, as near as whole milliseconds of a slice come to it."""
     step = max(LEAST_MS, round(1000 * settings.slice / settings.speed))
     return Pace(settings.window, settings.slice, step, min(visit.time for visit in log))
@@ -166,7 +166,7 @@ def _make_queues(db: Database, pace: Pace) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Snapshot:
     """What was read in one transaction."""
 
     now: int
@@ -175,16 +175,16 @@ class _Seen:
     within: dict[str, tuple[int, int]]
 
 
-class _Demo:
+class _VisitDemo:
     """The processes, and the looks while they run."""
 
     def __init__(
         self,
         db: Database,
         log: list[Visit],
-        settings: Settings,
+        settings: VisitSettings,
         pace: Pace,
-        outcome: Outcome,
+        outcome: VisitOutcome,
         tell: Callable[[Look], object],
     ) -> None:
         self._db, self._settings, self._pace, self._outcome, self._tell = db, settings, pace, outcome, tell
@@ -201,18 +201,18 @@ class _Demo:
             files = [Path(folder, f"part-{number}") for number in range(len(self._parts))]
             for file, visits in zip(files, self._parts, strict=True):
                 write_part(file, visits)
-            servers = [WebServer(url, file, number, self._pace) for number, file in enumerate(files)]
+            servers = [VisitServer(url, file, number, self._pace) for number, file in enumerate(files)]
             self._run(url, servers, rng)
         Worker(self._db, queues=self._visits.queues).drain()
         self._compare_lifetime()
         self._outcome.seconds = machine.monotonic() - begun
 
-    def _run(self, url: str | None, servers: Sequence[WebServer], rng: Random) -> None:
+    def _run(self, url: str | None, servers: Sequence[VisitServer], rng: Random) -> None:
         names = {f"server {each.number}": each for each in servers}
-        roles: dict[str, Role] = {**names}
+        roles: dict[str, DemoRole] = {**names}
         for number in range(self._settings.workers):
             roles[f"worker {number}"] = WorkerRole(url, self._visits.queues)
-        with Crew(roles, rng, self._settings.kill_every) as crew:
+        with DemoCrew(roles, rng, self._settings.kill_every) as crew:
             crew.run(lambda: transact(self._db, self._begin), _SECONDS)
             crew.run(lambda: self._look_when_due() and names.keys() <= crew.ended, _SECONDS)
             crew.spare()
@@ -258,7 +258,7 @@ class _Demo:
         self._outcome.late = len(seen.late)
         self._tell(look)
 
-    def _read(self, tr: Any) -> _Seen:
+    def _read(self, tr: Any) -> _Snapshot:
         snapshot = tr.snapshot
         tr.get_read_version().wait()  # what was taken out by then, was so by an earlier clock
         now = milliseconds(None)
@@ -270,9 +270,9 @@ class _Demo:
                 late |= {(number, first + each) for each in range(codec.decode(row.value))}
         within = self._visits.within(snapshot, now=now / 1000)
         found = [0 if place.value is None else int(codec.decode(place.value)) for place in places]
-        return _Seen(now, found, late, within)
+        return _Snapshot(now, found, late, within)
 
-    def _recount(self, seen: _Seen) -> tuple[Counter[str], defaultdict[str, set[str]]]:
+    def _recount(self, seen: _Snapshot) -> tuple[Counter[str], defaultdict[str, set[str]]]:
         """Views and visitors of each page, of the visits that were counted and are in the window at that moment."""
         spec = self._pace.spec
         for number, place in enumerate(seen.places):

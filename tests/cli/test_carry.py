@@ -35,7 +35,7 @@ def test_settings_are_carried_to_another_store(here: Here, cli: Cli, notes: str)
 
     assert here("import-config", notes, *there) == (
         0,
-        "queue 'notes' is created\nqueue 'words' is created\n",
+        "created queue 'notes'\ncreated queue 'words'\n",
         "",
     )
     assert here("export-config", "--store", "embedded:there.db").out == (cli.folder / notes).read_text()
@@ -53,7 +53,7 @@ def test_a_document_comes_through_a_pipe(cli: Cli) -> None:
 
     ended = cli.run("import-config", "-", "--store", "embedded:there.db", stdin=one_line.encode())
 
-    assert (ended.status, ended.out) == (0, "queue 'words' is created\n")
+    assert (ended.status, ended.out) == (0, "created queue 'words'\n")
 
 
 @pytest.mark.parametrize(

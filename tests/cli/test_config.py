@@ -168,10 +168,10 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("store = = 1", "cq.toml is no TOML: Invalid value (at line 1, column 9)"),
-        ("store", "cq.toml is no TOML: Expected '='"),
-        (b'store = "\xff"', "cq.toml is no TOML: 'utf-8' codec can't decode"),
-        ("a = " + "[" * 60_000, "cq.toml is no TOML: maximum recursion depth"),
+        ("store = = 1", "cq.toml is not valid TOML: Invalid value (at line 1, column 9)"),
+        ("store", "cq.toml is not valid TOML: Expected '='"),
+        (b'store = "\xff"', "cq.toml is not valid TOML: 'utf-8' codec can't decode"),
+        ("a = " + "[" * 60_000, "cq.toml is not valid TOML: maximum recursion depth"),
         (
             'stor = "embedded:x.db"',
             "unknown key 'stor': expected one of store, ",
@@ -285,8 +285,8 @@ def test_a_pipe_a_device_and_a_long_file_are_refused(
     if named:
         monkeypatch.setenv("CQ_CONFIG", "cq.toml")
     for make, said in (
-        (os.mkfifo, "is no regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
         (lambda path: path.write_text("#" * 65_537), "exceeds the limit of 65,536 bytes"),
     ):
         make(Path("cq.toml"))

@@ -361,7 +361,7 @@ def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Her
         assert "nothing was set aside of key 'good' in queue 'words'" in unknown.err
     asked = here("aside", "drop", "words")
     assert asked.status == 1
-    assert "forget what was set aside in queue 'words'? Say so with --yes" in asked.err
+    assert "drop everything that was set aside in queue 'words'? Confirm with --yes" in asked.err
     assert (
         here("aside", "retry", "words", "bad").out == "retried 1 update or missed report of queue 'words'\n"
     )

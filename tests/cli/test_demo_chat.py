@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cq.feedkeys import encode_name
-from cq.observers.demos.chat import Recount, inbox_of
+from cq.observers.demos.chat import MessageRecount, inbox_of
 from cq.observers.demos.chatledger import Action, Entry, place_of
 from cq.observers.demos.chatroles import FEED, act
 from cq.observers.demos.errors import DemoFailed
@@ -56,7 +56,7 @@ def feed(db: Any) -> Feed:
 
 
 def test_what_was_done_is_not_done_again(db: Any, feed: Feed) -> None:
-    recount = Recount(db)
+    recount = MessageRecount(db)
 
     assert transact(db, lambda tr: place_of(tr, "sender")) == len(ACTIONS)
     assert recount.messages == 3
@@ -67,7 +67,7 @@ def test_what_was_done_is_not_done_again(db: Any, feed: Feed) -> None:
 
 
 def test_a_difference_is_told(db: Any, feed: Feed) -> None:
-    recount = Recount(db)
+    recount = MessageRecount(db)
     inbox = list(inbox_of(db, "user 1"))
     for wrong in (inbox[1:], [*inbox, inbox[-1]], [inbox[1], inbox[0], inbox[2]]):
         with pytest.raises(DemoFailed, match="user 1"):

@@ -103,7 +103,10 @@ def test_a_database_that_was_emptied_is_said_and_mended(here: Here, db: Any, rep
     assert status["state"] == "stopped"
     assert "`cq export rebuild words` exports everything again" in status["error"]
     assert status["error"] in here("export", "list").err.replace("\n", " ")
-    assert here("export", "rebase", "words").out == "the export of queue 'words' goes on from here\n"
+    assert (
+        here("export", "rebase", "words").out
+        == "the export of queue 'words' continues from the current state\n"
+    )
     Worker(db, queues=["words"]).drain()
     assert list(rows(report)) == [("b", 2)]
     assert here("export", "rebuild", "words").status == 0
@@ -151,7 +154,7 @@ def test_what_is_missing_is_said_in_one_line(
     monkeypatch.setenv("REPORTS", f"sqlite:///{report}")
     assert here("export", "init", "words", "--reporting-url-env", "REPORTS").status == 0
     assert here("export", "init", "words", "--reporting-url-env", "REPORTS").out.startswith(
-        "all tables are there"
+        "all tables exist"
     )
 
 

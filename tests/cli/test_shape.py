@@ -41,7 +41,7 @@ def test_with_workers_they_wait_until_it_is_done(cli: Cli, db: Any, words: Any) 
 @pytest.mark.usefixtures("words")
 def test_without_workers_what_is_begun_is_left_to_them(here: Here, db: Any) -> None:
     assert here("rebucket", "words", "--buckets", "9", "--no-wait").out == (
-        "queue 'words' has 9 buckets: workers see to it\n"
+        "queue 'words' has 9 buckets: workers drain the former ones\n"
     )
     again = here("rebucket", "words", "--buckets", "3")
     assert (again.status, again.out) == (1, "")
@@ -67,7 +67,7 @@ def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here) -> None:
         if command[0] == "rebucket":
             assert "still being purged" in ended.err
         else:
-            assert "paused (for this test): workers go on once `cq resume words` was run" in ended.err
+            assert "paused (for this test): run `cq resume words`, then workers continue" in ended.err
         assert ended.status == 1
 
 
@@ -76,7 +76,7 @@ def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here) -> None:
 def test_nothing_is_deleted_unless_somebody_is_sure(cli: Cli, db: Any, command: str) -> None:
     ended = cli.run(command, "words")
     assert ended.status == 1
-    assert "Say so with --yes" in ended.err
+    assert "Confirm with --yes" in ended.err
     drain(db)
     assert_values(db, "words", {"a": 2, "b": 1})
     for missing in ("purge", "delete", "drain"):

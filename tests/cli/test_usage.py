@@ -260,7 +260,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["demo", "visits", "nothing"], "No such file"),
         (["demo", "visits", "--window", "600/7"], "such as 600/10"),
         (["demo", "words", "nothing"], "No such file"),
-        (["status", "--store", "nothing"], "; `cq settings` says where it comes from"),
+        (["status", "--store", "nothing"], "; `cq settings` shows its source"),
         (["status", "--store", "embedded:"], "names no file"),
         (["status", "--store", "embedded:."], "is a directory"),
         (["status", "--store", "embedded:nothing/at.all"], "does not exist"),

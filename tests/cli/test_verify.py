@@ -36,7 +36,7 @@ def test_nothing_to_tell_ends_with_0(here: Here, words: Any) -> None:
 
     assert (ended.status, ended.out) == (0, "")
     assert ended.err.startswith("cq verify: ")
-    assert ended.err.endswith(" keys looked at, 0 differences\n")
+    assert ended.err.endswith(" keys checked, 0 differences\n")
     (totals,) = here("verify", "words", "--json").rows()
     assert (totals["differences"], totals["repaired"], totals["notes"]) == (0, 0, [])
     assert totals["checked"] > 3
@@ -52,7 +52,7 @@ def test_differences_are_named_a_line_each_and_end_with_4(here: Here, words: Any
     assert (ended.status, [line[0] for line in lines]) == (4, ["value-empty", "unknown-key"])
     assert lines[0][2:] == ["key a", "0 stands for no value"]
     assert lines[1][1] == r"cq/q/words/~junk\x0a"
-    assert "2 differences\n`cq verify --repair` mends what can be derived\n" in ended.err
+    assert "2 differences\n`cq verify --repair` repairs everything that can be derived\n" in ended.err
 
 
 def test_a_repair_ends_with_0_once_all_is_mended(here: Here, words: Any) -> None:
@@ -80,7 +80,7 @@ def test_what_cannot_be_mended_ends_with_4_also_when_repaired(here: Here, words:
     ended = here("verify", "words", "--repair")
 
     assert (ended.status, ended.out.count("\n")) == (4, 1)
-    assert "mended" not in ended.out
+    assert "repaired" not in ended.out
     assert "--repair" not in ended.err
 
 

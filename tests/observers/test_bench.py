@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 
 from cq.observers.bench import names, postgresserver, rediscounts, redisserver, systems
 from cq.observers.bench.chart import to_svg
-from cq.observers.bench.crew import Crew
-from cq.observers.bench.emitting import Emitted, EmitterQueue
+from cq.observers.bench.crew import BenchCrew
+from cq.observers.bench.emitting import EmitterQueue, EmitterResult
 from cq.observers.bench.errors import CannotMeasure, WrongSum
 from cq.observers.bench.figures import Figure, harmonic, quantile
-from cq.observers.bench.growth import Grown, sizes
-from cq.observers.bench.live import Live
+from cq.observers.bench.growth import GrowthResult, sizes
+from cq.observers.bench.live import LiveResult
 from cq.observers.bench.phases import Row, check
 from cq.observers.bench.postgres import Rollup, Upsert
-from cq.observers.bench.queued import Queue
+from cq.observers.bench.queued import QueueSystem
 from cq.observers.bench.report import Report
-from cq.observers.bench.roles import Adding
+from cq.observers.bench.roles import AdderRole
 from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened
 from cq.observers.bench.system import System
-from cq.observers.bench.systems import Places, Where, make_against, places
+from cq.observers.bench.systems import Backends, Locations, make_against, places
 from cq.observers.bench.workload import KINDS, POOL_LEAST, POOL_UPDATES, Workload, word
 
 rates = st.floats(min_value=1e-3, max_value=1e9)
@@ -93,7 +93,7 @@ class Noted:
 def test_a_run_has_a_pool_of_its_own_if_asked_for(is_fresh: bool) -> None:
     workload = Workload(5, 1_000, skew=0)
     noted: Any = Noted()
-    adding = Adding(noted, workload, 1, 7, most=POOL_UPDATES // 5, is_fresh=is_fresh)
+    adding = AdderRole(noted, workload, 1, 7, most=POOL_UPDATES // 5, is_fresh=is_fresh)
     adding.prepare()
     runs = []
     for _ in range(2):
@@ -212,11 +212,11 @@ def test_the_store_counts_all_without_a_queue_and_with_one(url: str, tmp_path: P
     systems: list[System] = [
         ReadModifyWrite(url, "embedded"),
         AtomicAdd(url, "embedded"),
-        Queue(url, "embedded", "bench-1", "int", 4),
+        QueueSystem(url, "embedded", "bench-1", "int", 4),
         EmitterQueue(url, "embedded", "bench-3", "int", 4, mode="durable"),
         EmitterQueue(url, "embedded", "bench-4", "int", 4, mode="fast"),
     ]
-    full = Queue(url, "embedded", "bench-2", "decimal", 4, cloud=True, reporting=reporting)
+    full = QueueSystem(url, "embedded", "bench-2", "decimal", 4, cloud=True, reporting=reporting)
 
     assert [counted(system, pool) for system in systems] == [60] * 5
     assert counted(full, decimals) == Decimal(60)
@@ -227,7 +227,7 @@ def test_redis_counts_all(tmp_path: Path) -> None:
         pytest.skip("no redis-server in $PATH")
     pool = Workload(1_200, 5_000).draw(1, updates=0)[:20]
     with redisserver.own_server(tmp_path / "redis") as socket:
-        assert counted(rediscounts.Hash(socket), pool) == 20 * 1_200
+        assert counted(rediscounts.RedisHash(socket), pool) == 20 * 1_200
 
 
 def test_a_wrong_sum_is_an_error_and_no_figure(url: str) -> None:
@@ -255,25 +255,25 @@ def test_what_is_missing_is_said_with_what_to_install(
     if missing:
         monkeypatch.setitem(__import__("sys").modules, missing, None)
 
-    with places(Where(tmp_path)) as found, pytest.raises(CannotMeasure) as raised:
+    with places(Locations(tmp_path)) as found, pytest.raises(CannotMeasure) as raised:
         make_against(found, name, "int")
 
     assert said in str(raised.value)
 
 
 def test_what_fails_in_a_process_of_the_benchmark_is_said(url: str) -> None:
-    system = Queue(url, "embedded", "bench-missing", "int", 4)
+    system = QueueSystem(url, "embedded", "bench-missing", "int", 4)
 
     with (
-        Crew([Adding(system, Workload(1, 10), 1, 1)]) as crew,
+        BenchCrew([AdderRole(system, Workload(1, 10), 1, 1)]) as crew,
         pytest.raises(CannotMeasure, match="'bench-missing' is not configured"),
     ):
         crew.run(0.1)
 
 
 def test_temporary_stores_are_each_a_file_of_their_own(tmp_path: Path) -> None:
-    with places(Where(tmp_path)) as found:
-        assert isinstance(found, Places)
+    with places(Locations(tmp_path)) as found:
+        assert isinstance(found, Backends)
         assert found.store() != found.store()
 
 
@@ -294,11 +294,14 @@ def report() -> Report:
         {"repetitions": 3},
         [row("cq", 5, 50.0, 70.0), row("postgres-upsert", 5, 100.0), row("cq", 100, 1.0, 2.0)],
         [
-            Live("cq", "embedded", 5, rate, Figure((60.0,)), Figure((40.0,)), figure, figure, figure, 9)
+            LiveResult("cq", "embedded", 5, rate, Figure((60.0,)), Figure((40.0,)), figure, figure, figure, 9)
             for rate in (None, 20.0)
         ],
-        [Grown("keys", size, 10, figure, figure, Figure((float(size),))) for size in (10_000, 100_000)],
-        [Emitted(32, row("cq", 1, 2.0)), Emitted(1, row("emitter fast", 1_000, 8.0))],
+        [
+            GrowthResult("keys", size, 10, figure, figure, Figure((float(size),)))
+            for size in (10_000, 100_000)
+        ],
+        [EmitterResult(32, row("cq", 1, 2.0)), EmitterResult(1, row("emitter fast", 1_000, 8.0))],
     )
 
 

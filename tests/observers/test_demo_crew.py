@@ -15,7 +15,7 @@ import pytest
 import cq
 from cq import keys
 from cq.errors import InvalidData
-from cq.observers.demos.crew import Crew
+from cq.observers.demos.crew import DemoCrew
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.working import WorkerRole
 
@@ -44,7 +44,7 @@ class Failing:
 
 def test_processes_that_are_killed_go_on_until_all_is_done(tmp_path: Path) -> None:
     roles = {name: Appender(tmp_path / name, 300) for name in ("one", "two")}
-    with Crew(roles, Random(1), kill_every=0.6) as crew:
+    with DemoCrew(roles, Random(1), kill_every=0.6) as crew:
         crew.run(lambda: crew.kills >= 2)
         crew.spare()
         crew.run(lambda: crew.ended == {"one", "two"}, seconds=60)
@@ -55,13 +55,13 @@ def test_processes_that_are_killed_go_on_until_all_is_done(tmp_path: Path) -> No
 def test_a_process_that_fails_ends_the_demo() -> None:
     with (
         pytest.raises(DemoFailed, match="'bad' has failed: told"),
-        Crew({"bad": Failing()}, Random(1)) as crew,
+        DemoCrew({"bad": Failing()}, Random(1)) as crew,
     ):
         crew.run(lambda: False, seconds=60)
 
 
 def test_what_takes_too_long_fails() -> None:
-    with pytest.raises(DemoFailed, match="not done"), Crew({}, Random(1)) as crew:
+    with pytest.raises(DemoFailed, match="not done"), DemoCrew({}, Random(1)) as crew:
         crew.run(lambda: False, seconds=0.0)
 
 
@@ -71,7 +71,7 @@ def test_workers_combine_and_stop_in_good_order(tmp_path: Path) -> None:
     cq.configure(db, "words", key=str, value=int, combiner="sum")
     queue = cq.CombineQueue("words")
     cq.transact(db, lambda tr: queue.add(tr, {"a": 2}))
-    with Crew({"worker": WorkerRole(url)}, Random(1)) as crew:
+    with DemoCrew({"worker": WorkerRole(url)}, Random(1)) as crew:
         crew.run(lambda: cq.transact(db, lambda tr: queue.get(tr, "a")) == 2, seconds=60)
     # It has signed off, which one that is killed does not.
     assert not cq.transact(db, lambda tr: tr.get_range(*keys.workers()).to_list())
@@ -82,7 +82,7 @@ import multiprocessing, sys
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from cq.observers.demos.crew import Crew
+from cq.observers.demos.crew import DemoCrew
 
 @dataclass(frozen=True)
 class Holder:
@@ -97,7 +97,7 @@ class Holder:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    with Crew({"holder": Holder(path)}, Random(1)) as crew:
+    with DemoCrew({"holder": Holder(path)}, Random(1)) as crew:
         crew.run(path.exists, seconds=60)
         crew._kill("holder")
         crew.run(lambda: "holder" in crew.ended, seconds=60)

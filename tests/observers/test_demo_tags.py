@@ -14,7 +14,7 @@ from cq import testing
 from cq.observers.demos import tagalternatives, tagevents, tags
 from cq.observers.demos.counted import CountedDatabase, Meter, Writes
 from cq.observers.demos.errors import DemoFailed
-from cq.observers.demos.tagevents import Event, Recount
+from cq.observers.demos.tagevents import TagEvent, TagRecount
 from cq.observers.demos.tagroles import INCREMENTS, QUEUE
 from cq.observers.worker import Worker
 from cq.store.transact import transact
@@ -31,13 +31,13 @@ def test_generated_events_are_those_of_the_seed_and_lose_only_what_is_there() ->
 
 
 def test_partitions_hold_all_events_of_an_entity_in_order(tmp_path: Path) -> None:
-    events = [Event(f"entity {number % 10}", f"tag {number}", 1) for number in range(100)]
+    events = [TagEvent(f"entity {number % 10}", f"tag {number}", 1) for number in range(100)]
     paths = [tmp_path / str(number) for number in range(3)]
 
     recount = tagevents.part(events, paths)
 
     parts = [[tag for tag, _ in tagevents.of_partition(path)] for path in paths]
-    assert recount == Recount(100, {event.tag: 1 for event in events})
+    assert recount == TagRecount(100, {event.tag: 1 for event in events})
     assert sorted(tag for part in parts for tag in part) == sorted(event.tag for event in events)
     for number in range(10):
         own = [event.tag for event in events if event.entity == f"entity {number}"]
@@ -76,18 +76,18 @@ def done(tmp_path: Path) -> Any:
 
 
 def test_a_result_that_is_right_passes(done: Any) -> None:
-    tags._compare(done, Recount(3, {"a": 2, "b": 1}), tags._published(done), 2)
+    tags._compare(done, TagRecount(3, {"a": 2, "b": 1}), tags._published(done), 2)
 
 
 @pytest.mark.parametrize(
     ("recount", "said"),
     [
-        (Recount(3, {"a": 3, "b": 1}), "tag 'a' has the count 2, and in the recount 3"),
-        (Recount(3, {"a": 2}), "tag 'b' has the count 1, and in the recount 0"),
-        (Recount(4, {"a": 2, "b": 1}), "3 increments were committed, and there are 4 events"),
+        (TagRecount(3, {"a": 3, "b": 1}), "tag 'a' has the count 2, and in the recount 3"),
+        (TagRecount(3, {"a": 2}), "tag 'b' has the count 1, and in the recount 0"),
+        (TagRecount(4, {"a": 2, "b": 1}), "3 increments were committed, and there are 4 events"),
     ],
 )
-def test_a_count_that_is_wrong_is_named(done: Any, recount: Recount, said: str) -> None:
+def test_a_count_that_is_wrong_is_named(done: Any, recount: TagRecount, said: str) -> None:
     with pytest.raises(DemoFailed, match=said):
         tags._compare(done, recount, tags._published(done), 2)
 
@@ -98,7 +98,7 @@ def test_a_cloud_that_is_behind_is_noticed(done: Any) -> None:
     testing.drain(done, QUEUE)
 
     with pytest.raises(DemoFailed, match="not the top"):
-        tags._compare(done, Recount(3, {"a": 2, "b": 6}), cloud, 2)
+        tags._compare(done, TagRecount(3, {"a": 2, "b": 6}), cloud, 2)
 
 
 def test_a_queue_of_an_earlier_demo_is_made_anew(done: Any) -> None:
