@@ -1,4 +1,4 @@
-"""The machine that figures come from, and the versions of what they are figures of."""
+"""Facts about the machine of a measurement, and the versions of the measured software."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def machine_facts() -> dict[str, Any]:
-    """What figures depend on; `load` is the load average of the last minute: nothing else should run."""
+    """Facts that the figures depend on; `load` is the load average of the last minute and should be low."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
@@ -36,7 +36,7 @@ def _processor() -> str:
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

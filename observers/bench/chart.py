@@ -1,4 +1,4 @@
-"""The figures of adding and draining as a chart in SVG: bars with their numbers as text, no script, light and dark."""
+"""The figures of adding and draining as an SVG chart: bars with their numbers as text, no script, light and dark."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _STYLE: Final = """\
 
 
 def to_svg(report: Report) -> str:
-    """The chart, of the figure of adding and draining in turn: a group of bars for each size of transactions.
+    """The chart of adding and draining in turn, with a group of bars for each transaction size.
 
-    The bars of a group share a scale, which begins at 0; each has its number and the range of its repetitions.
+    The bars of a group share a scale that begins at 0. Each bar has its number and the range of its repetitions.
     """
     rows = sorted(report.rows, key=lambda row: row.per_transaction)
     groups = [(size, list(found)) for size, found in groupby(rows, key=lambda row: row.per_transaction)]
@@ -83,7 +83,7 @@ def _bar(row: Row, top: int, longest: float) -> Iterator[str]:
 
 
 def _described(groups: Sequence[tuple[int, Sequence[Row]]]) -> str:
-    """All figures in words."""
+    """All figures as text, for screen readers."""
     return " ".join(
         f"{_size(size)}: " + ", ".join(f"{row.system} {row.both.median:,.0f}" for row in rows) + "."
         for size, rows in groups

@@ -1,4 +1,4 @@
-"""Processes of their own that work at a common signal: started, and ready, before anything is timed."""
+"""Processes that start work at a common signal, after all of them are ready."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from cq.errors import CqError
 from cq.observers.bench.errors import CannotMeasure
 from cq.observers.spawning import end_with_parent, keep_no_semaphores, starting
 
-_AHEAD_SECONDS: Final = 0.05  # the signal is for so much later, that it reaches all in time
+# The work begins this long after the signal, which must reach all processes first.
+_AHEAD_SECONDS: Final = 0.05
 _END_SECONDS: Final = 10.0
 
 
 class BenchRole(Protocol):
-    """What a process does. It is sent there, and opens there what it needs."""
+    """The work of a process. It is pickled, and opens its resources in the process."""
 
     def prepare(self) -> None:
-        """Get ready, before anything is timed."""
+        """Prepare for `run`; this is not timed."""
         ...
 
     def run(self, begin: float, end: float) -> Any:
-        """Work; `begin` and `end` are times of the machine's monotonic clock, which all processes share."""
+        """Work from `begin` to `end`, times of the monotonic clock, which all processes of the machine share."""
         ...
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the opened resources."""
         ...
 
 
@@ -42,9 +43,9 @@ class _Failure(NamedTuple):
 
 
 class BenchCrew:
-    """A process for each role; a context manager, which ends them.
+    """A process for each role; a context manager that ends the processes.
 
-    Raises `CannotMeasure` with what a process has raised, when it is made and in `run` and `results`.
+    The constructor, `run` and `results` raise `CannotMeasure` with the message of an exception in a process.
     """
 
     def __init__(self, roles: Sequence[BenchRole]) -> None:
@@ -59,7 +60,7 @@ class BenchCrew:
                     process.start()
                     self._connections.append(ours)
                     self._processes.append(process)
-                theirs.close()
+                theirs.close()  # else `recv` would not notice the end of the process
             self.results()
         except BaseException:
             self._end(0.0)
@@ -71,30 +72,28 @@ class BenchCrew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end(_END_SECONDS if error is None else 0.0)  # what they do is of no use any more
+        self._end(_END_SECONDS if error is None else 0.0)  # after an error their results are not needed
 
     def run(self, seconds: float = 0.0) -> tuple[float, list[Any]]:
-        """Have all work, for so many seconds where they work by time; returns when they began, and their results."""
+        """Run all roles, for `seconds` seconds if they work by time; returns their begin and their results."""
         begin = self.start(seconds)
         return begin, self.results()
 
     def start(self, seconds: float, begin: float | None = None) -> float:
-        """Have all work, without waiting for them; returns when they begin, at the time that is given or soon."""
+        """Start all roles at the time `begin`, or soon; returns that time, without waiting for the work."""
         begin = machine.monotonic() + _AHEAD_SECONDS if begin is None else begin
         for connection in self._connections:
             connection.send((begin, begin + seconds))
         return begin
 
     def results(self) -> list[Any]:
-        """What they have returned; waits for all of them."""
+        """The results of all roles; waits for all of them."""
         results = []
         for connection in self._connections:
             try:
                 results.append(connection.recv())
             except EOFError:
-                raise CannotMeasure(
-                    "a process of the benchmark has ended: its own message is above"
-                ) from None
+                raise CannotMeasure("a process of the benchmark has ended: see its message above") from None
         for result in results:
             if isinstance(result, _Failure):
                 raise CannotMeasure(result.message)
@@ -111,12 +110,12 @@ class BenchCrew:
 
 
 def _serve(connection: Connection, role: BenchRole) -> None:
-    """In a process of its own: work when told to, until the one that has started this one closes its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
-    logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a queue is paused and deleted under its workers
+    """Run a role in a child process at each signal, until the parent closes its end of the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches the parent, too, which ends its processes
+    logging.getLogger("cq.worker").setLevel(logging.ERROR)  # the benchmark deletes queues of live workers
     keep_no_semaphores()
     machine.start_thread(end_with_parent, "parent")
-    with suppress(EOFError, ConnectionError):  # it is gone
+    with suppress(EOFError, ConnectionError):  # the parent has ended
         if not _answer(connection, role.prepare):
             return
         try:
@@ -129,12 +128,12 @@ def _serve(connection: Connection, role: BenchRole) -> None:
 
 
 def _answer(connection: Connection, function: Callable[[], Any]) -> bool:
-    """Send what a function returns, or has failed with; returns whether it has not failed."""
+    """Send the result or the error of a function to the parent; returns whether it succeeded."""
     try:
         result = function()
-    except Exception as error:  # noqa: BLE001 - the parent raises it
-        said = str(error) if isinstance(error, CqError) else f"{type(error).__name__}: {error}"
-        connection.send(_Failure(said))
+    except Exception as error:  # noqa: BLE001 - the parent raises it again
+        message = str(error) if isinstance(error, CqError) else f"{type(error).__name__}: {error}"
+        connection.send(_Failure(message))
         return False
     connection.send(result)
     return True

@@ -1,4 +1,4 @@
-"""Increments one at a time, in one process: each in a transaction of its own, and through emitters."""
+"""Single increments in one process: one transaction each, and through emitters."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from cq.observers.bench.system import Adder
 from cq.observers.bench.workload import Workload
 
 CALLERS: Final = 32
-"""Threads, or tasks of asyncio, that call at once where a call waits for its commit."""
+"""Concurrent callers, threads or asyncio tasks, if a call waits for its commit."""
 _LOOP: Final = 1_000
-"""Calls between two looks at the clock, where a call takes less than a microsecond or two."""
+"""Calls between two reads of the clock, if a call takes only one or two microseconds."""
 
 Notify = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class EmitterResult:
-    """How many increments a second one process has committed.
+    """The rate of increments that one process committed.
 
     Attributes:
-        callers: threads, or tasks, that called at once.
-        row: the figure is that of adding.
+        callers: number of concurrent threads or tasks.
+        row: its figure `add` is the rate.
     """
 
     callers: int
@@ -41,19 +41,19 @@ class EmitterResult:
 def measure_emitters(
     make: Callable[[], QueueSystem], workload: Workload, plan: Plan, notify: Notify = lambda _: None
 ) -> list[EmitterResult]:
-    """Measure single adds and an emitter in `durable` mode with many callers, and one in `fast` mode with one.
+    """Measure single adds, emitters in `durable` mode with many callers, and one in `fast` mode with one caller.
 
-    The callers of `durable` mode are threads, and then tasks of asyncio.
+    The callers of `durable` mode are threads, and then asyncio tasks.
 
     Args:
-        make: makes a queue of a name of its own.
+        make: returns a queue with a new name.
 
-    Raises as `phases.measure`.
+    Raises the errors of `phases.measure`.
     """
     single, loop = replace(workload, per_transaction=1), replace(workload, per_transaction=_LOOP)
     many, one = replace(plan, adders=1, threads=CALLERS), replace(plan, adders=1, threads=1)
     notify("single adds")
-    found = [EmitterResult(CALLERS, measure(make(), single, many))]
+    results = [EmitterResult(CALLERS, measure(make(), single, many))]
     for mode, words, calls, role in (
         ("durable", single, many, EmitterRole),
         ("durable", single, many, AsyncEmitterRole),
@@ -64,17 +64,17 @@ def measure_emitters(
         system = EmitterQueue(
             queue.url, queue.store, queue.queue, queue.kind, queue.buckets, mode=mode, caller=role.caller
         )
-        found.append(EmitterResult(calls.threads, measure(system, words, calls, role=role)))
-    return found
+        results.append(EmitterResult(calls.threads, measure(system, words, calls, role=role)))
+    return results
 
 
 @dataclass(frozen=True)
 class EmitterQueue(QueueSystem):
-    """A queue that is added to through the emitter of the process.
+    """A queue whose updates are added through the emitter of the process.
 
     Args:
-        mode: of the emitter.
-        caller: what calls it.
+        mode: the mode of the emitter.
+        caller: the kind of its callers, "thread" or "task".
     """
 
     mode: str = "durable"
@@ -91,7 +91,7 @@ class EmitterQueue(QueueSystem):
 
 
 _emitters: Final[dict[str, Emitter]] = {}
-"""{queue: the one emitter of this process, which all threads share}."""
+"""{queue: the emitter of this process}: its threads share it, as emitters merge the increments of one process."""
 
 
 class EmitterAdder:
@@ -109,7 +109,7 @@ class EmitterAdder:
 
 
 class EmitterRole(AdderRole):
-    """Adds through an emitter; what it has taken counts once it is committed."""
+    """Adds through an emitter, and counts its increments after they are committed."""
 
     caller: ClassVar[str] = "thread"
 
@@ -121,7 +121,7 @@ class EmitterRole(AdderRole):
 
 
 class AsyncEmitterRole(EmitterRole):
-    """Adds through an emitter in tasks of asyncio, as many as there would be threads, in one event loop."""
+    """Adds through an emitter in asyncio tasks of one event loop, one task in place of each thread."""
 
     caller: ClassVar[str] = "task"
 
@@ -138,7 +138,7 @@ class AsyncEmitterRole(EmitterRole):
         return sum(await asyncio.gather(*(self._emit(emitter, end) for _ in range(self._threads))))
 
     async def _emit(self, emitter: Emitter, end: float) -> int:
-        """One task; returns how many increments have committed."""
+        """Emit increments in one task until `end`; returns the number of committed increments."""
         number, emit, next_one, now = 0, emitter.emit_async, self._next_one, machine.monotonic
         while now() < end:
             await emit(*next_one())

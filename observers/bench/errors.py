@@ -1,4 +1,4 @@
-"""What a benchmark raises."""
+"""The errors of a benchmark."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from cq.errors import CqError
 
 
 class CannotMeasure(CqError):
-    """A benchmark cannot be run as it is asked for; the message says what to do."""
+    """A benchmark cannot be run as requested; the message says what to do."""
 
 
 class Unavailable(CannotMeasure):
-    """A system that is to be measured is not there: a driver or a server is missing."""
+    """A system cannot be measured, because a driver or a server is missing."""
 
 
 class WrongSum(CqError):
-    """A system has lost updates or counted some twice: its times mean nothing."""
+    """A system has lost updates, or counted some twice: its figures are invalid."""

@@ -1,4 +1,4 @@
-"""Medians, spreads and quantiles of what was measured."""
+"""Medians, spreads and quantiles of measured values."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What several repetitions gave.
+    """The results of several repetitions.
 
     Attributes:
-        values: of each repetition, in order.
+        values: the value of each repetition, in order.
     """
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The value in the middle; of an even number the mean of the two there."""
+        """The median of the values."""
         return median(self.values)
 
     @property
@@ -34,7 +34,7 @@ class Figure:
 
     @property
     def spread(self) -> float:
-        """The difference of highest and lowest, as a share of the median."""
+        """The difference of the highest and the lowest value, as a share of the median."""
         return (self.high - self.low) / self.median if self.median else 0.0
 
 
@@ -44,7 +44,7 @@ def harmonic(add: float, drain: float) -> float:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The least of the values, in ascending order, that so large a share of them is at or below."""
+    """The smallest of the ascending values such that at least `share` of all values are at or below it."""
     if not ordered:
         raise ValueError("there is no value")
     at = -(-share * len(ordered) // 1)  # rounded up

@@ -1,4 +1,4 @@
-"""What an update costs as a queue grows: in keys that it holds, and in updates that wait."""
+"""The cost of an update as a queue grows: in the number of keys, and in the number of queued updates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cq.observers.bench.workload import POOL_UPDATES, Workload
 
 LEAST: Final = 10_000
 COMPARED: Final = 100_000
-"""The size that the others are compared with."""
+"""The size whose cost the other costs are compared with."""
 UPDATES: Final = 200_000
-"""So many are spread over all keys, when these are sparsely updated."""
+"""Number of updates over all keys, if keys grow and are updated sparsely."""
 EACH: Final = 2
-"""So many updates each key has else, when it is keys that grow."""
-_ROUNDS: Final = 20  # over few keys, no more
+"""Number of updates of each key, if keys grow."""
+_ROUNDS: Final = 20  # at most this many sparse updates per key
 _FOR_EVER: Final = 1e9
 _MICRO: Final = 1e6
 
@@ -32,13 +32,13 @@ Notify = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class GrowthResult:
-    """What an update costs at one size.
+    """The cost of an update at one size.
 
     Attributes:
-        what: of `names.GROWING`.
-        size: how many keys or updates that wait.
-        updates: so many were added, and drained, in each repetition.
-        add, drain, cost: microseconds per update; `cost` is that of both.
+        what: one of `names.GROWING`.
+        size: number of keys, or of queued updates.
+        updates: number of added and drained updates in each repetition.
+        add, drain, cost: microseconds per update; `cost` is the sum of both.
     """
 
     what: str
@@ -52,11 +52,11 @@ class GrowthResult:
 def measure_growth(
     system: QueueSystem, what: str, workload: Workload, plan: Plan, most: int, notify: Notify = lambda _: None
 ) -> list[GrowthResult]:
-    """Measure a queue at 10^4, 10^5 ... up to `most` keys, or updates that wait.
+    """Measure a queue at 10^4, 10^5 ... up to `most` keys, or queued updates.
 
-    As keys grow, updates are spread evenly over all of them: `EACH` for each key, or `UPDATES` however many keys there
-    are. As the backlog grows, they are those of the workload. The queue is made before and removed after, whatever
-    happens. Raises as `phases.measure`.
+    If keys grow, the updates are spread evenly over all keys: `EACH` updates per key, or `UPDATES` in all. If the
+    backlog grows, the updates are those of the workload. The queue is created first, and always removed. Raises the
+    errors of `phases.measure`.
     """
     with ExitStack() as stack:
         stack.callback(system.remove)
@@ -64,22 +64,21 @@ def measure_growth(
         drainers = [DrainerRole(system, number, plan.workers) for number in range(plan.workers)]
         growing = _GrowthRun(system, plan, stack.enter_context(BenchCrew(drainers)))
         if what == BACKLOG:
-            notify("growth of the backlog: making the keys")
+            notify("growth of the backlog: creating the keys")
             growing.fill(workload, workload.keys)
-        found = []
+        results = []
         for size in sizes(most):
-            said = f"growth of {what}: {size:,}"
-            notify(said)
+            notify(f"growth of {what}: {size:,}")
             if what != BACKLOG:
                 growing.fill(workload, size)
             updates = {KEYS: EACH * size, SPARSE: min(UPDATES, _ROUNDS * size), BACKLOG: size}[what]
             spread = workload if what == BACKLOG else replace(workload, keys=size, skew=0)
-            found.append(growing.measure(what, size, updates, spread))
-        return found
+            results.append(growing.measure(what, size, updates, spread))
+        return results
 
 
 def sizes(most: int) -> Iterator[int]:
-    """10^4, 10^5 ... up to the most."""
+    """The sizes 10^4, 10^5 ... up to `most`."""
     size = min(LEAST, most)
     while size <= most:
         yield size
@@ -87,14 +86,14 @@ def sizes(most: int) -> Iterator[int]:
 
 
 class _GrowthRun:
-    """A queue with its drainers, and what it holds."""
+    """A queue with its drainers, and the numbers of its keys and updates."""
 
     def __init__(self, system: QueueSystem, plan: Plan, draining: BenchCrew) -> None:
         self._system, self._plan, self._draining = system, plan, draining
         self._keys, self._updates = 0, 0
 
     def fill(self, workload: Workload, keys: int) -> None:
-        """Have the queue hold so many keys."""
+        """Add keys until the queue has `keys` keys."""
         number = self._plan.adders
         bounds = [self._keys + (keys - self._keys) * place // number for place in range(number + 1)]
         roles = [FillerRole(self._system, workload, range(*pair)) for pair in pairwise(bounds)]
@@ -105,9 +104,10 @@ class _GrowthRun:
         check(self._system, self._updates)
 
     def measure(self, what: str, size: int, updates: int, workload: Workload) -> GrowthResult:
-        """Add so many updates, and drain them, again and again."""
+        """Add `updates` updates and drain them, once per repetition."""
         adds, drains = [], []
-        unmeasured = int(updates <= UPDATES)  # a warm-up, which larger ones do not notice
+        unmeasured = int(updates <= UPDATES)  # a warm-up; in longer runs its effect is too small to matter
+        # Large numbers are added in pieces, because a pool of updates must fit into memory.
         pieces = -(-updates // (POOL_UPDATES * self._plan.adders))
         most = max(1, updates // pieces // workload.per_transaction)
         roles = [

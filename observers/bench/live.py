@@ -1,8 +1,8 @@
-"""Adding and combining at the same time: how much cq does, and how soon each commit shows.
+"""Adding and combining at the same time: the rate of cq, and the latency of combining.
 
-A prober of its own adds an update of a new key every so often, and has the store watch that key's value: the latency is
-the time from the end of its commit until another process could read the combined value. Probes are few, so they
-tell of the load beside them and are none themselves.
+A separate process, the prober, adds an update of a new key every `PROBE_SECONDS` and watches the value of that key. The
+latency is the time from the end of its commit until another process could read the combined value. Probes are few: they
+measure the latency under the load without adding to the load.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class LiveResult:
     """Figures of adding and combining at the same time.
 
     Attributes:
-        system, store: as the system's.
+        system, store: the attributes of the system.
         per_transaction: updates in each transaction.
-        rate: updates per second that were to be added; None for as many as possible.
-        added: updates per second that were added.
-        done: updates per second, until all of them were combined and, with an export, exported.
-        p50, p99, highest: of the seconds from the end of a commit until the combined value could be read.
-        probes: commits of which these tell, in all repetitions.
+        rate: requested updates per second; None: full speed.
+        added: added updates per second.
+        done: updates per second until all updates were combined and, with an export, exported.
+        p50, p99, highest: latency in seconds, from the end of a commit until the combined value could be read.
+        probes: number of measured commits in all repetitions.
     """
 
     system: str
@@ -63,9 +63,9 @@ class LiveResult:
 def measure_live(
     system: QueueSystem, workload: Workload, plan: Plan, rate: float | None, notify: Notify = lambda _: None
 ) -> list[LiveResult]:
-    """Measure a queue at full speed and then at a half and a quarter of what it did; or at the rate that is given.
+    """Measure a queue at the given rate; without a rate at full speed, and at a half and a quarter of that.
 
-    The queue is made before and removed after, whatever happens. Raises as `phases.measure`.
+    The queue is created first, and always removed. Raises the errors of `phases.measure`.
     """
     with ExitStack() as stack:
         stack.callback(system.remove)
@@ -79,28 +79,28 @@ def measure_live(
 
 
 class _LiveRun:
-    """A queue with its workers and prober; adders come and go."""
+    """A queue with its workers and prober; each measurement starts and ends its adders."""
 
     def __init__(
         self, system: QueueSystem, workload: Workload, plan: Plan, probing: BenchCrew, notify: Notify
     ) -> None:
         self._system, self._workload, self._plan = system, workload, plan
-        self._probing, self._told = probing, notify
+        self._probing, self._notify = probing, notify
         self._updates = 0
 
     def measure(self, rate: float | None) -> LiveResult:
-        plan, said = self._plan, "at full speed" if rate is None else f"at {rate:,.0f} updates/s"
+        plan, speed = self._plan, "at full speed" if rate is None else f"at {rate:,.0f} updates/s"
         share = None if rate is None else rate / plan.adders
         roles = [
             AdderRole(self._system, self._workload, plan.threads, FIRST_SEED + number, rate=share)
             for number in range(plan.adders)
         ]
         with BenchCrew(roles) as adding:
-            self._told(f"live, {said}: warm-up")
+            self._notify(f"live, {speed}: warm-up")
             self._once(adding, plan.warm_up)
             rounds = []
             for number in range(plan.repetitions):
-                self._told(f"live, {said}: repetition {number + 1} of {plan.repetitions}")
+                self._notify(f"live, {speed}: repetition {number + 1} of {plan.repetitions}")
                 rounds.append(self._once(adding, plan.seconds))
         added, done, latencies = zip(*rounds, strict=True)
         return LiveResult(
@@ -117,7 +117,7 @@ class _LiveRun:
         )
 
     def _once(self, adding: BenchCrew, seconds: float) -> tuple[float, float, list[float]]:
-        """Updates per second added, and done, and the latencies in ascending order."""
+        """One repetition: added and done updates per second, and the latencies in ascending order."""
         begin = adding.start(seconds)
         self._probing.start(seconds, begin)
         results = adding.results()
@@ -126,14 +126,14 @@ class _LiveRun:
         ended = machine.monotonic()
         (latencies,) = self._probing.results()
         self._updates += added + len(latencies)
-        self._system.wait_until_done()  # the last probes, too
+        self._system.wait_until_done()  # the prober may have added more after the adders ended
         check(self._system, self._updates)
         last = max(each.ended for each in results)
         return added / (last - begin), added / (ended - begin), sorted(latencies)
 
 
 class LiveWorkerRole:
-    """A process that combines until it is ended."""
+    """A process that combines until its end."""
 
     def __init__(self, system: QueueSystem) -> None:
         self._system = system
@@ -142,7 +142,7 @@ class LiveWorkerRole:
         self._worker = RunningWorker(self._system)
 
     def run(self, begin: float, end: float) -> None:
-        """It does so by itself."""
+        """Do nothing: the worker runs since `prepare`."""
 
     def close(self) -> None:
         self._worker.close()
@@ -150,7 +150,7 @@ class LiveWorkerRole:
 
 
 class ProberRole:
-    """A process that adds an update of a new key every `PROBE_SECONDS`, and takes the time until it is combined."""
+    """A process that adds an update of a new key every `PROBE_SECONDS`, and measures the time until it is combined."""
 
     def __init__(self, system: QueueSystem) -> None:
         self._system = system
@@ -164,7 +164,7 @@ class ProberRole:
         self._number = 0
 
     def run(self, begin: float, end: float) -> list[float]:
-        """The seconds that each probe took; raises `CannotMeasure` when one takes very long."""
+        """The seconds of each probe; raises `CannotMeasure` after a probe of more than `_REPORT_SECONDS`."""
         probes = []
         due = begin
         while due < end:
@@ -177,6 +177,7 @@ class ProberRole:
     def _probe(self) -> _Probe:
         key, self._number = f"probe {self._number}", self._number + 1
         value = QueueKeys(self._system.queue).value(self._encode(key))
+        # Watch before adding: a watch set later would miss a change by a fast worker.
         watch = transact(self._db, lambda tr: tr.watch(value))
         probe = _Probe(watch)
         transact(self._db, lambda tr: self._queue.add(tr, {key: self._update}))
@@ -188,13 +189,13 @@ class ProberRole:
 
 
 class _Probe:
-    """When an update was committed, and when its key's value changed."""
+    """The times of a commit and of the change of the key's value."""
 
     def __init__(self, watch: Any) -> None:
         self.committed = 0.0
         self._changed = 0.0
         self._fired = threading.Event()
-        self._watch = watch  # it lives as long as somebody holds it
+        self._watch = watch  # keep a reference: a watch ends when it is garbage-collected
         watch.on_ready(self._note)
 
     def _note(self, watch: Any) -> None:
@@ -202,10 +203,10 @@ class _Probe:
         self._fired.set()
 
     def seconds(self, deadline: float) -> float:
-        """From the end of the commit to the change, once that has come."""
+        """Wait for the change; returns the seconds from the end of the commit to the change."""
         if not self._fired.wait(max(0.0, deadline - machine.monotonic())):
             raise CannotMeasure(
                 f"an update was not combined within {_REPORT_SECONDS:.0f} s: is a worker running?"
             )
-        self._watch.wait()  # raises what has become of it, if that was no change
+        self._watch.wait()  # raises the error of the watch, if it did not end with a change
         return max(0.0, self._changed - self.committed)

@@ -1,15 +1,15 @@
-"""What a benchmark can be asked for by name: apart, so that nobody needs the benchmark itself to say it."""
+"""Names of systems and measurements, in a small module: `cq bench --help` must not import the benchmark."""
 
 from __future__ import annotations
 
 from typing import Final
 
 AGAINST: Final = ("read-modify-write", "atomic-add", "postgres-upsert", "postgres-rollup", "redis")
-"""What cq can be compared with."""
+"""Systems that cq can be compared with."""
 REPORTING: Final = ("sqlite", "postgresql")
-"""Kinds of databases to export to."""
+"""Kinds of reporting databases."""
 KEYS: Final = "keys"
 SPARSE: Final = "sparse"
 BACKLOG: Final = "backlog"
 GROWING: Final = (KEYS, SPARSE, BACKLOG)
-"""What can grow."""
+"""Kinds of growth that can be measured."""

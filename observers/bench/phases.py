@@ -1,4 +1,4 @@
-"""Adding and draining in turn: how many updates per second each does, again and again."""
+"""Adding and draining in turn: the updates per second of each phase, in several repetitions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ FIRST_SEED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a measurement is made.
+    """The plan of a measurement.
 
     Args:
-        adders: processes that add.
-        threads: in each of them, each with a transaction under way.
-        workers: processes that combine.
-        seconds: how long adding goes on in each repetition; what it has added is then drained.
-        warm_up: the same before anything counts, so that all keys are there, and all code has run.
-        repetitions: how often.
+        adders: number of processes that add.
+        threads: threads of each adder, each with one transaction at a time.
+        workers: number of processes that combine.
+        seconds: duration of adding in each repetition; the added updates are then drained.
+        warm_up: seconds of an unmeasured repetition before the others: it creates the keys and runs all code once.
+        repetitions: number of measured repetitions.
     """
 
     adders: int = 2
@@ -44,11 +44,11 @@ class Row:
     """The figures of one system for one size of transaction, in updates per second.
 
     Attributes:
-        system, store: as the system's.
+        system, store: the attributes of the system.
         per_transaction: updates in each transaction.
-        add, drain: None for `drain` when counts are current once they are added.
-        both: of adding and draining in turn; that of adding when there is nothing to drain.
-        updates: so many were added and found again, warm-up included.
+        add, drain: rates of the phases; `drain` is None if counts are current after adding.
+        both: rate of adding and draining in turn; the rate of adding if `drain` is None.
+        updates: number of added and verified updates, including the warm-up.
     """
 
     system: str
@@ -67,14 +67,14 @@ def measure(
     notify: Callable[[str], object] = lambda _: None,
     role: type[AdderRole] = AdderRole,
 ) -> Row:
-    """Measure a system, which is made before and removed after, whatever happens.
+    """Create a system, measure it, and always remove it.
 
     Args:
-        told: called with what is being done, in a few words.
-        role: of the processes that add.
+        notify: called with a short description of each step.
+        role: the role of the adding processes.
 
     Raises:
-        WrongSum: what the system has counted is not what was added.
+        WrongSum: the counts of the system differ from the added updates.
         CannotMeasure: a process of the benchmark has failed.
     """
     with ExitStack() as stack:
@@ -118,10 +118,10 @@ def _repeat(
 
 
 def check(system: System, updates: int) -> None:
-    """Raises `WrongSum` unless all counts together are the number of updates."""
+    """Raise `WrongSum` unless the sum of all counts equals the number of updates."""
     found = system.total()
     if Decimal(found) != updates:
         raise WrongSum(
-            f"{system.name} has counted {found:,} of {updates:,} updates: its figures mean nothing; "
-            "is anybody else using its store?"
+            f"{system.name} has counted {found:,} of {updates:,} updates: its figures are invalid; "
+            "does another program use its store?"
         )

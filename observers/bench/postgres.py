@@ -1,7 +1,7 @@
-"""Counts in PostgreSQL: an upsert in each transaction, and appending rows that are rolled up later.
+"""Counts in PostgreSQL: an upsert in each transaction, and appended rows with a later roll-up.
 
-Both are durable with each commit. Statements are prepared, arrays go over as binary, and keys go in the order of their
-bytes, so that transactions that meet wait for each other but never deadlock.
+Each commit is durable. Statements are prepared, arrays are sent in binary format. Keys are sent in the order of their
+bytes: so transactions on the same keys wait for each other, but never deadlock.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _COUNTS: Final = "cq_bench_counts"
 _LOG: Final = "cq_bench_log"
 _NUMBERS: Final = {"int": "bigint", "decimal": "numeric"}
 _COPY_FROM: Final = 1_000
-"""From so many rows on, COPY is faster than an INSERT of arrays."""
+"""Number of rows from which COPY is faster than an INSERT of arrays."""
 
 
 @dataclass(frozen=True)
 class _CountTables:
-    """What both have in common.
+    """The table of counts, which both systems use.
 
     Args:
-        conninfo: of the database.
-        kind: of the values.
+        conninfo: connection string of the database.
+        kind: type of the values.
     """
 
     conninfo: str
@@ -37,16 +37,16 @@ class _CountTables:
 
     @property
     def number(self) -> str:
-        """SQL's type of the values."""
+        """The SQL type of the values."""
         return _NUMBERS[self.kind]
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection whose statements are transactions of their own, and prepared at once."""
+        """A new connection in autocommit mode, whose statements are prepared at their first use."""
         import psycopg
 
         connection = psycopg.connect(self.conninfo, autocommit=True)
         connection.prepare_threshold = 0
-        # An idle moment must not cost the statements their plans, nor large batches their memory.
+        # Batches must not spill to disk, and each commit must be durable, even if the server has other defaults.
         connection.execute("SET work_mem = '64MB'")
         connection.execute("SET synchronous_commit = on")
         return connection
@@ -54,7 +54,7 @@ class _CountTables:
     def prepare(self) -> None:
         self.remove()
         with self.connect() as connection:
-            # Half of each page is left free: an update then finds room beside the row, and touches no index.
+            # Half of each page stays free: an update then has space on the same page, and need not write to the index.
             connection.execute(
                 f'CREATE TABLE {_COUNTS} (key text COLLATE "C" PRIMARY KEY, n {self.number} NOT NULL) '
                 "WITH (fillfactor = 50)"
@@ -70,12 +70,12 @@ class _CountTables:
 
     def remove(self) -> None:
         with self.connect() as connection:
-            connection.execute("SET client_min_messages = warning")  # that there was none
+            connection.execute("SET client_min_messages = warning")  # no notice if the tables do not exist
             connection.execute(f"DROP TABLE IF EXISTS {_COUNTS}, {_LOG}")
 
 
 class Upsert(_CountTables):
-    """`INSERT ... ON CONFLICT DO UPDATE` of all keys of a transaction in one statement."""
+    """Counts by one `INSERT ... ON CONFLICT DO UPDATE` with all keys of a transaction."""
 
     name = "postgres-upsert"
     defers: ClassVar[bool] = False
@@ -93,7 +93,7 @@ class Upsert(_CountTables):
 
 
 class Rollup(_CountTables):
-    """Append rows to a table without any index; roll it up into the counts later, in one transaction."""
+    """Counts by rows in a table without an index, which one later transaction rolls up."""
 
     name = "postgres-rollup"
     defers: ClassVar[bool] = True
@@ -119,7 +119,7 @@ class Rollup(_CountTables):
 
 
 class ArrayAdder:
-    """Sends all updates of a transaction as two arrays."""
+    """Adds all updates of a transaction as two arrays."""
 
     def __init__(self, connection: psycopg.Connection[Any], statement: str) -> None:
         self._connection, self._statement = connection, statement
@@ -132,7 +132,7 @@ class ArrayAdder:
 
 
 class RowAdder(ArrayAdder):
-    """As `ArrayAdder`, but copies when there are many."""
+    """As `ArrayAdder`, but uses COPY for many updates."""
 
     def __init__(self, connection: psycopg.Connection[Any], statement: str, number: str) -> None:
         super().__init__(connection, statement)
@@ -152,7 +152,7 @@ class RowAdder(ArrayAdder):
 
 
 class RollupDrainer:
-    """Rolls up its part of the table's pages: parts are deleted side by side, and meet only at the counts."""
+    """Rolls up a part of the table's pages: drainers delete different parts, and share only the counts."""
 
     def __init__(self, connection: psycopg.Connection[Any], place: int, of: int) -> None:
         self._connection, self._place, self._of = connection, place, of
@@ -161,11 +161,11 @@ class RollupDrainer:
         row = self._connection.execute(
             f"SELECT pg_relation_size('{_LOG}') / current_setting('block_size')::int"
         ).fetchone()
-        assert row is not None  # noqa: S101 - it is an aggregate
+        assert row is not None  # noqa: S101 - the query always returns a row
         pages = row[0]
         first, last = (pages * place // self._of for place in (self._place, self._place + 1))
         beyond = "" if self._place == self._of - 1 else f"AND ctid < '({last},0)'"
-        # One statement sees one snapshot: what it sums up is what it deletes, whatever is appended meanwhile.
+        # One statement has one snapshot: it sums up exactly the rows that it deletes, not rows appended later.
         self._connection.execute(
             f"WITH gone AS (DELETE FROM {_LOG} WHERE ctid >= '({first},0)' {beyond} RETURNING key, n), "  # noqa: S608
             "sums AS (SELECT key, sum(n) AS n FROM gone GROUP BY key ORDER BY key) "

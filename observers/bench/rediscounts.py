@@ -1,4 +1,4 @@
-"""Counts in Redis: all updates of a transaction in one round trip, and all of them or none."""
+"""Counts in Redis: all updates of a transaction in one atomic round trip."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ for i = 1, #ARGV, 2 do redis.call('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1]) end
 
 @dataclass(frozen=True)
 class RedisHash:
-    """A hash of counts, changed by a script: as atomic as MULTI, and far less to send and to answer.
+    """A hash of counts, changed by a script: as atomic as MULTI, with far less data to send.
 
     Args:
-        socket: the path of the server's.
+        socket: path of the socket of the server.
     """
 
     socket: str
@@ -31,7 +31,7 @@ class RedisHash:
     defers: ClassVar[bool] = False
 
     def connect(self) -> redis.Redis:
-        """A client with a connection of its own."""
+        """A new client with its own connection."""
         import redis
 
         return redis.Redis(unix_socket_path=self.socket)
@@ -50,7 +50,7 @@ class RedisHash:
             return sum(int(count) for _, count in client.hscan_iter(_KEY, count=10_000))
 
     def settle(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing: there is no work after a measurement."""
 
     def remove(self) -> None:
         with self.connect() as client:
@@ -58,7 +58,7 @@ class RedisHash:
 
 
 class HashAdder:
-    """Adds through one connection."""
+    """Adds updates through one connection."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client

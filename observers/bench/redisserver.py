@@ -1,4 +1,4 @@
-"""A Redis server of a benchmark's own, in a temporary folder."""
+"""A temporary Redis server for a benchmark."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cq.observers.bench.errors import Unavailable
 
 _INSTALL_DRIVER: Final = "pip install 'redis>=5'"
 _START_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 _SETTINGS: Final = {
-    # As Redis is usually run: a power failure loses up to a second.
+    # The usual settings of Redis: a power failure loses up to one second.
     "appendonly": "yes",
     "appendfsync": "everysec",
     "save": "",
@@ -26,9 +26,9 @@ _SETTINGS: Final = {
 
 @contextlib.contextmanager
 def own_server(folder: Path) -> Iterator[str]:
-    """The path of the socket of a server in `folder`, which is ended in the end.
+    """Start a server in `folder`, and stop it at exit; yields the path of its socket.
 
-    Raises `Unavailable` when there is no driver, or no server in $PATH.
+    Raises `Unavailable` if the driver is missing, or the server is not in $PATH.
     """
     require_driver()
     program = shutil.which("redis-server")
@@ -39,8 +39,8 @@ def own_server(folder: Path) -> Iterator[str]:
     folder.mkdir(parents=True)
     socket = folder / "s"
     settings = [part for name, value in _SETTINGS.items() for part in (f"--{name}", value)]
-    # In a session of its own: ^C in a terminal is for the benchmark, which ends it.
-    process = subprocess.Popen(  # noqa: S603 - found in $PATH, with settings from here
+    # In a new session: ^C on the terminal must reach only the benchmark, which stops the server.
+    process = subprocess.Popen(  # noqa: S603 - a program of $PATH with constant settings
         [program, "--dir", str(folder), "--unixsocket", str(socket), *settings],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -56,7 +56,7 @@ def own_server(folder: Path) -> Iterator[str]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], socket: Path) -> None:
-    """Raises `Unavailable` when the server ends, or does not answer in time."""
+    """Wait until the server answers; raises `Unavailable` if it ends, or does not answer in time."""
     import redis
 
     deadline = machine.monotonic() + _START_SECONDS
@@ -64,12 +64,12 @@ def _wait_for(process: subprocess.Popen[bytes], socket: Path) -> None:
         with contextlib.suppress(redis.ConnectionError), redis.Redis(unix_socket_path=str(socket)) as client:
             client.ping()
             return
-        machine.sleep(_LOOK_SECONDS)
-    raise Unavailable("redis-server does not start: try it by hand")
+        machine.sleep(_POLL_SECONDS)
+    raise Unavailable("redis-server does not start: run it by hand to see its error")
 
 
 def version(socket: str) -> str:
-    """The server's version."""
+    """The version of the server."""
     import redis
 
     with redis.Redis(unix_socket_path=socket) as client:
@@ -77,8 +77,8 @@ def version(socket: str) -> str:
 
 
 def require_driver() -> None:
-    """Raises `Unavailable` when Redis' client is not installed."""
+    """Raise `Unavailable` if the client of Redis is not installed."""
     try:
-        import redis  # noqa: F401 - whether it can be
+        import redis  # noqa: F401 - a test of the import
     except ImportError:
         raise Unavailable(f"Redis' client is not installed: run `{_INSTALL_DRIVER}`") from None

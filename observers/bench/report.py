@@ -1,4 +1,4 @@
-"""What a benchmark has found, for programs and as the cells of tables."""
+"""The report of a benchmark, as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ OWN: Final = "cq"
 
 @dataclass
 class Report:
-    """All that a run has found.
+    """All results of a run.
 
     Attributes:
         machine: see `about.machine_facts`.
-        settings: of the run.
-        rows: of adding and draining in turn.
-        live: of adding and combining at the same time.
-        growth: of what an update costs as a queue grows.
-        emitters: of increments one at a time, the first of them single adds.
-        left_out: {what was not measured: why}.
+        settings: the settings of the run.
+        rows: results of adding and draining in turn.
+        live: results of adding and combining at the same time.
+        growth: cost of an update as a queue grows.
+        emitters: results of single increments; the first one is for single adds.
+        left_out: {name of a system without a measurement: reason}.
     """
 
     machine: dict[str, Any]
@@ -38,7 +38,7 @@ class Report:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: rates in updates per second, latencies in milliseconds, costs in microseconds; all are medians."""
+        """The report for JSON: rates in updates per second, latencies in ms, costs in µs; all are medians."""
         return {
             "machine": self.machine,
             "settings": self.settings,
@@ -50,7 +50,7 @@ class Report:
         }
 
     def tables(self) -> list[ReportTable]:
-        """For people."""
+        """The report as tables; empty tables are omitted."""
         tables = self._in_turn(), self._at_once(), self._growing(), self._one_at_a_time()
         return [table for table in tables if table.lines]
 
@@ -119,7 +119,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table: the first column is of words, and all others are of numbers."""
+    """A table: the first column has words, all other columns have numbers."""
 
     title: str
     columns: Sequence[str]
@@ -127,7 +127,7 @@ class ReportTable:
 
 
 def own_rate(rows: Sequence[Row], per_transaction: int) -> float | None:
-    """The queue's own figure of adding and draining, at this size of transactions."""
+    """The rate of cq for adding and draining at this transaction size, None without one."""
     own = [row.both.median for row in rows if (row.system, row.per_transaction) == (OWN, per_transaction)]
     return own[0] if own else None
 
@@ -158,8 +158,8 @@ def _live(live: LiveResult, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _grown(grown: GrowthResult, all_of_them: Sequence[GrowthResult]) -> dict[str, Any]:
-    compared = _compared(grown, all_of_them)
+def _grown(grown: GrowthResult, results: Sequence[GrowthResult]) -> dict[str, Any]:
+    compared = _compared(grown, results)
     return {
         "what": grown.what,
         "size": grown.size,
@@ -180,7 +180,7 @@ def _emitted(emitted: EmitterResult, first: EmitterResult) -> dict[str, Any]:
 
 
 def _medians(scale: float = 1, **figures: Figure | None) -> dict[str, Any]:
-    """The medians under their names, and behind them the values of each repetition."""
+    """The medians under their names, then the values of each repetition."""
     medians: dict[str, Any] = {
         name: figure and round(scale * figure.median, 3) for name, figure in figures.items()
     }
@@ -192,14 +192,14 @@ def _medians(scale: float = 1, **figures: Figure | None) -> dict[str, Any]:
 
 
 def _ratio(live: LiveResult, rows: Sequence[Row], system: str) -> float | None:
-    """What was done at full speed, to what another system does alone with transactions of that size."""
+    """The rate at full speed, relative to that of another system with the same transaction size."""
     found = [row for row in rows if (row.system, row.per_transaction) == (system, live.per_transaction)]
     return live.done.median / found[0].both.median if found and live.rate is None else None
 
 
-def _compared(grown: GrowthResult, all_of_them: Sequence[GrowthResult]) -> float | None:
-    """The cost that a cost is compared with."""
-    found = [each for each in all_of_them if (each.what, each.size) == (grown.what, COMPARED)]
+def _compared(grown: GrowthResult, results: Sequence[GrowthResult]) -> float | None:
+    """The cost at the size `COMPARED`, None without one."""
+    found = [each for each in results if (each.what, each.size) == (grown.what, COMPARED)]
     return found[0].cost.median if found else None
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a benchmark do: add for some seconds, or combine what waits."""
+"""The work of the processes of a benchmark: adding for some seconds, or combining queued updates."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cq.observers.bench.system import System
 from cq.observers.bench.workload import Workload
 
 _FILL: Final = 1_000
-_SEEDS: Final = 1_000  # from one pool to the next of the same process
+_SEEDS: Final = 1_000  # distance of the seeds of two pools of a process; more than there are processes
 
 
 class AddResult(NamedTuple):
-    """What a process has added.
+    """The result of adding in one process.
 
     Attributes:
-        updates: so many, all of them committed.
-        transactions: in so many transactions.
-        ended: when the last one had committed, by the machine's monotonic clock.
+        updates: number of updates, all committed.
+        transactions: number of their transactions.
+        ended: time of the last commit, by the machine's monotonic clock.
     """
 
     updates: int
@@ -32,15 +32,15 @@ class AddResult(NamedTuple):
 
 
 class AdderRole:
-    """Adds to a system, in so many threads, whatever of its pool comes next.
+    """Adds the transactions of a pool to a system, in several threads.
 
     Args:
-        system, workload: what is added to, and what.
-        threads: callers at once.
-        seed: which pool.
-        rate: updates per second of the whole process; None for as many as possible.
-        most: so many transactions and no more; None for as many as there is time for.
-        is_fresh: whether the pool is drawn anew for each run, which is not timed.
+        system, workload: the system, and the updates for it.
+        threads: number of threads.
+        seed: seed of the pool.
+        rate: updates per second of the whole process; None: full speed.
+        most: maximum number of transactions; None: no maximum.
+        is_fresh: whether each run draws a new pool, which is not timed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AdderRole:
         self._adders = [self._system.adder() for _ in range(self._threads)]
         self._pool = ThreadPoolExecutor(self._threads)
         gc.collect()
-        gc.freeze()  # the pool is large, and lives as long as the process
+        gc.freeze()  # garbage collections must not scan the large pool, which lives as long as the process
 
     def run(self, begin: float, end: float) -> AddResult:
         done = list(self._pool.map(lambda place: self._add(place, begin, end), range(self._threads)))
@@ -76,15 +76,16 @@ class AdderRole:
 
     def _draw(self) -> None:
         pool = self._workload.draw(self._seed)
-        self._next = cycle(pool).__next__  # threads may share it: it is one step of the interpreter
+        self._next = cycle(pool).__next__  # thread-safe: one call in C, which the interpreter lock protects
 
     def _add(self, place: int, begin: float, end: float) -> int:
-        """One thread; returns how many transactions have committed."""
+        """Add in one thread from `begin` to `end`; returns the number of committed transactions."""
         adder, pause, most = self._adders[place], 0.0, None
         if self._rate is not None:
             pause = self._workload.per_transaction * self._threads / self._rate
         if self._most is not None:
-            most = (self._most + place) // self._threads  # of all threads together, just as many
+            most = (self._most + place) // self._threads  # the shares of all threads sum up to `self._most`
+        # Threads begin at different times, so that their transactions are evenly spaced.
         number, due = 0, begin + pause * place / self._threads
         while (now := machine.monotonic()) < end and number != most:
             if due > now:
@@ -104,7 +105,7 @@ class AdderRole:
 
 
 class FillerRole:
-    """Adds one update of each of a range of keys, so that they are there."""
+    """Creates a range of keys, by one update of each."""
 
     def __init__(self, system: System, workload: Workload, ranks: range) -> None:
         self._system, self._workload, self._ranks = system, workload, ranks
@@ -113,7 +114,7 @@ class FillerRole:
         self._adder = self._system.adder()
 
     def run(self, begin: float, end: float) -> int:
-        """Returns how many updates these were."""
+        """Add the updates; returns their number."""
         for start in range(0, len(self._ranks), _FILL):
             self._adder.add(self._workload.transaction(self._ranks[start : start + _FILL]))
         return len(self._ranks)
@@ -124,7 +125,7 @@ class FillerRole:
 
 
 class DrainerRole:
-    """Combines what waits in a system, as one of several processes."""
+    """Combines the queued updates of a system, as one of several processes."""
 
     def __init__(self, system: System, place: int, of: int) -> None:
         self._system, self._place, self._of = system, place, of
@@ -133,7 +134,7 @@ class DrainerRole:
         self._drainer: Any = self._system.drainer(self._place, self._of)
 
     def run(self, begin: float, end: float) -> float:
-        """Returns when it was done, by the machine's monotonic clock."""
+        """Drain the system; returns the time of the end, by the machine's monotonic clock."""
         self._drainer.drain()
         return machine.monotonic()
 

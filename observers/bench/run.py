@@ -1,4 +1,4 @@
-"""A whole run of the benchmark, part by part."""
+"""A whole run of the benchmark: all requested parts in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cq.observers.bench.systems import (
     Locations,
     make_against,
     make_queue,
-    places,
+    open_backends,
 )
 from cq.observers.bench.workload import Workload
 
@@ -30,23 +30,23 @@ Notify = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be measured.
+    """The parts and settings of a run.
 
     Args:
         workload: the updates.
-        plan: how it is measured.
-        buckets: of the queues; None for what a new one gets.
-        sizes: of transactions, in updates, to measure adding and draining in turn with; none for not at all.
-        against: what cq is compared with in that; None for all that is there.
-        live: sizes of transactions to measure adding and combining at the same time with.
-        rate: updates per second then; None for as many as possible, and then for a half and a quarter of that.
-        grow: what to let grow, of `names.GROWING`.
-        grow_to: up to how many.
-        emitters: whether to measure increments one at a time.
-        cloud, export: whether the queue is measured with a cloud, and with an export into such a database: in turn it
-            is measured so besides, live only so, and growing never.
+        plan: the plan of each measurement.
+        buckets: buckets of the queues; None: the default of a new queue.
+        sizes: transaction sizes, in updates, for adding and draining in turn; empty: skip this part.
+        against: systems to compare with in that part; None: all available systems.
+        live: transaction sizes for adding and combining at the same time.
+        rate: updates per second of that part; None: full speed, then a half and a quarter of that.
+        grow: kinds of growth, of `names.GROWING`.
+        grow_to: the largest size.
+        emitters: whether to measure single increments.
+        cloud, export: whether to measure the queue with a cloud, and the kind of database to export to. In turn the
+            queue is measured with and without them, live only with them, and growing only without them.
 
-    Raises `CannotMeasure` for what makes no sense.
+    Raises `CannotMeasure` for invalid values.
     """
 
     workload: Workload
@@ -65,14 +65,14 @@ class Request:
     def __post_init__(self) -> None:
         if self.export is not None and self.export not in REPORTING:
             raise CannotMeasure(f"expected to export into {' or '.join(REPORTING)}, got: {self.export!r}")
-        for what in self.grow:
-            if what not in GROWING:
-                raise CannotMeasure(f"expected {' or '.join(GROWING)} to grow, got: {what!r}")
+        for kind in self.grow:
+            if kind not in GROWING:
+                raise CannotMeasure(f"expected {' or '.join(GROWING)} to grow, got: {kind!r}")
         for size in (*self.sizes, *self.live):
             replace(self.workload, per_transaction=size)
 
     def settings(self) -> dict[str, object]:
-        """What the figures were measured with."""
+        """The settings that the report shows with the figures."""
         workload = asdict(self.workload)
         del workload["per_transaction"]
         return {
@@ -84,71 +84,76 @@ class Request:
         }
 
 
-def run(request: Request, where: Locations, notify: Notify = lambda _: None) -> Report:
-    """Measure all that is asked for.
+def run(request: Request, locations: Locations, notify: Notify = lambda _: None) -> Report:
+    """Run all requested parts.
 
     Args:
-        told: called with what is being done, in a few words.
+        notify: called with a short description of each step.
 
     Raises:
-        CannotMeasure: it cannot be measured as it is asked for; `Unavailable` among them when something that was asked
-            for by name is not there.
-        WrongSum: a system has not counted right.
+        CannotMeasure: a part cannot be measured as requested; its subclass `Unavailable` if a system requested by name
+            is missing.
+        WrongSum: a system has counted wrongly.
     """
     report = Report(machine_facts(), request.settings())
-    with places(where) as found:
-        names = _available(found, request, report, notify) if request.sizes else []
+    with open_backends(locations) as backends:
+        names = _available(backends, request, report, notify) if request.sizes else []
         for size in request.sizes:
-            _measure_in_turn(found, request, size, names, report, notify)
+            _measure_in_turn(backends, request, size, names, report, notify)
         for size in request.live:
             workload = replace(request.workload, per_transaction=size)
-            report.live += measure_live(_full(found, request), workload, request.plan, request.rate, notify)
+            report.live += measure_live(
+                _full(backends, request), workload, request.plan, request.rate, notify
+            )
         for what in request.grow:
-            queue = make_queue(found, request.workload.kind, request.buckets)
+            queue = make_queue(backends, request.workload.kind, request.buckets)
             report.growth += measure_growth(
                 queue, what, request.workload, request.plan, request.grow_to, notify
             )
         if request.emitters:
-            make = partial(make_queue, found, request.workload.kind, request.buckets)
+            make = partial(make_queue, backends, request.workload.kind, request.buckets)
             report.emitters += measure_emitters(make, request.workload, request.plan, notify)
-        report.machine["versions"] |= found.versions
+        report.machine["versions"] |= backends.versions
     return report
 
 
 def _measure_in_turn(
-    found: Backends, request: Request, size: int, names: Sequence[str], report: Report, notify: Notify
+    backends: Backends, request: Request, size: int, names: Sequence[str], report: Report, notify: Notify
 ) -> None:
-    """Measure all systems with one size of transactions."""
+    """Measure all systems at one transaction size."""
     kind = request.workload.kind
-    makers: list[Callable[[], System]] = [partial(make_queue, found, kind, request.buckets)]
+    makers: list[Callable[[], System]] = [partial(make_queue, backends, kind, request.buckets)]
     if request.cloud or request.export:
-        makers.append(partial(_full, found, request))
-    makers += [partial(make_against, found, name, kind) for name in names]
+        makers.append(partial(_full, backends, request))
+    makers += [partial(make_against, backends, name, kind) for name in names]
     workload = replace(request.workload, per_transaction=size)
     for make in makers:
         system = make()
-        said = f"{system.name}, {size:,} per transaction"
-        report.rows.append(measure(system, workload, request.plan, _behind(said, notify)))
+        prefix = f"{system.name}, {size:,} per transaction"
+        report.rows.append(measure(system, workload, request.plan, _prefixed(prefix, notify)))
 
 
-def _behind(said: str, notify: Notify) -> Notify:
-    return lambda what: notify(f"{said}: {what}")
+def _prefixed(prefix: str, notify: Notify) -> Notify:
+    return lambda step: notify(f"{prefix}: {step}")
 
 
-def _full(found: Backends, request: Request) -> QueueSystem:
-    """A queue with all that is asked for."""
+def _full(backends: Backends, request: Request) -> QueueSystem:
+    """A queue with all requested observers."""
     return make_queue(
-        found, request.workload.kind, request.buckets, cloud=request.cloud, export=request.export
+        backends, request.workload.kind, request.buckets, cloud=request.cloud, export=request.export
     )
 
 
-def _available(found: Backends, request: Request, report: Report, notify: Notify) -> list[str]:
-    """What of the systems to compare with is there; what is not is noted, unless it was asked for."""
+def _available(backends: Backends, request: Request, report: Report, notify: Notify) -> list[str]:
+    """The available systems to compare with.
+
+    A missing system is noted in the report; it is an error if the request names it.
+    """
     names = []
     for name in AGAINST if request.against is None else request.against:
         notify(f"looking for {name}")
         try:
-            make_against(found, name, request.workload.kind)
+            make_against(backends, name, request.workload.kind)
         except Unavailable as error:
             if request.against is not None:
                 raise

@@ -1,4 +1,4 @@
-"""Counts in cq's own store without a queue: read-modify-write, and FoundationDB's atomic addition."""
+"""Counts in the store of cq without a queue: read-modify-write, and the atomic addition of FoundationDB."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cq.store import close
 from cq.store.api import WANT_ALL, Transaction
 from cq.store.transact import transact
 
-_PREFIX: Final = b"cq bench/"  # apart from all that cq keeps
+_PREFIX: Final = b"cq bench/"  # outside of the keys of queues
 _BYTES: Final = 8
 _PAGE: Final = 20_000
 
 
 @dataclass(frozen=True)
 class _StoredCounts:
-    """What both have in common.
+    """Counts as 64-bit numbers under their words.
 
     Args:
-        url: of the store.
-        store: its kind.
+        url: URL of the store.
+        store: kind of the store.
     """
 
     url: str
@@ -34,13 +34,13 @@ class _StoredCounts:
     defers: ClassVar[bool] = False
 
     def prepare(self) -> None:
-        """Nothing is to be made."""
+        """Do nothing: keys need no preparation."""
 
     def drainer(self, place: int, of: int) -> Drainer:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing: there is no work after a measurement."""
 
     def total(self) -> int:
         return sum(self._counts(opened(self.url)))
@@ -53,7 +53,7 @@ class _StoredCounts:
         return _PREFIX + self.name.encode() + b"/"
 
     def _counts(self, db: Any) -> Iterator[int]:
-        """All counts, in transactions of limited length."""
+        """All counts, read in several transactions: a single one could exceed the time limit of the store."""
         begin, end = self._prefix, keys.prefix_end(self._prefix)
         while page := transact(db, partial(_read_page, begin=begin, end=end)):
             yield from (int.from_bytes(value, "little", signed=True) for _, value in page)
@@ -61,7 +61,7 @@ class _StoredCounts:
 
 
 class ReadModifyWrite(_StoredCounts):
-    """Read all counts of a transaction at once, and write them back with what is added to them."""
+    """Counts by reading all counts of a transaction at once, and writing the sums."""
 
     name = "read-modify-write"
 
@@ -69,6 +69,7 @@ class ReadModifyWrite(_StoredCounts):
         return StoredAdder(self.url, self._add)
 
     def _add(self, tr: Transaction, updates: Mapping[str, Any]) -> None:
+        # All reads are started before the first one is awaited.
         counts = {key: tr.get(key) for key in (self._prefix + word.encode() for word in updates)}
         for (key, count), update in zip(counts.items(), updates.values(), strict=True):
             number = int.from_bytes(count.value or b"", "little", signed=True) + update
@@ -76,7 +77,7 @@ class ReadModifyWrite(_StoredCounts):
 
 
 class AtomicAdd(_StoredCounts):
-    """Blind atomic additions of 64-bit numbers."""
+    """Counts by atomic additions without reads."""
 
     name = "atomic-add"
 
@@ -89,7 +90,7 @@ class AtomicAdd(_StoredCounts):
 
 
 class StoredAdder:
-    """Runs a function in a transaction for each add."""
+    """Adds by a function that runs in a transaction."""
 
     def __init__(self, url: str, function: Callable[[Transaction, Mapping[str, Any]], None]) -> None:
         self._db, self._function = opened(url), function
@@ -98,21 +99,21 @@ class StoredAdder:
         transact(self._db, lambda tr: self._function(tr, updates))
 
     def close(self) -> None:
-        """The database is the process's."""
+        """Do nothing: the adders of a process share its database."""
 
 
 _opened: Final[dict[str, Any]] = {}
 
 
 def opened(url: str) -> Any:
-    """The one database of this process for the URL: its threads share it, so that their commits go together."""
+    """The database of this process for the URL: its threads share it, so that their commits are grouped."""
     if url not in _opened:
         _opened[url] = cq.open(url)
     return _opened[url]
 
 
 def close_opened() -> None:
-    """Close the stores that this process has opened."""
+    """Close the stores that this process opened with `opened`."""
     while _opened:
         _, db = _opened.popitem()
         close(db)

@@ -1,6 +1,6 @@
-"""What is measured: the one face that cq and every system it is compared with have.
+"""The interface of measured systems: cq and every system that it is compared with.
 
-A `System` is a plain description, which is sent to the processes that work on it: there it opens what it needs.
+A `System` is a plain description. It is pickled to the processes of the benchmark, and opens its resources there.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from typing import Any, Protocol
 
 
 class Adder(Protocol):
-    """Adds to a system, in one thread."""
+    """Adds updates to a system, in one thread."""
 
     def add(self, updates: Mapping[str, Any]) -> None:
-        """Add the updates in one transaction, which is durable when this returns."""
+        """Add the updates in one transaction; it is durable on return."""
         ...
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the opened resources."""
         ...
 
 
 class Drainer(Protocol):
-    """Combines what was added, in one process."""
+    """Combines added updates, in one process."""
 
     def drain(self) -> None:
-        """Combine until nothing waits that was added before."""
+        """Combine all updates that were added before the call."""
         ...
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the opened resources."""
         ...
 
 
@@ -37,9 +37,9 @@ class System(Protocol):
     """A way of counting. Keys are words, updates are numbers to add to their counts.
 
     Attributes:
-        name: as `--against` takes it.
-        store: where it keeps the counts.
-        defers: whether what is added waits to be combined; else counts are current once it is added.
+        name: the name for `--against`.
+        store: kind of the store of the counts.
+        defers: whether added updates are combined later; otherwise counts are current after adding.
     """
 
     @property
@@ -50,7 +50,7 @@ class System(Protocol):
     def defers(self) -> bool: ...
 
     def prepare(self) -> None:
-        """Make it, empty."""
+        """Create the system without counts."""
         ...
 
     def adder(self) -> Adder:
@@ -58,7 +58,7 @@ class System(Protocol):
         ...
 
     def drainer(self, place: int, of: int) -> Drainer:
-        """The drainer with the number `place` of so many, of a system that defers."""
+        """Drainer number `place` of `of` drainers; only for a system that defers."""
         ...
 
     def total(self) -> Any:
@@ -66,9 +66,9 @@ class System(Protocol):
         ...
 
     def settle(self) -> None:
-        """Do between two measurements what would disturb the next one."""
+        """Do maintenance between two measurements: it must not run during the next one."""
         ...
 
     def remove(self) -> None:
-        """Delete it and all that it holds."""
+        """Delete the system and all its counts."""
         ...

@@ -1,4 +1,4 @@
-"""Which systems there are to measure, and where they work: in temporary stores and servers, or in those given."""
+"""The systems that can be measured, on temporary stores and servers or on given ones."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ QUEUE_PREFIX: Final = "bench-"
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Where systems work.
+    """The locations of stores and servers.
 
     Args:
-        folder: for temporary stores and servers.
-        store: the URL of a store to use in place of temporary embedded ones.
-        postgres_env: the environment variable with the URL of a PostgreSQL database to use in place of a server of
-            the benchmark's own.
+        folder: folder for temporary stores and servers.
+        store: URL of a store that replaces temporary embedded stores.
+        postgres_env: environment variable with the URL of a PostgreSQL database that replaces a temporary server.
     """
 
     folder: Path
@@ -42,102 +41,100 @@ class Locations:
 
 
 class Backends:
-    """Makes systems, and starts each server when the first system needs it.
+    """Stores and servers for systems; a server is started when the first system needs it.
 
     Attributes:
-        versions: {what a system runs on: its version}, of the servers that are running.
+        versions: {name of a running server: its version}.
     """
 
-    def __init__(self, where: Locations, stack: ExitStack) -> None:
-        self._where, self._stack = where, stack
+    def __init__(self, locations: Locations, stack: ExitStack) -> None:
+        self._locations, self._stack = locations, stack
         self._numbers = count()
         self._conninfo: str | None = None
         self._socket: str | None = None
         self.versions: dict[str, str] = {}
 
     def store(self) -> tuple[str, str]:
-        """URL and kind of a store: a new one, unless one is given."""
-        if self._where.store is None:
-            return f"embedded:{self._where.folder / f'{next(self._numbers)}.db'}", "embedded"
-        scheme, _ = located(self._where.store)
-        return self._where.store, "foundationdb" if scheme == "fdb" else scheme
+        """URL and kind of a store: the given one, otherwise a new one."""
+        if self._locations.store is None:
+            return f"embedded:{self._locations.folder / f'{next(self._numbers)}.db'}", "embedded"
+        scheme, _ = located(self._locations.store)
+        return self._locations.store, "foundationdb" if scheme == "fdb" else scheme
 
     def postgres(self) -> str:
         """The connection string of the PostgreSQL database; raises `Unavailable`."""
         if self._conninfo is None:
-            if self._where.postgres_env is None:
-                folder = self._where.folder / "postgres"
+            if self._locations.postgres_env is None:
+                folder = self._locations.folder / "postgres"
                 self._conninfo = self._stack.enter_context(postgresserver.own_server(folder))
             else:
-                self._conninfo = postgresserver.given_server(self._where.postgres_env)
+                self._conninfo = postgresserver.given_server(self._locations.postgres_env)
             self.versions["postgresql"] = postgresserver.version(self._conninfo)
         return self._conninfo
 
     def redis(self) -> str:
         """The socket of the Redis server; raises `Unavailable`."""
         if self._socket is None:
-            self._socket = self._stack.enter_context(redisserver.own_server(self._where.folder / "redis"))
+            self._socket = self._stack.enter_context(redisserver.own_server(self._locations.folder / "redis"))
             self.versions["redis"] = redisserver.version(self._socket)
         return self._socket
 
     def reporting(self, kind: str) -> str:
-        """The URL of a database to export to, of a kind of `names.REPORTING`; raises `CannotMeasure`."""
+        """The URL of a database to export to, of a kind in `names.REPORTING`; raises `CannotMeasure`."""
         if kind == "sqlite":
-            return f"sqlite:///{self._where.folder / f'{next(self._numbers)}-reporting.db'}"
-        if self._where.postgres_env is not None:  # it would be left with cq's own tables in it
-            raise CannotMeasure(
-                "exporting into a PostgreSQL database that is given cannot be measured: use sqlite"
-            )
+            return f"sqlite:///{self._locations.folder / f'{next(self._numbers)}-reporting.db'}"
+        if self._locations.postgres_env is not None:  # the export would leave tables of cq in it
+            raise CannotMeasure("an export into a given PostgreSQL database cannot be measured: use sqlite")
         return self.postgres()
 
 
 Maker = Callable[[Backends, str], System]
 _MAKERS: Final[Mapping[str, Maker]] = {
-    ReadModifyWrite.name: lambda places, _: ReadModifyWrite(*places.store()),
-    AtomicAdd.name: lambda places, _: AtomicAdd(*places.store()),
-    Upsert.name: lambda places, kind: Upsert(places.postgres(), kind),
-    Rollup.name: lambda places, kind: Rollup(places.postgres(), kind),
-    RedisHash.name: lambda places, _: RedisHash(places.redis()),
+    ReadModifyWrite.name: lambda backends, _: ReadModifyWrite(*backends.store()),
+    AtomicAdd.name: lambda backends, _: AtomicAdd(*backends.store()),
+    Upsert.name: lambda backends, kind: Upsert(backends.postgres(), kind),
+    Rollup.name: lambda backends, kind: Rollup(backends.postgres(), kind),
+    RedisHash.name: lambda backends, _: RedisHash(backends.redis()),
 }
 _INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name, RedisHash.name)
 
 
 @contextmanager
-def places(where: Locations) -> Iterator[Backends]:
-    """Where systems work; stops and removes in the end what was started and made.
+def open_backends(locations: Locations) -> Iterator[Backends]:
+    """Open the stores and servers; stops and removes them at exit.
 
-    Raises `CannotMeasure` when the store that is given holds queues that are not a benchmark's.
+    Raises `CannotMeasure` if the given store has queues of another program.
     """
     with ExitStack() as stack:
         stack.callback(close_opened)
-        if where.store is not None:
-            _refuse_used(where.store)
-        yield Backends(where, stack)
+        if locations.store is not None:
+            _refuse_used(locations.store)
+        yield Backends(locations, stack)
 
 
 def make_queue(
-    places: Backends, kind: str, buckets: int | None, *, cloud: bool = False, export: str | None = None
+    backends: Backends, kind: str, buckets: int | None, *, cloud: bool = False, export: str | None = None
 ) -> QueueSystem:
-    """A queue of a name of its own, with a cloud, and with an export into a kind of database, if asked for."""
-    url, store = places.store()
+    """A queue with a new name, and with the requested cloud and export."""
+    url, store = backends.store()
     name = f"{QUEUE_PREFIX}{secrets.token_hex(4)}"
     return QueueSystem(
-        url, store, name, kind, buckets, cloud, None if export is None else places.reporting(export)
+        url, store, name, kind, buckets, cloud, None if export is None else backends.reporting(export)
     )
 
 
-def make_against(places: Backends, name: str, kind: str) -> System:
-    """A system to compare with.
+def make_against(backends: Backends, name: str, kind: str) -> System:
+    """The system with this name, to compare cq with.
 
     Raises:
-        CannotMeasure: there is none of this name, or it does not know such values.
-        Unavailable: its driver or server is missing.
+        CannotMeasure: the name is unknown.
+        Unavailable: its driver or server is missing, or it does not support the type of the values.
     """
     if name not in AGAINST:
-        raise CannotMeasure(f"expected something to compare with of {', '.join(AGAINST)}, got: {name!r}")
+        raise CannotMeasure(f"expected a system to compare with of {', '.join(AGAINST)}, got: {name!r}")
     if kind != "int" and name in _INTEGERS_ONLY:
-        raise Unavailable(f"{name} knows integers only")
-    return _MAKERS[name](places, kind)
+        raise Unavailable(f"{name} supports integers only")
+    return _MAKERS[name](backends, kind)
 
 
 def _refuse_used(store: str) -> None:
@@ -145,6 +142,6 @@ def _refuse_used(store: str) -> None:
     others = [name for name in names if not name.startswith(QUEUE_PREFIX)]
     if others:
         raise CannotMeasure(
-            f"the store {store!r} holds queues, such as {others[0]!r}: a benchmark would disturb them, "
-            "and they it; give it a store of its own"
+            f"the store {store!r} has queues, such as {others[0]!r}: they and the benchmark "
+            "would disturb each other; name a store without queues"
         )

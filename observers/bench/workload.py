@@ -1,4 +1,4 @@
-"""What is added: transactions of words, drawn by Zipf's law before anything is timed."""
+"""The updates of a benchmark: transactions of words, drawn by Zipf's law before the measurement."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any, Final
 from cq.observers.bench.errors import CannotMeasure
 
 POOL_UPDATES: Final = 100_000
+"""Approximate number of updates in the pool that a process adds repeatedly."""
 POOL_LEAST: Final = 50
-"""Each process adds from a pool of about so many updates, in so many transactions at least, again and again."""
+"""Minimum number of transactions in that pool."""
 _MOST_DRAWS: Final = 100
 KINDS: Final = {"int": int, "decimal": Decimal}
 """{value kind: the type of an update}."""
@@ -25,13 +26,13 @@ class Workload:
     """The updates of a benchmark.
 
     Args:
-        per_transaction: how many keys each transaction updates. They are different ones, as an application adds up what
-            it has for a key, and an upsert has to.
-        keys: how many different words there are.
-        skew: the exponent `s` of Zipf's law: the word of rank `r` is drawn with a weight of 1 / r^s; 0 for all alike.
-        kind: of the values, one of `KINDS`.
+        per_transaction: number of keys that each transaction updates. They are different keys: an application adds up
+            its updates of a key, and an upsert requires it.
+        keys: number of different words.
+        skew: the exponent `s` of Zipf's law: the word of rank `r` is drawn with a weight of 1 / r^s; 0: all alike.
+        kind: type of the values, one of `KINDS`.
 
-    Raises `CannotMeasure` for what makes no sense.
+    Raises `CannotMeasure` for invalid values.
     """
 
     per_transaction: int = 100
@@ -49,10 +50,10 @@ class Workload:
             raise CannotMeasure(f"expected values of kind {' or '.join(KINDS)}, got: {self.kind!r}")
 
     def draw(self, seed: int, updates: int = POOL_UPDATES) -> list[dict[str, Any]]:
-        """The pool of one process: transactions, each of {key: 1} in the order of the keys, as locks are to be taken.
+        """The pool of one process: transactions {key: 1}, ordered by key, which is the order to acquire locks in.
 
-        Every system that is given the same seed gets the same. Raises `CannotMeasure` when the keys are so few, or so
-        skewed, that it takes too long to draw as many different ones.
+        The same seed gives the same pool. Raises `CannotMeasure` if there are too few keys, or too much skew, to draw
+        enough different keys in a reasonable time.
         """
         source = random.Random(seed)  # noqa: S311 - no secret
         weights = None
@@ -66,7 +67,7 @@ class Workload:
         return dict.fromkeys(sorted(map(word, ranks)), KINDS[self.kind](1))
 
     def _ranks(self, source: random.Random, weights: array[float] | None) -> set[int]:
-        """As many different ranks as a transaction takes."""
+        """The ranks of one transaction: `per_transaction` different ones."""
         ranks: set[int] = set()
         wanted = self.per_transaction
         for _ in range(_MOST_DRAWS):
@@ -74,11 +75,11 @@ class Workload:
             if len(ranks) == wanted:
                 return ranks
         raise CannotMeasure(
-            f"{wanted:,} different keys are seldom drawn of {self.keys:,} with a skew of {self.skew:g}: "
-            "take more keys, less skew, or less in a transaction"
+            f"cannot draw {wanted:,} different keys of {self.keys:,} with a skew of {self.skew:g}: "
+            "use more keys, less skew, or fewer updates per transaction"
         )
 
 
 def word(rank: int) -> str:
-    """The key of a rank: words that sort in the order of their ranks would lie side by side, as no text's do."""
+    """The key of a rank: a hash, as frequent words of a text are not neighbours in the order of keys."""
     return f"{(rank * 2_654_435_761) & 0xFFFFFFFF:08x}"

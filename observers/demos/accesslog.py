@@ -1,4 +1,4 @@
-"""Reading access logs of web servers, in the common and the combined format, and making some up."""
+"""Access logs of web servers in common and combined format: reading and generating them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _MONTHS: Final = {
     )
 }
 _GZIP: Final = b"\x1f\x8b"
-_LONGEST: Final = 2_000  # of a page's path; a queue takes keys of 8,000 bytes
+_MAX_PAGE_BYTES: Final = 2_000  # of a page's path; keys of a queue have up to 8,000 bytes
 _SHOWN: Final = 80
 _LINE_BYTES: Final = 65_536
-"""Bytes of a line; web servers take requests of 8 to 16 kB."""
+"""Maximum bytes of a line; web servers accept requests of 8 to 16 kB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A visit of a page: at a time in seconds since 1970."""
+    """A visit of a page, with its time in seconds since 1970."""
 
     time: float
     page: str
@@ -44,24 +44,24 @@ class Visit:
 
 
 class NoVisit(ValueError):
-    """A line is none of an access log; the message says why."""
+    """A line is not a line of an access log; the message says why."""
 
 
-def read_log(path: Path, skip: Callable[[int, str], object] = lambda line, why: None) -> Iterator[Visit]:
-    """The visits in a file, which may be gzip's, in its order.
+def read_log(path: Path, skip: Callable[[int, str], object] = lambda line, reason: None) -> Iterator[Visit]:
+    """The visits in a plain or gzip file, in the order of the file.
 
-    A visit is a GET that was answered by a status of 2xx or 304. Its visitor is told by the address and, in the
-    combined format, the browser. Raises `OSError`, also for a gzip file that is cut off.
+    A visit is a GET with an answer of status 2xx or 304. The address and, in the combined format, the browser identify
+    the visitor. Raises `OSError`, also for a truncated gzip file.
 
     Args:
-        path: of the file.
-        skip: called with the number of each line that is of neither format, and why.
+        path: path of the file.
+        skip: called with the number of each line in another format, and the reason.
     """
     with path.open("rb") as plain:
-        is_packed = plain.read(len(_GZIP)) == _GZIP
-    with gzip.open(path) if is_packed else path.open("rb") as lines:
+        is_compressed = plain.read(len(_GZIP)) == _GZIP
+    with gzip.open(path) if is_compressed else path.open("rb") as lines:
         try:
-            for number, line in enumerate(_cut(cast(BinaryIO, lines)), 1):
+            for number, line in enumerate(_lines_of(cast(BinaryIO, lines)), 1):
                 try:
                     visit = parse(line)
                 except NoVisit as error:
@@ -70,11 +70,11 @@ def read_log(path: Path, skip: Callable[[int, str], object] = lambda line, why: 
                     if visit is not None:
                         yield visit
         except (EOFError, zlib.error) as error:
-            raise OSError(f"{path}: the file is cut off, or damaged: {error}") from None
+            raise OSError(f"{path}: the file is truncated or damaged: {error}") from None
 
 
-def _cut(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, each cut at 64 kB: without line breaks, a whole file would be read into memory."""
+def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, each truncated to 64 kB: a file without line breaks must not be read into memory."""
     while line := file.readline(_LINE_BYTES):
         rest = line
         while rest and not rest.endswith(b"\n"):
@@ -83,18 +83,18 @@ def _cut(file: BinaryIO) -> Iterator[bytes]:
 
 
 def parse(line: bytes) -> Visit | None:
-    """The visit of a line, None if it is of a request that is none; raises `NoVisit` for what is no line of a log."""
+    """The visit of a line, None for a request that does not count; raises `NoVisit` for a line in another format."""
     found = _LINE.fullmatch(line)
     if found is None:
         raise NoVisit(f"neither common nor combined log format: {line[:_SHOWN].decode('utf-8', 'replace')!r}")
     time = _seconds(found["time"])
     request = found["request"].split(b" ")
     if len(request) not in (2, 3):
-        raise NoVisit(f"no request: {found['request'][:_SHOWN].decode('utf-8', 'replace')!r}")
+        raise NoVisit(f"not a request: {found['request'][:_SHOWN].decode('utf-8', 'replace')!r}")
     if request[0] != b"GET" or not (found["status"][:1] == b"2" or found["status"] == b"304"):
         return None
-    page = request[1].partition(b"?")[0][:_LONGEST].decode("utf-8", "replace")
-    visitor = found["host"][:_LONGEST].decode("utf-8", "replace")
+    page = request[1].partition(b"?")[0][:_MAX_PAGE_BYTES].decode("utf-8", "replace")
+    visitor = found["host"][:_MAX_PAGE_BYTES].decode("utf-8", "replace")
     if found["agent"] is not None:
         visitor += " " + blake2b(found["agent"], digest_size=6).hexdigest()
     return Visit(time, page, visitor)
@@ -111,13 +111,14 @@ def _seconds(text: bytes) -> float:
         at = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), int(second), tzinfo=zone)
         return at.timestamp()
     except (ValueError, KeyError, OverflowError):
-        raise NoVisit(f"no time: {text.decode('utf-8', 'replace')!r}") from None
+        raise NoVisit(f"not a time: {text.decode('utf-8', 'replace')!r}") from None
 
 
 def write_log(path: Path, rng: Random, *, visits: int = 20_000, seconds: float = 1_500.0) -> None:
-    """Make a log up: of a site of which few pages are seen often, by visitors who come, read some pages, and go.
+    """Generate a log: visitors come, read some pages and leave; few pages have most of the visits.
 
-    In the combined format, with some requests that are no visits; packed if the file is called `.gz`.
+    The log is in combined format, and includes some requests that do not count as visits. It is compressed if the name
+    ends with `.gz`.
     """
     begin = datetime(2025, 3, 1, 20, 0, tzinfo=UTC).timestamp()
     lines = [(begin + moment, line) for moment, line in _lines(rng, visits, seconds)]

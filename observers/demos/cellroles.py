@@ -1,4 +1,4 @@
-"""The processes of the demo of cells: writers, each of which goes through a list of writes, movers, and workers."""
+"""The processes of the demo of cells: writers, each with a list of writes, movers and workers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cq.store.api import Database
 from cq.store.transact import transact
 
 QUEUE: Final = "demo_writes"
-"""What each cell counts, and what it is forwarded into."""
+"""The queue of counts in each cell, and the queue that they are forwarded into."""
 ALL: Final = "all"
-"""The key of the number of all writes; the others are users."""
+"""The key with the number of all writes; the other keys are users."""
 _POSITION: Final = b"demo_cells/writer/"
 _POSITION_EVERY: Final = 20
 _CONTENT: Final = b"." * 100
@@ -27,12 +27,12 @@ _PATIENCE: Final = 1.0
 
 @dataclass(frozen=True)
 class WriteLoad:
-    """What is written: the same whoever goes on with it, as it is drawn from a seed.
+    """The writes of the demo, drawn from a seed: a restarted writer draws the same writes again.
 
     Attributes:
-        seed: of all that is drawn.
-        users: how many there are.
-        number: of writes of each writer.
+        seed: seed of all random choices.
+        users: number of users.
+        number: number of writes of each writer.
     """
 
     seed: int
@@ -40,7 +40,7 @@ class WriteLoad:
     number: int
 
     def writes(self, writer: int) -> Iterator[tuple[str, str]]:
-        """The (user, what) of a writer's writes."""
+        """The (user, text) of each write of a writer."""
         rng = Random(f"{self.seed} writer {writer}")  # noqa: S311 - a load that can be repeated
         for index in range(self.number):
             yield f"user {rng.randrange(self.users)}", f"{writer}-{index}"
@@ -48,12 +48,12 @@ class WriteLoad:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes for users wherever they are, each write once and under the next id of its user.
+    """Writes each of its writes once, in the current cell of the user, under the next id of the user.
 
     Attributes:
-        url: of the directory's store.
-        load: what is written.
-        writer: which part of it.
+        url: URL of the store with the directory.
+        load: the writes of all writers.
+        writer: number of this writer.
     """
 
     url: str
@@ -61,38 +61,39 @@ class Writer:
     writer: int
 
     def run(self, stop: Event) -> None:
-        """Go on behind what a writer that was killed has noted; what it has written beyond that is found there."""
+        """Do all remaining writes, from the noted position of a killed writer on.
+
+        Writes after that position may exist already: `write_once` detects them.
+        """
         db = cq.open(self.url)
         with cq.Cells(db) as cells:
             done = read_position(db, self.writer)
-            for index, (user, what) in enumerate(self.load.writes(self.writer)):
+            for index, (user, text) in enumerate(self.load.writes(self.writer)):
                 if index < done:
                     continue
-                while not self._write(cells, user, what):
+                while not self._write(cells, user, text):
                     if stop.is_set():
                         return
                 if (index + 1) % _POSITION_EVERY == 0 or index + 1 == self.load.number:
                     _note_position(db, self.writer, index + 1)
 
-    def _write(self, cells: cq.Cells, user: str, what: str) -> bool:
-        """Write something; False if that is to be tried again."""
+    def _write(self, cells: cq.Cells, user: str, text: str) -> bool:
+        """Do one write; returns False if it must be retried."""
         try:
-            cells.transact(user, lambda data: write_once(data, what), timeout=_PATIENCE)
+            cells.transact(user, lambda data: write_once(data, text), timeout=_PATIENCE)
         except cq.UserNotPlaced:
             cells.place(user)
         except cq.UserMoving:
-            cells.resume_moves()  # whoever moves the user may have been killed
+            cells.resume_moves()  # the process that moves the user may have been killed
         else:
             return True
         return False
 
 
-def write_once(data: cq.UserData, what: str) -> None:
-    """What an application does in a transaction of a user: it keeps something, and counts it."""
-    key = data.prefix + what.encode()
-    if (
-        data.tr.get(key).value is None
-    ):  # else it is done, and the commit's answer was lost, or the writer killed
+def write_once(data: cq.UserData, text: str) -> None:
+    """Store a text of a user, and count it, in one transaction, unless it is stored."""
+    key = data.prefix + text.encode()
+    if data.tr.get(key).value is None:  # else a killed writer stored it, or a commit whose answer was lost
         number = data.next_id()
         data.tr.set(key, codec.encode([number, _CONTENT]))
         cq.CombineQueue(QUEUE).add(data.tr, {ALL: 1, data.user: 1})
@@ -103,13 +104,13 @@ class CellWorkers:
     """A worker for each of several stores, in one process.
 
     Attributes:
-        urls: of the stores.
+        urls: URLs of the stores.
     """
 
     urls: tuple[str, ...]
 
     def run(self, stop: Event) -> None:
-        """Work until told to stop."""
+        """Run the workers until `stop` is set."""
         workers = [Worker(cq.open(url), queues=[QUEUE], identity="demo") for url in self.urls]
         threads = [Thread(target=worker.run) for worker in workers]
         for thread in threads:
@@ -122,7 +123,7 @@ class CellWorkers:
 
 
 def read_position(db: Database, writer: int) -> int:
-    """How many of its writes a writer has noted."""
+    """The noted position of a writer: the number of its finished writes."""
     stored = transact(db, lambda tr: tr.get(_POSITION + str(writer).encode()).value)
     return 0 if stored is None else int(stored)
 
@@ -133,11 +134,11 @@ def _note_position(db: Database, writer: int, done: int) -> None:
 
 @dataclass(frozen=True)
 class Mover:
-    """Moves users from cell to cell, and goes on with moves of others that were killed.
+    """Moves random users to random cells, and finishes the moves of killed movers.
 
     Attributes:
-        url: of the directory's store.
-        load: whose users are moved.
+        url: URL of the store with the directory.
+        load: its users are moved.
         pause: seconds between two moves.
     """
 
@@ -146,9 +147,9 @@ class Mover:
     pause: float
 
     def run(self, stop: Event) -> None:
-        """Move users until told to stop."""
+        """Move users until `stop` is set."""
         db = cq.open(self.url)
-        rng = Random()  # noqa: S311 - whom it moves, and where, is as good as any
+        rng = Random()  # noqa: S311 - the moves need not be repeatable
         with cq.Cells(db) as cells:
             names = [each.name for each in cells.cells()]
             while not stop.is_set():

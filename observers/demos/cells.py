@@ -1,7 +1,7 @@
-"""The demo of cells: users are placed, written for and moved, all processes are killed, and nothing is lost.
+"""The demo of cells: users write and are moved while all processes are killed, and no write is lost.
 
-Writers and movers run at the same time, and a process with a worker for each store forwards what the cells count to the
-one that has the directory. In the end all is compared with a recount of the writes.
+Writers and movers run at the same time. A process with a worker for each store forwards the counts of the cells to the
+store with the directory. At the end a recount of the writes is compared with the stores.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 URL_ENV: Final = "CQ_DEMO_CELLS_URL"
-"""The variable that has the URL of the store which the cells' counts are forwarded to."""
+"""The environment variable with the URL of the store that receives the counts of the cells."""
 _SECONDS: Final = 600.0
 _PAGE: Final = 1_000
 
 
 @dataclass(frozen=True)
 class CellSettings:
-    """How the demo is run.
+    """The settings of the demo.
 
     Attributes:
-        cells: how many.
-        writers, movers: how many processes.
+        cells: number of cells.
+        writers, movers: numbers of processes.
         pause: seconds between two moves of a mover.
-        kill_every: after how many seconds on average a process is killed.
+        kill_every: average seconds between two kills of a process.
     """
 
     cells: int = 3
@@ -53,15 +53,15 @@ class CellSettings:
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """What the demo has done, once all of it is as it must be.
+    """The figures of a successful run.
 
     Attributes:
-        writes: how many, each once.
-        users: how many have written.
-        moves: how many times a user has come to another cell.
-        kills: how many processes were killed.
-        seconds: from the first start of a process until all was forwarded.
-        cells: {name: how many users it has}.
+        writes: number of writes, each done once.
+        users: number of users with writes.
+        moves: number of finished moves of users.
+        kills: number of killed processes.
+        seconds: from the first start of a process until all counts were forwarded.
+        cells: {name: number of its users}.
     """
 
     writes: int
@@ -78,25 +78,25 @@ def run(
     load: WriteLoad,
     settings: CellSettings,
     rng: Random,
-    tell: Callable[[int, int], object] = lambda done, total: None,
+    notify: Callable[[int, int], object] = lambda done, total: None,
 ) -> CellOutcome:
     """Run the demo.
 
     Args:
-        url: of a store without cells, for the directory and the totals; it is to be in $CQ_DEMO_CELLS_URL, too.
-        folder: for the stores of the cells.
-        load: what each writer writes.
-        settings: how.
-        rng: draws who is killed, and when.
-        tell: called now and then with how many writes are done, and how many there are.
+        url: URL of a store without cells, for the directory and the totals; $CQ_DEMO_CELLS_URL must have it, too.
+        folder: folder for the stores of the cells.
+        load: the writes of each writer.
+        settings: the settings of the demo.
+        rng: random source of the kills.
+        notify: called repeatedly with the number of finished writes, and the number of all writes.
 
-    Raises `DemoFailed` when anything differs from the recount, `InvalidConfiguration` for a store that has cells.
+    Raises `DemoFailed` for a difference from the recount, `InvalidConfiguration` for a store with cells.
     """
     db = cq.open(url)
     with cq.Cells(db) as cells:
-        names = _make(cells, db, folder, settings.cells)
+        names = _make_cells(cells, db, folder, settings.cells)
         demo = _CellDemo(cells, db, url, names, load, settings)
-        demo.run(rng, tell)
+        demo.run(rng, notify)
         cells.resume_moves()
         moves = _compare(cells, db, load, settings.writers)
         found = {each.name: each.users for each in cells.cells()}
@@ -106,11 +106,11 @@ def run(
 
 
 class _CellDemo:
-    """The processes.
+    """The processes of the demo.
 
     Attributes:
-        kills: how many of them were killed.
-        seconds: how long it took.
+        kills: number of killed processes.
+        seconds: duration of the run.
     """
 
     def __init__(
@@ -135,14 +135,16 @@ class _CellDemo:
             **{f"mover {number + 1}": Mover(url, load, settings.pause) for number in range(settings.movers)},
         }
 
-    def run(self, rng: Random, tell: Callable[[int, int], object]) -> None:
-        """Run them until all is written, combined and forwarded."""
+    def run(self, rng: Random, notify: Callable[[int, int], object]) -> None:
+        """Run the processes until all writes are done, combined and forwarded."""
         total = self._load.number * self._settings.writers
         begun = machine.monotonic()
         with DemoCrew({**self._writers, **self._others}, rng, self._settings.kill_every) as crew:
 
             def written() -> bool:
-                tell(sum(read_position(self._db, number) for number in range(self._settings.writers)), total)
+                notify(
+                    sum(read_position(self._db, number) for number in range(self._settings.writers)), total
+                )
                 return crew.ended >= self._writers.keys()
 
             crew.run(written, _SECONDS)
@@ -151,7 +153,7 @@ class _CellDemo:
         self.seconds = machine.monotonic() - begun
 
     def _is_forwarded(self) -> bool:
-        """Whether nothing waits in any cell, nor then where it is forwarded to."""
+        """Whether all counts are combined and forwarded; the receiving store is checked last."""
         stores = [db for name, db in self._stores.items() if name != "the directory"]
         return all(map(_is_idle, stores)) and _is_idle(self._db)
 
@@ -161,12 +163,10 @@ def _is_idle(db: Database) -> bool:
     return is_drained(db, QUEUE) and not waiting
 
 
-def _make(cells: cq.Cells, db: Database, folder: Path, number: int) -> list[str]:
-    """The cells and their queues; returns the cells' names."""
+def _make_cells(cells: cq.Cells, db: Database, folder: Path, number: int) -> list[str]:
+    """Create the cells and their queues; returns the names of the cells."""
     if cells.cells():
-        raise InvalidConfiguration(
-            "the store has cells already, which the demo must not use: take another store"
-        )
+        raise InvalidConfiguration("the store has cells, which the demo must not use: name another store")
     cq.configure(db, QUEUE)
     names = [f"cell-{each + 1}" for each in range(number)]
     for name in names:
@@ -179,25 +179,25 @@ def _make(cells: cq.Cells, db: Database, folder: Path, number: int) -> list[str]
 
 
 def _compare(cells: cq.Cells, db: Database, load: WriteLoad, writers: int) -> int:
-    """Raise `DemoFailed` unless all is as recounted; returns how many moves there were."""
+    """Compare everything with the recount, or raise `DemoFailed`; returns the number of moves."""
     expected: dict[str, set[str]] = {}
     for writer in range(writers):
-        for user, what in load.writes(writer):
-            expected.setdefault(user, set()).add(what)
+        for user, text in load.writes(writer):
+            expected.setdefault(user, set()).add(text)
     names = [each.name for each in cells.cells()]
     placed = {user: name for name in names for user in cells.directory.users_in(name)}
-    _check(placed.keys() - expected.keys() == set(), "there are users who have not written")
+    _check(placed.keys() - expected.keys() == set(), "there are users without writes")
     moves = 0
     for user, wanted in expected.items():
         moves += _check_user(cells, names, user, wanted)
     totals = dict(cq.CombineQueue(QUEUE).scan(db))
-    recounted = Counter({user: len(whats) for user, whats in expected.items()})
+    recounted = Counter({user: len(texts) for user, texts in expected.items()})
     _check(totals == {**recounted, ALL: recounted.total()}, "the totals are not those of all users")
     return moves
 
 
 def _check_user(cells: cq.Cells, names: list[str], user: str, wanted: set[str]) -> int:
-    """What was written for a user is where the user is, once, and nowhere else; returns the user's moves."""
+    """Check that the writes of a user are in the user's cell only, each once; returns the moves of the user."""
     record = cells.directory.record(user)
     _check(not record.is_moving, f"the move of {user} is not done")
     for name in names:
@@ -215,7 +215,7 @@ def _check_user(cells: cq.Cells, names: list[str], user: str, wanted: set[str]) 
 
 
 def _rows_of(db: Database, user: str) -> Iterator[tuple[str, int]]:
-    """The (what, id) of all that a store has of a user."""
+    """The (text, id) of each write of a user in a store."""
     encoded = cellkeys.encoded_user(user)
     prefix = cellkeys.data(encoded)
     begin, end = prefix, cellkeys.latest_id(encoded)
@@ -229,6 +229,6 @@ def _rows_of(db: Database, user: str) -> Iterator[tuple[str, int]]:
         begin = after(rows[-1].key)
 
 
-def _check(holds: bool, what: str) -> None:
+def _check(holds: bool, difference: str) -> None:
     if not holds:
-        raise DemoFailed(f"not as recounted: {what}")
+        raise DemoFailed(f"not as recounted: {difference}")

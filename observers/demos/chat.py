@@ -1,7 +1,7 @@
-"""The demo of a chat: senders, groups, terminals and workers are killed, one receiver is flooded, and all is recounted.
+"""The demo of a chat: processes are killed, one receiver is flooded, and a recount checks all messages.
 
-The recount goes by the ledger of what was committed: it says who was a member of which group as of each message, and so
-which messages every user is to have, and in which order.
+The recount uses the ledger of the committed actions. It has the members of each group at each message, and so the
+expected messages of every user, in order.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _SECONDS: Final = 600.0
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """How the demo is run.
+    """The settings of the demo.
 
     Attributes:
-        users: how many, each with two terminals.
-        groups: how many groups.
-        messages: what the senders do, together.
-        flood: messages to one user beside, as fast as they can be written.
-        senders, workers: processes.
-        kill_every: after how many seconds on average one of all processes is killed.
+        users: number of users, each with two terminals.
+        groups: number of groups.
+        messages: number of actions of all senders.
+        flood: number of additional messages to one user, written as fast as possible.
+        senders, workers: numbers of processes.
+        kill_every: average seconds between two kills of a process.
     """
 
     users: int = 16
@@ -56,10 +56,10 @@ class ChatSettings:
 
 
 class Delay(NamedTuple):
-    """How long messages took from being sent until a terminal that was online had them.
+    """The delay of messages, from sending until an online terminal had them.
 
     Attributes:
-        number: how many were looked at.
+        number: number of measured messages.
         p50, p99: milliseconds.
     """
 
@@ -70,15 +70,15 @@ class Delay(NamedTuple):
 
 @dataclass(frozen=True)
 class ChatOutcome:
-    """What the demo has done, once all of it is as it must be.
+    """The figures of a successful run.
 
     Attributes:
-        messages: how many were sent, to users and to groups.
-        received: how many users have got in all.
-        seen: how many terminals have seen in all.
-        kills: how many processes were killed.
-        seconds: from the first start of a process until all was seen.
-        delays: by what they are of.
+        messages: number of messages sent to users and to groups.
+        received: number of messages in the inboxes of all users.
+        seen: number of messages seen by all terminals.
+        kills: number of killed processes.
+        seconds: from the first start of a process until all messages were seen.
+        delays: {kind of messages: their delay}.
     """
 
     messages: int
@@ -94,23 +94,23 @@ def run(
     url: str | None,
     settings: ChatSettings,
     rng: Random,
-    tell: Callable[[int, int], object] = lambda done, total: None,
+    notify: Callable[[int, int], object] = lambda done, total: None,
 ) -> ChatOutcome:
-    """Run the demo on a store, with a feed that is made anew.
+    """Run the demo on a store, with a new feed.
 
     Args:
-        db: a database.
-        url: the store's, for the processes.
-        settings: how.
-        rng: draws what is sent, who is killed, and when.
-        tell: called now and then with how many actions of the senders are done, and that of all.
+        db: the database of the store.
+        url: URL of the store, for the processes.
+        settings: the settings of the demo.
+        rng: random source of the actions and the kills.
+        notify: called repeatedly with the number of finished actions of the senders, and the number of all.
 
-    Raises `DemoFailed` when anything differs from the recount.
+    Raises `DemoFailed` for a difference from the recount.
     """
     _make_feed(db)
     demo = _ChatDemo(db, url, settings, rng)
     begun = machine.monotonic()
-    kills = demo.run(rng, tell)
+    kills = demo.run(rng, notify)
     seconds = machine.monotonic() - begun
     for difference in verify_feed(db, FEED):
         raise DemoFailed(": ".join(difference))
@@ -129,7 +129,7 @@ def run(
 
 
 class _ChatDemo:
-    """The processes."""
+    """The processes of the demo."""
 
     def __init__(self, db: Database, url: str | None, settings: ChatSettings, rng: Random) -> None:
         self.users = [f"user {number}" for number in range(settings.users)]
@@ -152,8 +152,8 @@ class _ChatDemo:
         }
         _found_groups(db, groups, self.users, rng)
 
-    def run(self, rng: Random, tell: Callable[[int, int], object]) -> int:
-        """Run them until all is sent, delivered and seen; returns how many were killed."""
+    def run(self, rng: Random, notify: Callable[[int, int], object]) -> int:
+        """Run the processes until all messages are sent, delivered and seen; returns the number of kills."""
         roles: dict[str, DemoRole] = {
             **self._senders,
             FLOODER: self._flooder,
@@ -163,7 +163,7 @@ class _ChatDemo:
         total = sum(sender.number for sender in self._senders.values())
 
         def sent() -> bool:
-            tell(transact(self._db, self._done), total)
+            notify(transact(self._db, self._done), total)
             return crew.ended >= {*self._senders, FLOODER}
 
         with DemoCrew(roles, rng, self._settings.kill_every) as crew:
@@ -187,10 +187,10 @@ class _ChatDemo:
 
 
 class MessageRecount:
-    """What every user is to have, by the ledger alone.
+    """The expected messages of every user, computed from the ledger only.
 
     Attributes:
-        messages: how many were sent.
+        messages: number of sent messages.
     """
 
     def __init__(self, db: Database) -> None:
@@ -199,13 +199,13 @@ class MessageRecount:
             lambda: defaultdict(list)
         )
         members: dict[str, set[str]] = defaultdict(set)
-        for sender, first, (what, to, user, count) in entries(db):
+        for sender, first, (kind, to, user, count) in entries(db):
             bodies: list[list[object]] = [[sender, first + number] for number in range(count)]
-            if what == "join":
+            if kind == "join":
                 members[to].add(user)
-            elif what == "leave":
+            elif kind == "leave":
                 members[to].discard(user)
-            elif what == "group":
+            elif kind == "group":
                 self.messages += 1
                 for member in members[to]:
                     self._expected[member][to] += bodies
@@ -214,7 +214,7 @@ class MessageRecount:
                 self._expected[to][None] += bodies
 
     def compare(self, user: str, inbox: Sequence[Message]) -> None:
-        """Raises `DemoFailed` when a user has anything else than the recount says, or other numbers than 1, 2, 3 ..."""
+        """Raise `DemoFailed` unless the user has the expected messages, with the numbers 1, 2, 3 ..."""
         found: dict[str | None, list[object]] = defaultdict(list)
         for message in inbox:
             found[message.group].append(message.body)
@@ -231,7 +231,7 @@ class MessageRecount:
 
 
 class _DelayRecorder:
-    """How long messages took: those of the flooded user, and those of others, before and during the flood."""
+    """Delays of messages: of the flooded user, and of other users during the flood and without it."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -239,7 +239,7 @@ class _DelayRecorder:
         self._found: list[tuple[str, float, float]] = []
 
     def add(self, user: str, inbox: Sequence[Message], milliseconds: Sequence[float]) -> None:
-        """What one terminal has seen."""
+        """Add the messages that one terminal has seen."""
         self.number += len(inbox)
         for message, took in zip(inbox, milliseconds, strict=True):
             if message.body[0] == FLOODER:
@@ -249,7 +249,7 @@ class _DelayRecorder:
                 self._found.append(("the flooded user" if user == FLOODED else by, message.sent, took))
 
     def delays(self) -> dict[str, Delay]:
-        """The delays, by what they are of."""
+        """The delays by kind of messages."""
         begin, end = min(self._flood, default=0.0), max(self._flood, default=0.0)
         kinds: dict[str, list[float]] = defaultdict(list)
         for kind, sent, took in self._found:
@@ -259,7 +259,7 @@ class _DelayRecorder:
 
 
 def inbox_of(db: Database, user: str) -> Iterator[Message]:
-    """All messages of a user, with their numbers, read by several transactions."""
+    """All messages of a user with their numbers, read in several transactions."""
     feed, number = Feed(FEED), 0
     while True:
         page = transact(db, lambda tr: feed.read_numbered(tr.snapshot, user, number, _PAGE))  # noqa: B023
@@ -270,7 +270,7 @@ def inbox_of(db: Database, user: str) -> Iterator[Message]:
 
 
 def _make_feed(db: Database) -> None:
-    """The feed without anything in it, nor of an earlier demo."""
+    """Create the feed, and delete all data of an earlier demo."""
     feed = Feed(FEED)
     with suppress(cq.FeedNotConfigured):
         feed.delete(db)
@@ -279,7 +279,7 @@ def _make_feed(db: Database) -> None:
 
 
 def _found_groups(db: Database, groups: Sequence[str], users: Sequence[str], rng: Random) -> None:
-    """Let about half of the users join each group."""
+    """Add about half of the users to each group."""
     joins = [Action("join", group, user) for group in groups for user in users if rng.random() < 0.5]
     for place, action in enumerate(joins):
         transact(db, partial(act, place=place, entry=Entry("founder", place, action)))

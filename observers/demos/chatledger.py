@@ -1,8 +1,8 @@
-"""What the processes of the demo of a chat note of themselves: the ledger of what was sent, and what was seen.
+"""Records of the demo of a chat: the ledger of sent messages, and the messages seen by terminals.
 
-The ledger has a row for each transaction that sends, with the versionstamp of its commit in the key: read in order it
-is the history that the recount goes by. Each sender keeps how far it is in the same transaction, so that whoever goes
-on after its death, or after a commit of which nobody knows, sends nothing twice.
+The ledger has a row for each transaction of a sender, with the versionstamp of its commit in the key. Its rows in order
+are the history that the recount uses. Each sender stores its position in the same transaction: so a restarted sender,
+or one that lost the answer of a commit, does not send a message twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 KEYS: Final = b"demo_chat/"
-"""What all keys of the demo's own begin with."""
+"""The prefix of the demo's own keys."""
 _LEDGER: Final = KEYS + b"ledger/"
 _PLACES: Final = KEYS + b"place/"
 _SEEN: Final = KEYS + b"seen/"
@@ -24,23 +24,23 @@ _PAGE: Final = 1_000
 
 
 class Action(NamedTuple):
-    """Something that a sender does.
+    """An action of a sender.
 
     Attributes:
-        what: "message", "group", "join" or "leave".
+        kind: "message", "group", "join" or "leave".
         to: the receiver, or the group.
-        user: who joins or leaves; else empty.
-        messages: how many it is.
+        user: the user who joins or leaves; otherwise empty.
+        messages: number of messages.
     """
 
-    what: str
+    kind: str
     to: str
     user: str = ""
     messages: int = 1
 
 
 class Entry(NamedTuple):
-    """A row of the ledger: who has done what, and the number of the first message."""
+    """A row of the ledger: the sender, the number of its first message, and the action."""
 
     sender: str
     first: int
@@ -51,8 +51,8 @@ class Sighting(NamedTuple):
     """A message that a terminal has seen.
 
     Attributes:
-        id: of the message.
-        milliseconds: after it was sent; negative if the terminal was offline meanwhile.
+        id: id of the message.
+        milliseconds: delay since it was sent; negative if the terminal was offline during that time.
     """
 
     id: bytes
@@ -60,19 +60,19 @@ class Sighting(NamedTuple):
 
 
 def place_of(tr: TransactionRead, sender: str) -> int:
-    """How many actions of a sender are done."""
+    """The position of a sender: the number of its finished actions."""
     return int(tr.get(_PLACES + sender.encode()).value or 0)
 
 
 def note_sent(tr: Transaction, place: int, entry: Entry) -> None:
-    """Note an action, which is the sender's of that place."""
+    """Add an action to the ledger, and move the position of its sender from `place` to the next one."""
     tr.set(_PLACES + entry.sender.encode(), b"%d" % (place + 1))
     key = _LEDGER + b"\x00" * VERSIONSTAMP_BYTES + len(_LEDGER).to_bytes(4, "little")
     tr.set_versionstamped_key(key, codec.encode([entry.sender, entry.first, list(entry.action)]))
 
 
 def note_seen(tr: Transaction, user: str, terminal: str, sights: Sequence[Sighting]) -> None:
-    """Note what a terminal has seen."""
+    """Store the messages that a terminal has seen."""
     key = _of_terminal(user, terminal) + sights[-1].id
     tr.set(key, codec.encode([list(sight) for sight in sights]))
 
@@ -85,13 +85,13 @@ def entries(db: Database) -> Iterator[Entry]:
 
 
 def seen(db: Database, user: str, terminal: str) -> list[Sighting]:
-    """All that a terminal has seen, in the order in which it has."""
+    """All messages that a terminal has seen, in that order."""
     prefix = _of_terminal(user, terminal)
     return [Sighting(*sight) for _, value in _rows(db, prefix) for sight in codec.decode(value)]
 
 
 def clear(tr: Transaction) -> None:
-    """Forget all of it."""
+    """Delete all records."""
     tr.clear_range(KEYS, prefix_end(KEYS))
 
 
@@ -100,7 +100,7 @@ def _of_terminal(user: str, terminal: str) -> bytes:
 
 
 def _rows(db: Database, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All rows below a prefix, read by several transactions."""
+    """All rows with a prefix, read in several transactions."""
     place, end = prefix, prefix_end(prefix)
     while True:
         rows: list[Any] = transact(db, lambda tr: tr.snapshot.get_range(place, end, limit=_PAGE).to_list())  # noqa: B023

@@ -1,4 +1,4 @@
-"""The processes of the demo of a chat: senders, one who floods a receiver, and terminals that are offline at times."""
+"""The processes of the demo of a chat: senders, one flooder, and terminals that are sometimes offline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cq.store.transact import transact
 
 FEED: Final = "demo_chat"
 FLOODED: Final = "user 0"
-"""Who is flooded."""
+"""The flooded receiver."""
 FLOODER: Final = "flooder"
 _BATCH: Final = 50
 _LOOK_SECONDS: Final = 0.1
@@ -30,15 +30,15 @@ _OFFLINE_SECONDS: Final = (0.1, 1.0)
 
 @dataclass(frozen=True)
 class Sender:
-    """Sends what its seed says: messages to users and to groups, and has users join and leave.
+    """Does random actions: messages to users and to groups, joins and leaves of users.
 
     Attributes:
-        url: of the store.
-        name: its own.
-        seed: of what it does.
-        number: of actions.
-        users, groups: to whom.
-        pause: seconds between two of them, on average.
+        url: URL of the store.
+        name: name of the sender.
+        seed: seed of its actions.
+        number: number of its actions.
+        users, groups: the receivers.
+        pause: average seconds between two actions.
     """
 
     url: str | None
@@ -50,8 +50,8 @@ class Sender:
     pause: float
 
     def run(self, stop: Event) -> None:
-        """Do all that is not done yet."""
-        db, rng = cq.open(self.url), Random()  # noqa: S311 - pauses
+        """Do all remaining actions."""
+        db, rng = cq.open(self.url), Random()  # noqa: S311 - random pauses
         actions = list(self.actions())
         place = transact(db, lambda tr: place_of(tr, self.name))
         while place < len(actions) and not stop.wait(rng.expovariate(1 / self.pause)):
@@ -60,8 +60,8 @@ class Sender:
             place += 1
 
     def actions(self) -> Iterator[Action]:
-        """What it does."""
-        rng = Random(self.seed)  # noqa: S311 - a load that can be repeated
+        """All actions of the sender; the same in each run with the same seed."""
+        rng = Random(self.seed)  # noqa: S311 - a repeatable load
         for _ in range(self.number):
             drawn = rng.random()
             if drawn < 0.05:
@@ -74,13 +74,13 @@ class Sender:
 
 @dataclass(frozen=True)
 class Flooder:
-    """Floods one receiver, in transactions of 50 messages, once the senders have sent a part of theirs.
+    """Floods one receiver in transactions of 50 messages, after the senders have done some of their actions.
 
     Attributes:
-        url: of the store.
-        number: of messages.
-        begin: after how many actions of each sender.
-        senders: their names.
+        url: URL of the store.
+        number: number of messages.
+        begin: number of actions of each sender before the flood.
+        senders: names of the senders.
     """
 
     url: str | None
@@ -89,7 +89,7 @@ class Flooder:
     senders: Sequence[str]
 
     def run(self, stop: Event) -> None:
-        """Send all that is not sent yet."""
+        """Send all remaining messages."""
         db = cq.open(self.url)
         while not transact(db, self._may_begin) and not stop.wait(_LOOK_SECONDS):
             pass
@@ -105,16 +105,16 @@ class Flooder:
 
 
 def act(tr: Any, *, place: int, entry: Entry) -> None:
-    """Do an action, unless it is done: a commit of which nobody knows may have done it."""
+    """Do an action, unless an earlier commit whose answer was lost has done it."""
     if place_of(tr, entry.sender) != place:
         return
-    feed, (what, to, user, messages) = Feed(FEED), entry.action
+    feed, (kind, to, user, messages) = Feed(FEED), entry.action
     bodies = [[entry.sender, entry.first + number] for number in range(messages)]
-    if what == "message":
+    if kind == "message":
         feed.append_many(tr, to, bodies)
-    elif what == "group":
+    elif kind == "group":
         feed.append_to_group(tr, to, bodies[0])
-    elif what == "join":
+    elif kind == "join":
         feed.join(tr, to, user)
     else:
         feed.leave(tr, to, user)
@@ -123,34 +123,34 @@ def act(tr: Any, *, place: int, entry: Entry) -> None:
 
 @dataclass(frozen=True)
 class Terminals:
-    """Some terminals of users, each in a thread; they go offline, and come back to where they were.
+    """Several terminals of users, each in a thread; they go offline, and later continue at their positions.
 
     Attributes:
-        url: of the store.
-        terminals: (user, terminal) of each.
+        url: URL of the store.
+        terminals: (user, name of the terminal) of each.
     """
 
     url: str | None
     terminals: Sequence[tuple[str, str]]
 
     def run(self, stop: Event) -> None:
-        """Follow all messages until told to stop."""
+        """Follow all messages until `stop` is set."""
         db = cq.open(self.url)
         with ThreadPoolExecutor(len(self.terminals)) as threads:
             following = [threads.submit(_Terminal(db, *each).run, stop) for each in self.terminals]
             for each in following:
-                each.result()
+                each.result()  # raises the error of the thread
 
 
 class _Terminal:
-    """One of them."""
+    """One terminal of a user."""
 
     def __init__(self, db: Database, user: str, terminal: str) -> None:
         self._db = db
         self._user = user
         self._terminal = terminal
         self._feed = Feed(FEED)
-        self._rng = Random()  # noqa: S311 - when it is offline
+        self._rng = Random()  # noqa: S311 - random times offline
         self._online_since = 0.0
 
     def run(self, stop: Event) -> None:
@@ -159,7 +159,7 @@ class _Terminal:
             self._follow(machine.monotonic() + self._rng.uniform(*_ONLINE_SECONDS), stop)
 
     def _follow(self, until: float, stop: Event) -> None:
-        """Read what there is and what comes, until that time."""
+        """Read existing and new messages until the time `until`."""
         while (left := until - machine.monotonic()) > 0 and not stop.is_set():
             position = transact(self._db, self._position)
             page = self._feed.wait(self._db, self._user, position, limit=1, timeout=min(left, 1.0))
@@ -170,7 +170,7 @@ class _Terminal:
         return self._feed.position(tr, self._user, self._terminal)
 
     def _see(self, tr: Any) -> None:
-        """Take the next messages: what a terminal does with them is in the transaction that moves its position."""
+        """Store the next messages as seen, and move the position of the terminal in the same transaction."""
         page = self._feed.read(tr.snapshot, self._user, self._position(tr), _PAGE)
         now = machine.time()
         sights = [

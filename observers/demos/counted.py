@@ -1,4 +1,4 @@
-"""A database that counts what transactions write, over all lives of a process that is killed and started again."""
+"""A database that counts the writes of transactions, also of processes that are killed and started again."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _WRITES: Final = frozenset(
 
 
 class Writes(NamedTuple):
-    """What was written.
+    """Numbers of writes.
 
     Attributes:
-        transactions: that had something to write, whether or not they could be committed.
-        operations: in these: keys set, changed by an atomic operation or cleared, and ranges cleared.
+        transactions: transactions with writes, committed or not.
+        operations: writes in them: keys set, changed atomically or cleared, and ranges cleared.
     """
 
     transactions: int
@@ -38,30 +38,30 @@ class Writes(NamedTuple):
 
 
 class Meter:
-    """Counts the writes of one role, in memory that its processes share with the one that has started them.
+    """Counts the writes of one role, in memory that its processes share with their parent.
 
-    It has no lock, which a process would take along when it is killed: only one process of a role lives at a time.
+    It has no lock: a killed process would never release it. Only one process of a role lives at a time.
     """
 
     def __init__(self) -> None:
         self._counts = multiprocessing.get_context("spawn").RawArray("Q", 2)
 
     def read(self) -> Writes:
-        """What has been written so far."""
+        """The number of writes until now."""
         return Writes(*self._counts)
 
     def count(self, operations: int) -> None:
-        """Count a transaction; callers in several threads hold a lock of their own."""
+        """Count a transaction; callers in several threads must hold a lock."""
         self._counts[0] += 1
         self._counts[1] += operations
 
 
 class CountedDatabase:
-    """A database of either store whose writes are counted.
+    """A database whose writes are counted.
 
     Args:
-        db: the database.
-        meter: where.
+        db: a database of either store.
+        meter: counts the writes.
     """
 
     def __init__(self, db: Any, meter: Meter) -> None:
@@ -71,7 +71,7 @@ class CountedDatabase:
 
     @property
     def options(self) -> Any:
-        """Those of the database."""
+        """The options of the database."""
         return self.db.options
 
     def create_transaction(self) -> Any:
@@ -80,7 +80,7 @@ class CountedDatabase:
 
 
 class _CountedTransaction:
-    """Passes everything on, and counts."""
+    """A transaction that counts its writes."""
 
     def __init__(self, owner: CountedDatabase, tr: Any) -> None:
         self._owner = owner
@@ -90,7 +90,7 @@ class _CountedTransaction:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._tr, name)
         if name in _WRITES:
-            self._operations += 1  # whoever asks for such a method calls it, once
+            self._operations += 1  # a caller gets such a method to call it once
         return found
 
     def commit(self) -> Any:

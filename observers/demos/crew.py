@@ -1,4 +1,4 @@
-"""The processes of a demo: killed at random, and started again, until each has done what it is to do."""
+"""The processes of a demo: killed at random moments and started again, until each has done its work."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ STOP_SECONDS: Final = 10.0
 
 
 class DemoRole(Protocol):
-    """What a process does; sent to it by pickle, so it opens there what it needs."""
+    """The work of a process. It is pickled, and opens its resources in the process."""
 
     def run(self, stop: Event) -> None:
         """Work to the end, or until `stop` is set.
 
-        It may be killed anywhere and is then begun anew in another process: what it has done it must find in the store.
+        A process may be killed at any line. Another process then runs the role from the start: it must find the
+        finished work in the store.
         """
         ...
 
 
 class DemoCrew:
-    """A process for each role; a context manager, which stops them.
+    """A process for each role; a context manager that stops the processes.
 
     Args:
-        roles: by the names that messages use.
-        rng: draws who is killed, and when.
-        kill_every: after how many seconds on average one is killed, with SIGKILL; infinite for never.
+        roles: {name for messages: role}.
+        rng: random source of the kills.
+        kill_every: average seconds between two kills by SIGKILL; infinite: no kills.
 
     Attributes:
-        kills: how many were killed.
-        ended: the names of those that have done all they were to do.
+        kills: number of killed processes.
+        ended: names of the roles that have done all their work.
     """
 
     def __init__(self, roles: Mapping[str, DemoRole], rng: Random, kill_every: float = math.inf) -> None:
@@ -53,7 +54,9 @@ class DemoCrew:
         self._roles, self._rng, self._kill_every = dict(roles), rng, kill_every
         self._processes: dict[str, SpawnProcess] = {}
         self._last_words: dict[str, Connection] = {}
-        self._next_kill = machine.monotonic() + self._pause() / 3  # what is short has one, too
+        self._next_kill = (
+            machine.monotonic() + self._pause() / 3
+        )  # early, so that short demos have a kill, too
 
     def __enter__(self) -> DemoCrew:
         try:
@@ -67,16 +70,16 @@ class DemoCrew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stop(STOP_SECONDS if error is None else 0.0)  # what they do is of no use any more
+        self._stop(STOP_SECONDS if error is None else 0.0)  # after an error their work is not needed
 
     def run(self, is_done: Callable[[], bool], seconds: float = math.inf) -> None:
-        """Keep them running, and kill one now and then, until it is done.
+        """Keep the processes running, and kill some of them, until `is_done`.
 
         Args:
-            is_done: asked about ten times a second; may as well show how far it is.
-            seconds: how long it may take.
+            is_done: called about ten times per second; it may also show progress.
+            seconds: time limit.
 
-        Raises `DemoFailed` when it takes longer, or a process fails.
+        Raises `DemoFailed` after the time limit, or if a process fails.
         """
         until = machine.monotonic() + seconds
         while not is_done():
@@ -92,7 +95,7 @@ class DemoCrew:
                     self._has_ended(name, process)
 
     def spare(self) -> None:
-        """Kill no more."""
+        """Stop killing processes."""
         self._kill_every = self._next_kill = math.inf
 
     def _pause(self) -> float:
@@ -111,17 +114,17 @@ class DemoCrew:
         process = self._processes[name]
         process.kill()
         process.join()
-        if process.exitcode == -signal.SIGKILL:  # else it had just ended by itself
+        if process.exitcode == -signal.SIGKILL:  # otherwise it ended by itself just before the kill
             self.kills += 1
             self._start(name)
 
     def _has_ended(self, name: str, process: SpawnProcess) -> None:
         if process.exitcode != 0:
-            raise DemoFailed(f"the process {name!r} has failed: {self._said(name, process)}")
+            raise DemoFailed(f"the process {name!r} has failed: {self._reason(name, process)}")
         del self._processes[name]
         self.ended.add(name)
 
-    def _said(self, name: str, process: SpawnProcess) -> str:
+    def _reason(self, name: str, process: SpawnProcess) -> str:
         try:
             return str(self._last_words[name].recv())
         except EOFError:
@@ -139,12 +142,12 @@ class DemoCrew:
 
 
 def _run(role: DemoRole, last_words: Connection) -> None:
-    """In a process of its own: work until all is done, or told to stop, or nobody is left to tell."""
+    """Run a role in a child process, until its work is done, SIGTERM, or the end of the parent."""
     stop = machine.event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent, which ends its processes
-    # In a thread: the main one may be holding just the lock that this needs.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches the parent, too, which ends its processes
+    # In a thread: the signal may interrupt the main thread while it holds the lock of `stop`.
     signal.signal(signal.SIGTERM, lambda number, frame: Thread(target=stop.set).start())
-    logging.getLogger("cq.worker").setLevel(logging.ERROR)  # that others are gone is meant
+    logging.getLogger("cq.worker").setLevel(logging.ERROR)  # warnings about dead workers are expected
     keep_no_semaphores()
     machine.start_thread(end_with_parent, "parent")
     try:

@@ -1,7 +1,7 @@
-"""Why a demo ends early."""
+"""The error of a demo."""
 
 from cq.errors import CqError
 
 
 class DemoFailed(CqError):
-    """A process of the demo has failed, it has not come to its end in time, or its result is not what it must be."""
+    """A process of the demo failed, the demo exceeded its time limit, or its result differs from the recount."""

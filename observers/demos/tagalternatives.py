@@ -1,4 +1,4 @@
-"""What one would do without cq to keep the counts of tags, done on SQLite in memory to count what it writes."""
+"""Alternatives to cq for counts of tags, run on SQLite in memory to count their writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cq.observers.demos.counted import Writes
 from cq.observers.demos.errors import DemoFailed
 
 MERGED: Final = 5_000
-"""How many tags the server that merges them gathers before it writes them."""
+"""Number of tags that the merging server gathers before it writes them."""
 _UPDATE: Final = (
     "INSERT INTO tags (tag, number) VALUES (?, ?) "
     "ON CONFLICT (tag) DO UPDATE SET number = number + excluded.number"
@@ -20,7 +20,7 @@ _Counts = dict[str, int]
 
 
 def one_by_one(changes: Iterable[tuple[str, int]], expected: _Counts) -> Writes:
-    """One UPDATE, in a transaction of its own, for each change of a tag."""
+    """Run one UPDATE for each change of a tag, each in a separate transaction."""
     with closing(_table()) as connection:
         written = sum(_write(connection, {tag: by}) for tag, by in changes)
         _check(connection, expected)
@@ -28,9 +28,9 @@ def one_by_one(changes: Iterable[tuple[str, int]], expected: _Counts) -> Writes:
 
 
 def merged(changes: Iterable[tuple[str, int]], expected: _Counts) -> tuple[Writes, int]:
-    """One server merges all changes in memory, and writes whenever these are of 5,000 tags.
+    """Merge all changes in the memory of one server, and write them for each 5,000 tags.
 
-    Returns what it writes, and how many changes it had in memory at most: those a crash loses.
+    Returns its writes, and the largest number of changes in memory: a crash loses that many.
     """
     transactions = operations = waiting = most = 0
     gathered: _Counts = {}
@@ -57,7 +57,7 @@ def _table() -> sqlite3.Connection:
 
 
 def _write(connection: sqlite3.Connection, changes: _Counts) -> int:
-    """Write changes in one transaction; returns how many statements these were."""
+    """Write changes in one transaction; returns the number of statements."""
     with connection:
         connection.executemany(_UPDATE, changes.items())
     return len(changes)

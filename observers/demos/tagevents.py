@@ -1,10 +1,10 @@
-"""The events of the demo of tags: made from a seed or read from a file, parted by entity, and recounted.
+"""The events of the demo of tags: generated from a seed or read from a file, partitioned by entity, and recounted.
 
 An event says that an entity gets a tag (`by` 1) or loses one (`by` -1), and is one line of a file:
 
     {"entity": "article 17", "tag": "python", "by": 1}
 
-They are parted as a log of events is: all events of an entity are in one partition, in their order.
+They are partitioned like a log of events: all events of an entity are in one partition, in their order.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cq import codec
 from cq.errors import InvalidData
 
 VOCABULARY: Final = 20_000
-"""How many tags there are in generated events: the r-th is drawn 1/r as often as the first."""
+"""Number of tags in generated events; tag r is drawn with 1/r of the frequency of the first."""
 _ENTITIES: Final = 5_000
 _LOSSES: Final = 0.3
 
 
 class TagEvent(NamedTuple):
-    """An entity gets a tag, or loses it."""
+    """An entity gets a tag (`by` 1), or loses it (`by` -1)."""
 
     entity: str
     tag: str
@@ -36,23 +36,23 @@ class TagEvent(NamedTuple):
 
 
 class TagRecount(NamedTuple):
-    """What all events come to, counted by going through them.
+    """The counts that all events result in.
 
     Attributes:
-        events: how many there are.
-        counts: of each tag that any entity has.
+        events: number of events.
+        counts: {tag: number of entities with the tag}, without zeros.
     """
 
     events: int
     counts: dict[str, int]
 
     def top(self, number: int) -> list[tuple[str, int]]:
-        """The most frequent tags; equal counts by tag."""
+        """The most frequent tags; tags with equal counts are in order."""
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
 def generated(number: int, rng: Random) -> Iterator[TagEvent]:
-    """So many events: of 5,000 entities, each of which loses only what it has."""
+    """Generate `number` events of 5,000 entities; an entity loses only tags that it has."""
     tags = [f"tag{rank}" for rank in range(1, VOCABULARY + 1)]
     weights = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
     of_entity: list[list[str]] = [[] for _ in range(_ENTITIES)]
@@ -70,7 +70,7 @@ def generated(number: int, rng: Random) -> Iterator[TagEvent]:
 
 
 def from_file(path: Path) -> Iterator[TagEvent]:
-    """The events of a file, a JSON object a line, blank lines left out; raises `InvalidData` with the line's number."""
+    """The events of a file, one JSON object per line; skips blank lines; raises `InvalidData` with the line."""
     try:
         lines = path.open(encoding="utf-8")
     except OSError as error:
@@ -103,7 +103,7 @@ def _event(line: str, where: str) -> TagEvent:
 
 
 def part(events: Iterable[TagEvent], paths: Sequence[Path]) -> TagRecount:
-    """Write the events to a file for each partition, and recount them."""
+    """Write the events to one file per partition, and recount them."""
     counts: Counter[str] = Counter()
     number = 0
     files = [path.open("w", encoding="utf-8") for path in paths]
@@ -119,7 +119,7 @@ def part(events: Iterable[TagEvent], paths: Sequence[Path]) -> TagRecount:
 
 
 def of_partition(path: Path) -> Iterator[tuple[str, int]]:
-    """The tags, and by how much they change, of a partition that `part` has written."""
+    """The (tag, change) pairs of a partition that `part` has written."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             tag, by = json.loads(line)

@@ -1,8 +1,7 @@
 """The web servers of the demo of tags: processes that count the events of some partitions by an emitter.
 
-A server goes through its partitions a slice at a time, each in a thread, as it would serve requests. It keeps how
-far it is in the transaction that commits the slice's increments, so that whoever goes on after its death counts each
-event once.
+A server counts each of its partitions in a thread, one slice at a time, as it would serve requests. The transaction
+that commits the increments of a slice also stores the position: so a restarted server counts each event once.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from cq.store.transact import transact
 
 QUEUE: Final = "demo_tags"
 KEYS: Final = b"demo_tags/"
-"""What all keys of the demo's own begin with."""
+"""The prefix of the demo's own keys."""
 INCREMENTS: Final = KEYS + b"increments"
-"""How many increments were committed, added up by each transaction that commits some."""
+"""The number of committed increments; each flush adds its number to it."""
 SLICE: Final = 50
-"""How many events are counted at once."""
+"""Number of events that are counted at a time."""
 _TIMEOUT: Final = 60.0
 
 
@@ -37,9 +36,9 @@ class TagServer:
     """Counts the events of partitions.
 
     Attributes:
-        url: of the store.
+        url: URL of the store.
         partitions: numbers of partitions, and their files.
-        meter: of what it writes.
+        meter: counts the writes.
     """
 
     url: str | None
@@ -47,7 +46,7 @@ class TagServer:
     meter: Meter
 
     def run(self, stop: Event) -> None:
-        """Count all events that are not counted yet."""
+        """Count all remaining events."""
         db = CountedDatabase(cq.open(self.url), self.meter)
         with (
             ThreadPoolExecutor(len(self.partitions)) as threads,
@@ -58,11 +57,11 @@ class TagServer:
                 for number, path in self.partitions
             ]
             for each in counting:
-                each.result()
+                each.result()  # raises the error of the thread
 
 
 class _PartitionCounter:
-    """Counts the events of one partition, from where it has come to."""
+    """Counts the events of one partition, from its stored position on."""
 
     def __init__(self, db: Any, emitter: cq.Emitter, number: int, path: Path) -> None:
         self._db = db
@@ -73,28 +72,28 @@ class _PartitionCounter:
     def run(self, stop: Event) -> None:
         events = of_partition(self._path)
         place = transact(self._db, self._place)
-        some = list(islice(events, place, place + SLICE))
-        while some and not stop.is_set():
-            place = self._count(place, some)
-            some = list(islice(events, SLICE))
+        events_slice = list(islice(events, place, place + SLICE))
+        while events_slice and not stop.is_set():
+            place = self._count(place, events_slice)
+            events_slice = list(islice(events, SLICE))
 
     def _place(self, tr: Any) -> int:
         return int(tr.get(self._position).value or 0)
 
-    def _count(self, begin: int, some: Sequence[tuple[str, int]]) -> int:
-        """Count these events, which begin there; returns where they end."""
-        end = begin + len(some)
+    def _count(self, begin: int, changes: Sequence[tuple[str, int]]) -> int:
+        """Count events that begin at the position `begin`; returns the position of their end."""
+        end = begin + len(changes)
 
         def advance(tr: Any) -> None:
             if self._place(tr) != begin:
                 raise LookupError("another process counts these events")
             tr.set(self._position, b"%d" % end)
-            tr.add(INCREMENTS, len(some).to_bytes(8, "little"))
+            tr.add(INCREMENTS, len(changes).to_bytes(8, "little"))
 
         while True:
             try:
-                self._emitter.emit_many(some, also=advance)
-            except FlushFailed:  # whether it counts, the position says
+                self._emitter.emit_many(changes, also=advance)
+            except FlushFailed:  # the flush may have committed: the position shows whether it has
                 place = transact(self._db, self._place)
                 if place == begin:
                     continue

@@ -1,7 +1,7 @@
 """The demo of tags: web servers count, collectors combine and publish, all are killed, and the counts are exact.
 
-Each web server is a process with an emitter, each collector one with a worker. The cloud that is published is followed
-all the time. In the end all is compared with a recount of the events.
+Each web server is a process with an emitter, each collector a process with a worker. A follower reads each version of
+the published cloud. At the end a recount of the events is compared with the store.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from cq.store.api import Database
 from cq.store.transact import transact
 
 THREADS: Final = 4
-"""How many partitions a web server counts at a time."""
+"""Number of partitions that a web server counts at the same time."""
 _PUBLISH_MILLISECONDS: Final = 200
 _SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True)
 class TagSettings:
-    """How the demo is run.
+    """The settings of the demo.
 
     Attributes:
-        servers: web servers, each with a process of its own.
-        collectors: processes that combine.
-        kill_every: after how many seconds on average one of them is killed.
-        shown: how many tags the cloud has.
+        servers: number of web server processes.
+        collectors: number of processes that combine.
+        kill_every: average seconds between two kills of a process.
+        shown: number of tags in the cloud.
     """
 
     servers: int = 3
@@ -57,17 +57,17 @@ class TagSettings:
 
 @dataclass(frozen=True)
 class TagOutcome:
-    """What the demo has done, once all of it is as it must be.
+    """The figures of a successful run.
 
     Attributes:
-        increments: how many were counted, each once.
-        tags: how many have a count.
-        kills: how many processes were killed.
-        versions: how many versions of the cloud the follower has seen.
-        seconds: from the first start of a process until all was combined.
-        cloud: its entries at the end.
-        writes: what was written, by who wrote it.
-        at_risk: how many changes the server that merges them loses in a crash, at most.
+        increments: number of increments, each counted once.
+        tags: number of tags with a count.
+        kills: number of killed processes.
+        versions: number of versions of the cloud that the follower has seen.
+        seconds: from the first start of a process until all increments were combined.
+        cloud: entries of the last cloud.
+        writes: {writer: its writes}.
+        at_risk: largest number of changes that a crash of the merging server loses.
     """
 
     increments: int
@@ -86,26 +86,26 @@ def run(
     events: Iterable[TagEvent],
     settings: TagSettings,
     rng: Random,
-    tell: Callable[[int, int], object] = lambda done, total: None,
+    notify: Callable[[int, int], object] = lambda done, total: None,
 ) -> TagOutcome:
-    """Run the demo on a store, with a queue that is made anew.
+    """Run the demo on a store, with a new queue.
 
     Args:
-        db: a database.
-        url: the store's, for the processes.
-        events: what is counted.
-        settings: how.
-        rng: draws who is killed, and when.
-        tell: called now and then with the number of increments that are committed, and that of all.
+        db: the database of the store.
+        url: URL of the store, for the processes.
+        events: the events to count.
+        settings: the settings of the demo.
+        rng: random source of the kills.
+        notify: called repeatedly with the number of committed increments, and the number of all.
 
-    Raises `DemoFailed` when anything differs from the recount, and `InvalidData` for events that cannot be read.
+    Raises `DemoFailed` for a difference from the recount, and `InvalidData` for unreadable events.
     """
     with TemporaryDirectory(prefix="cq-demo-") as folder:
         paths = [Path(folder, f"partition-{number}") for number in range(settings.servers * THREADS)]
         recount = part(events, paths)
         _make_queue(db, settings.shown)
         demo = _TagDemo(db, url, settings, paths)
-        demo.run(rng, lambda: tell(committed(db), recount.events))
+        demo.run(rng, lambda: notify(committed(db), recount.events))
         changes = [change for path in paths for change in of_partition(path)]
     cloud = _published(db)
     _compare(db, recount, cloud, settings.shown)
@@ -129,14 +129,14 @@ def run(
 
 
 class _TagDemo:
-    """The processes, and what is noted while they run.
+    """The processes of the demo, and the observations during the run.
 
     Attributes:
-        servers: what the web servers write.
-        collectors: what the collectors write.
-        kills: how many of them were killed.
-        versions: those of the cloud that were seen, in the order in which they were.
-        seconds: how long it took.
+        servers: counters of the writes of web servers.
+        collectors: counters of the writes of collectors.
+        kills: number of killed processes.
+        versions: versions of the cloud, in the order in which the follower saw them.
+        seconds: duration of the run.
     """
 
     def __init__(self, db: Database, url: str | None, settings: TagSettings, paths: Sequence[Path]) -> None:
@@ -157,14 +157,14 @@ class _TagDemo:
             for number, meter in enumerate(self.collectors)
         }
 
-    def run(self, rng: Random, tell: Callable[[], object]) -> None:
-        """Run them until all events are counted, and all increments combined and published."""
+    def run(self, rng: Random, notify: Callable[[], object]) -> None:
+        """Run the processes until all events are counted, and all increments combined and published."""
         roles: dict[str, DemoRole] = {**self._servers, **self._collectors}
         begun = machine.monotonic()
         with CloudFollower(self._db, QUEUE) as follower, DemoCrew(roles, rng, self._kill_every) as crew:
 
             def counted() -> bool:
-                tell()
+                notify()
                 self._look(follower.latest)
                 return crew.ended >= self._servers.keys()
 
@@ -179,7 +179,7 @@ class _TagDemo:
         Worker(self._db, queues=[QUEUE]).drain()  # publishes the last cloud, too
 
     def _look(self, cloud: Cloud | None) -> None:
-        """Note the cloud's version; raises `DemoFailed` when that is older than one before."""
+        """Note the version of the cloud; raises `DemoFailed` if an earlier one was newer."""
         last = self.versions[-1] if self.versions else 0
         if cloud is not None and cloud.version != last:
             if cloud.version < last:
@@ -188,12 +188,12 @@ class _TagDemo:
 
 
 def committed(db: Database) -> int:
-    """How many increments have been committed."""
+    """The number of committed increments."""
     return int.from_bytes(transact(db, lambda tr: tr.get(INCREMENTS).value) or b"", "little")
 
 
 def _make_queue(db: Database, shown: int) -> None:
-    """The queue without anything in it, nor of an earlier demo."""
+    """Create the queue, and delete all data of an earlier demo."""
     with suppress(cq.QueueNotConfigured):
         cq.delete(db, QUEUE)
     transact(db, lambda tr: tr.clear_range(KEYS, keys.prefix_end(KEYS)))
@@ -204,7 +204,7 @@ def _make_queue(db: Database, shown: int) -> None:
 def _published(db: Database) -> tuple[CloudEntry, ...]:
     try:
         return transact(db, lambda tr: CloudReader(QUEUE).read(tr.snapshot)).entries
-    except NotReady:  # no tag has ever had a count when one was to be published
+    except NotReady:  # no cloud was published, because no tag had a count
         return ()
 
 
@@ -213,12 +213,12 @@ def _sum(meters: Iterable[Meter]) -> Writes:
 
 
 def _compare(db: Database, recount: TagRecount, cloud: Sequence[CloudEntry], shown: int) -> None:
-    """Raises `DemoFailed` when anything in the store is not what the recount says."""
+    """Raise `DemoFailed` if the store differs from the recount."""
     found: dict[str, int] = dict(cq.CombineQueue(QUEUE).scan(db))
     for tag in sorted(found.keys() | recount.counts.keys()):
-        has, should = found.get(tag, 0), recount.counts.get(tag, 0)
-        if has != should:
-            raise DemoFailed(f"tag {tag!r} has the count {has:,}, and in the recount {should:,}")
+        count, expected = found.get(tag, 0), recount.counts.get(tag, 0)
+        if count != expected:
+            raise DemoFailed(f"tag {tag!r} has the count {count:,}, and in the recount {expected:,}")
     if (number := committed(db)) != recount.events:
         raise DemoFailed(f"{number:,} increments were committed, and there are {recount.events:,} events")
     if [(entry.key, entry.score) for entry in cloud] != recount.top(shown):

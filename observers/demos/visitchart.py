@@ -1,4 +1,4 @@
-"""What the demo of visits has seen over time as a chart in SVG: lines with their names, no script, light and dark."""
+"""The looks of the demo of visits as an SVG chart: lines with their names, no script, light and dark."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TOP: Final = 84
 _BOTTOM: Final = 46
 _PAGES: Final = 3
 _LINES: Final = 4
-_LABEL: Final = 15  # what a name takes in height
-_NAME: Final = 22  # characters of a page's
+_LABEL: Final = 15  # height of a name
+_NAME: Final = 22  # maximum characters of a name
 
 _STYLE: Final = """\
   svg { --page: #fbfaf8; --text: #1f2328; --quiet: #59606a; --grid: #e3e0da;
@@ -40,7 +40,7 @@ _Line = tuple[str, list[int | None]]
 
 
 def to_svg(looks: Sequence[Look], window: float) -> str:
-    """The chart of some looks, at windows of so many seconds: views, unique visitors, and views of the first pages."""
+    """The chart of the looks at a window of `window` seconds: views, unique visitors, and views of the first pages."""
     title = f"Visits of the last {window / 60:,.3g} minutes"
     lines = _series(looks)
     most = max([1, *(number for _, numbers in lines for number in numbers if number is not None)])
@@ -59,7 +59,7 @@ def to_svg(looks: Sequence[Look], window: float) -> str:
 
 
 def _series(looks: Sequence[Look]) -> list[_Line]:
-    """The names of the lines, and their numbers: of a page None where it is not among the first."""
+    """The names and numbers of the lines; None where a page is not among the first pages of a look."""
     highest: Counter[str] = Counter()
     for look in looks:
         for page, views, _ in look.top:
@@ -96,7 +96,7 @@ def _grid(most: int) -> Iterator[str]:
 
 
 def _drawn(lines: Sequence[_Line], most: int) -> Iterator[str]:
-    # Names stand at the ends of their lines, moved apart where these meet.
+    # Names are at the ends of their lines, moved apart where they would overlap.
     ends = sorted((_y(_last(numbers) / most), at) for at, (_, numbers) in enumerate(lines))
     places, lowest = {}, 0.0
     for y, at in ends:
@@ -116,12 +116,12 @@ def _drawn(lines: Sequence[_Line], most: int) -> Iterator[str]:
 
 
 def _last(numbers: Sequence[int | None]) -> int:
-    """The latest number that is known."""
+    """The last known number, 0 without one."""
     return next((number for number in reversed(numbers) if number is not None), 0)
 
 
 def _runs(numbers: Sequence[int | None]) -> Iterator[list[tuple[int, int]]]:
-    """The numbers with their places, without a line across those that are not known."""
+    """Runs of known numbers with their indexes: a line must not cross unknown numbers."""
     run: list[tuple[int, int]] = []
     for place, number in enumerate([*numbers, None]):
         if number is not None:

@@ -1,7 +1,7 @@
-"""The processes of the demo of visits that replay a log, and what they have in common with whoever recounts it.
+"""The web servers of the demo of visits, which replay a log, and their records for the recount.
 
-The log is replayed by its own times, only faster: an hour of it in ten seconds, say, and then the window of ten minutes
-is one of seconds, too. So each visit has a time of its own by the real clock, which workers and readers go by.
+The log is replayed by its own times, but faster: for example one hour in ten seconds; the window of ten minutes then
+takes less than two seconds. So each visit has a time by the real clock, which workers and readers use.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from cq.windowspec import WindowSpec
 
 NAME: Final = "demo_visits"
 KEYS: Final = b"demo_visits/"
-"""What all keys of the demo's own begin with."""
+"""The prefix of the demo's own keys."""
 SITE: Final = "*"
-"""Stands for all pages together, where visits are counted as for a page."""
+"""The page name for the counts of the whole site."""
 MOST: Final = 500
-"""How many visits are counted in one transaction."""
+"""Maximum number of visits that one transaction counts."""
 _LATEST: Final = 0.02
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How the log's time becomes real time.
+    """The conversion of the log's time to real time.
 
     Attributes:
-        window: of the log's time, in seconds.
-        slice: of it.
-        milliseconds: that a slice takes when it is replayed.
-        first: the time of the first visit of the log.
-        start: when that is replayed, in seconds since 1970; once all servers are ready.
+        window: width of the window in seconds of the log's time.
+        slice: width of a slice in seconds of the log's time.
+        milliseconds: real duration of a slice.
+        first: time of the first visit of the log.
+        start: real time of the first visit, in seconds since 1970; set when all servers are ready.
     """
 
     window: float
@@ -52,71 +52,71 @@ class Pace:
 
     @property
     def speed(self) -> float:
-        """How many seconds of the log are replayed in one."""
+        """Seconds of the log that are replayed per second."""
         return 1000 * self.slice / self.milliseconds
 
     @property
     def spec(self) -> WindowSpec:
-        """The window as it is replayed."""
+        """The window in real time."""
         slices = round(self.window / self.slice)
         return WindowSpec(slices * self.milliseconds, self.milliseconds).checked()
 
     def at(self, time: float) -> float:
-        """When a time of the log is replayed: to the millisecond, at the slice's beginning."""
+        """The real time of a time of the log, at the begin of its slice, in whole milliseconds."""
         slices = int((time - self.first) / self.slice)
         return (round(self.start * 1000) // self.milliseconds + slices) * self.milliseconds / 1000
 
     def of(self, now: float) -> float:
-        """The log's time that is replayed at a time."""
+        """The log's time at a real time."""
         return self.first + (now - self.start) * self.speed
 
 
 def late_key(server: int, line: int) -> bytes:
-    """Where a server notes that the visits from one on came too late for the window."""
+    """The key of a server's note that visits from `line` on came too late for the window."""
     return late_keys(server)[0] + b"%012d" % line
 
 
 def late_keys(server: int) -> tuple[bytes, bytes]:
-    """The range of a server's notes of visits that came too late."""
+    """The range of a server's notes of late visits."""
     begin = KEYS + b"late/%d/" % server
     return begin, begin + b"\xff"
 
 
 def position_key(server: int) -> bytes:
-    """Where a server keeps how many of its visits it has counted."""
+    """The key of a server's position: the number of its counted visits."""
     return KEYS + b"position/%d" % server
 
 
 START: Final = KEYS + b"start"
-"""Where servers find when the first visit is to be replayed."""
+"""The key of the real time of the first visit."""
 
 
 def ready_key(server: int) -> bytes:
-    """Where a server says that it is ready."""
+    """The key that a server writes when it is ready."""
     return KEYS + b"ready/%d" % server
 
 
 def write_part(path: Path, visits: Iterable[Visit]) -> None:
-    """Write the visits that a server has, for it to find them at once whenever it is started again."""
+    """Write the visits of a server: a restarted server must read only its own part of the log."""
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps([visit.time, visit.page, visit.visitor]) + "\n" for visit in visits)
 
 
 def read_part(path: Path) -> list[Visit]:
-    """The inverse."""
+    """The visits that `write_part` has written."""
     with path.open(encoding="utf-8") as file:
         return [Visit(*json.loads(line)) for line in file]
 
 
 @dataclass(frozen=True)
 class VisitServer:
-    """A web server whose visits are those of its part of the log, as they happen.
+    """A web server that counts the visits of its part of the log at their times.
 
     Attributes:
-        url: of the store.
-        path: of its part of the log.
-        number: which server it is.
-        pace: of the replay, but for its start.
+        url: URL of the store.
+        path: path of its part of the log.
+        number: number of the server.
+        pace: pace of the replay, without its start.
     """
 
     url: str | None
@@ -125,9 +125,9 @@ class VisitServer:
     pace: Pace
 
     def run(self, stop: Event) -> None:
-        """Count all visits that are not counted yet, each when it is due.
+        """Count all remaining visits, each at its time.
 
-        How far it is, it keeps in the transaction that counts, so one that was killed goes on where it was.
+        The transaction that counts also stores the position: so a restarted server continues there.
         """
         db, visits, mine = cq.open(self.url), Visits(NAME), read_part(self.path)
         transact(db, lambda tr: tr.set(ready_key(self.number), b""))
@@ -148,14 +148,14 @@ class VisitServer:
         return 0 if stored is None else int(codec.decode(stored))
 
     def _count(self, tr: Any, visits: Visits, mine: Sequence[Visit], pace: Pace) -> int:
-        """Count what is due, of one time after the other; returns how far it is then."""
+        """Count the visits that are due, grouped by time; returns the new position."""
         place, now = self._place(tr), machine.time()
         due = takewhile(lambda visit: pace.at(visit.time) <= now, mine[place : place + MOST])
         for at, group in groupby(due, lambda visit: pace.at(visit.time)):
-            some = list(group)
-            seen = [(page, visit.visitor) for visit in some for page in (visit.page, SITE)]
+            visits_now = list(group)
+            seen = [(page, visit.visitor) for visit in visits_now for page in (visit.page, SITE)]
             if visits.count_many(tr, seen, at=at) != TAKEN:
-                tr.set(late_key(self.number, place), codec.encode(len(some)))
-            place += len(some)
+                tr.set(late_key(self.number, place), codec.encode(len(visits_now)))
+            place += len(visits_now)
         tr.set(position_key(self.number), codec.encode(place))
         return place

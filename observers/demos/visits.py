@@ -1,8 +1,8 @@
-"""The demo of visits: a log is replayed by web servers that are killed, and every look equals a recount.
+"""The demo of visits: web servers replay a log and are killed, and every look equals a recount.
 
-Now and then all numbers are read in one transaction, together with how far each web server is: so it is known which
-visits they must be made of, whatever is under way. They are compared with a recount of just these visits, for
-the very moment of the look.
+A look reads all numbers in one transaction, together with the position of each web server. The positions say which
+visits the numbers must include, even while servers and workers run. The numbers are compared with a recount of exactly
+these visits at the time of the look.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class VisitSettings:
-    """How the demo is run.
+    """The settings of the demo.
 
     Attributes:
-        speed: how many seconds of the log are replayed in one, about.
-        window, slice: in seconds of the log's time.
-        servers, workers: how many processes of each.
-        kill_every: after how many seconds on average one of them is killed.
-        look_every: after how many seconds all numbers are compared with a recount again.
-        top: how many pages a look has.
+        speed: approximate seconds of the log that are replayed per second.
+        window, slice: widths in seconds of the log's time.
+        servers, workers: numbers of processes.
+        kill_every: average seconds between two kills of a process.
+        look_every: seconds between two comparisons with a recount.
+        top: number of pages in a look.
     """
 
     speed: float = 100.0
@@ -69,7 +69,7 @@ class VisitSettings:
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen at a moment, and equal to the recount: the log's time, and numbers of the window up to it."""
+    """The numbers of one comparison, equal to the recount: the log's time, and the counts of its window."""
 
     time: float
     views: int
@@ -79,19 +79,20 @@ class Look:
 
 @dataclass
 class VisitOutcome:
-    """What the demo has done, once all of it is as it must be.
+    """The figures of a successful run.
 
     Attributes:
-        visits: how many the log has; all of them were counted.
-        pages: how many it has.
-        late: how many came too late for the window, as their server was dead; they count for the lifetime.
-        speed: how many seconds of the log were replayed in one.
-        kills: how many processes were killed.
-        seconds: that it took.
-        looks: all of them.
-        skipped: lines that are of no access log, as `file:line: why`; the first few.
-        lines_skipped: how many there are.
-        lifetime: the pages with most views of all.
+        visits: number of visits in the log; all were counted.
+        pages: number of pages in the log.
+        late: number of visits that came too late for the window, because their server was down; they count in the
+            lifetime counts.
+        speed: seconds of the log that were replayed per second.
+        kills: number of killed processes.
+        seconds: duration of the run.
+        looks: all looks.
+        skipped: the first skipped lines, as `file:line: reason`.
+        lines_skipped: number of skipped lines.
+        lifetime: the pages with the most views in the lifetime counts.
     """
 
     visits: int
@@ -112,45 +113,45 @@ def run(
     paths: Sequence[Path],
     settings: VisitSettings,
     rng: Random,
-    tell: Callable[[Look], object] = lambda look: None,
+    notify: Callable[[Look], object] = lambda look: None,
 ) -> VisitOutcome:
-    """Run the demo on a store, with queues that are made anew.
+    """Run the demo on a store, with new queues.
 
     Args:
-        db: a database.
-        url: the store's, for the processes.
-        paths: of the log, in order.
-        settings: how.
-        rng: draws who is killed, and when.
-        tell: called with each look.
+        db: the database of the store.
+        url: URL of the store, for the processes.
+        paths: paths of the log files, in order.
+        settings: the settings of the demo.
+        rng: random source of the kills.
+        notify: called with each look.
 
-    Raises `DemoFailed` when anything differs from the recount, `InvalidData` for a log without visits, and `OSError`.
+    Raises `DemoFailed` for a difference from the recount, `InvalidData` for a log without visits, and `OSError`.
     """
     outcome = VisitOutcome(0, 0)
     log = list(_read(paths, outcome))
     if not log:
-        raise InvalidData("the log has no visits: GET requests that were answered by a status of 2xx or 304")
+        raise InvalidData("the log has no visits: GET requests with an answer of status 2xx or 304")
     outcome.visits, outcome.pages = len(log), len({visit.page for visit in log})
     pace = _pace(log, settings)
     outcome.speed = pace.speed
     _make_queues(db, pace)
-    _VisitDemo(db, log, settings, pace, outcome, tell).run(url, rng)
+    _VisitDemo(db, log, settings, pace, outcome, notify).run(url, rng)
     return outcome
 
 
 def _read(paths: Sequence[Path], outcome: VisitOutcome) -> Iterator[Visit]:
     for path in paths:
 
-        def skip(line: int, why: str, path: Path = path) -> None:
+        def skip(line: int, reason: str, path: Path = path) -> None:
             outcome.lines_skipped += 1
             if len(outcome.skipped) < _SHOWN:
-                outcome.skipped.append(f"{path}:{line}: {why}")
+                outcome.skipped.append(f"{path}:{line}: {reason}")
 
         yield from read_log(path, skip)
 
 
 def _pace(log: Sequence[Visit], settings: VisitSettings) -> Pace:
-    """Of the speed asked for, as near as whole milliseconds of a slice come to it."""
+    """The pace with the requested speed, rounded so that a slice takes whole milliseconds."""
     step = max(LEAST_MS, round(1000 * settings.slice / settings.speed))
     return Pace(settings.window, settings.slice, step, min(visit.time for visit in log))
 
@@ -167,7 +168,7 @@ def _make_queues(db: Database, pace: Pace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """What was read in one transaction."""
+    """The data of one look, read in one transaction."""
 
     now: int
     places: list[int]
@@ -176,7 +177,7 @@ class _Snapshot:
 
 
 class _VisitDemo:
-    """The processes, and the looks while they run."""
+    """The processes of the demo, and the looks during the run."""
 
     def __init__(
         self,
@@ -185,9 +186,15 @@ class _VisitDemo:
         settings: VisitSettings,
         pace: Pace,
         outcome: VisitOutcome,
-        tell: Callable[[Look], object],
+        notify: Callable[[Look], object],
     ) -> None:
-        self._db, self._settings, self._pace, self._outcome, self._tell = db, settings, pace, outcome, tell
+        self._db, self._settings, self._pace, self._outcome, self._notify = (
+            db,
+            settings,
+            pace,
+            outcome,
+            notify,
+        )
         self._parts = [log[number :: settings.servers] for number in range(settings.servers)]
         self._visits = Visits(NAME)
         self._places = [0] * settings.servers
@@ -195,19 +202,19 @@ class _VisitDemo:
         self._next = 0.0
 
     def run(self, url: str | None, rng: Random) -> None:
-        """Run the processes until all visits have left the window, and compare what is left then, too."""
+        """Run the processes until all visits have left the window, then compare the lifetime counts."""
         begun = machine.monotonic()
         with TemporaryDirectory(prefix="cq-demo-") as folder:
             files = [Path(folder, f"part-{number}") for number in range(len(self._parts))]
             for file, visits in zip(files, self._parts, strict=True):
                 write_part(file, visits)
             servers = [VisitServer(url, file, number, self._pace) for number, file in enumerate(files)]
-            self._run(url, servers, rng)
+            self._run_processes(url, servers, rng)
         Worker(self._db, queues=self._visits.queues).drain()
         self._compare_lifetime()
         self._outcome.seconds = machine.monotonic() - begun
 
-    def _run(self, url: str | None, servers: Sequence[VisitServer], rng: Random) -> None:
+    def _run_processes(self, url: str | None, servers: Sequence[VisitServer], rng: Random) -> None:
         names = {f"server {each.number}": each for each in servers}
         roles: dict[str, DemoRole] = {**names}
         for number in range(self._settings.workers):
@@ -216,11 +223,11 @@ class _VisitDemo:
             crew.run(lambda: transact(self._db, self._begin), _SECONDS)
             crew.run(lambda: self._look_when_due() and names.keys() <= crew.ended, _SECONDS)
             crew.spare()
-            crew.run(lambda: not transact(self._db, self._stored), _SECONDS)
+            crew.run(lambda: not transact(self._db, self._has_data), _SECONDS)
             self._outcome.kills = crew.kills
 
     def _begin(self, tr: Any) -> bool:
-        """Let the servers begin once all are ready; whether they are."""
+        """Start the replay when all servers are ready; returns whether they are."""
         ready = [tr.get(ready_key(number)) for number in range(len(self._parts))]
         if not all(each.present() for each in ready):
             return False
@@ -228,8 +235,8 @@ class _VisitDemo:
         tr.set(START, codec.encode(self._pace.start))
         return True
 
-    def _stored(self, tr: Any) -> bool:
-        """Whether the window still has something: workers take all of it out, whoever reads or not."""
+    def _has_data(self, tr: Any) -> bool:
+        """Whether the window has data: workers remove expired visits, even without a reader."""
         some = (self._visits.views.queue, self._visits.seen.queue, self._visits.visitors)
         return any(queue.items(tr.snapshot, limit=1).items for queue in some)
 
@@ -239,7 +246,7 @@ class _VisitDemo:
         if machine.time() >= self._next:
             try:
                 self._look()
-            except BacklogTooDeep:  # nobody has combined for a while
+            except BacklogTooDeep:  # the workers are behind; the next look comes later
                 return True
             self._next = machine.time() + self._settings.look_every
         return True
@@ -256,11 +263,12 @@ class _VisitDemo:
         look = Look(self._pace.of(seen.now / 1000), *site, top)
         self._outcome.looks.append(look)
         self._outcome.late = len(seen.late)
-        self._tell(look)
+        self._notify(look)
 
     def _read(self, tr: Any) -> _Snapshot:
         snapshot = tr.snapshot
-        tr.get_read_version().wait()  # what was taken out by then, was so by an earlier clock
+        # Read the clock after the read version: visits expired by then were removed by an earlier clock.
+        tr.get_read_version().wait()
         now = milliseconds(None)
         places = [snapshot.get(position_key(number)) for number in range(len(self._parts))]
         late = set()
@@ -273,7 +281,7 @@ class _VisitDemo:
         return _Snapshot(now, found, late, within)
 
     def _recount(self, seen: _Snapshot) -> tuple[Counter[str], defaultdict[str, set[str]]]:
-        """Views and visitors of each page, of the visits that were counted and are in the window at that moment."""
+        """Views and visitors of each page, recounted from the counted visits in the window at that time."""
         spec = self._pace.spec
         for number, place in enumerate(seen.places):
             for line in range(self._places[number], place):
@@ -292,7 +300,7 @@ class _VisitDemo:
         return views, visitors
 
     def _compare_lifetime(self) -> None:
-        """All visits count for the lifetime, those that came too late for the window, too."""
+        """Check that all visits are in the lifetime counts, including late ones."""
         expected = Counter(page for each in self._parts for visit in each for page in (visit.page, SITE))
         found = dict(self._visits.lifetime.scan(self._db))
         if found != expected:
@@ -302,7 +310,7 @@ class _VisitDemo:
 
 
 def _different(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """The first few differences."""
+    """The first differences, as text."""
     pages = sorted(page for page in {*found, *expected} if found.get(page) != expected.get(page))
     shown = [f"{page!r}: {found.get(page)} instead of {expected.get(page)}" for page in pages[:_SHOWN]]
     return ", ".join(shown) + (f" and {len(pages) - _SHOWN:,} more" if len(pages) > _SHOWN else "")

@@ -1,4 +1,4 @@
-"""The workers of a demo."""
+"""The worker processes of a demo."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cq.store.api import Database
 
 @dataclass(frozen=True)
 class WorkerRole:
-    """A worker on a store, for these queues, or all.
+    """A worker process on a store.
 
     Attributes:
-        url: of the store.
-        queues: their names; none for all.
-        meter: of what it writes.
-        identity: by which one that is started again takes over the tasks of the one before, at once.
+        url: URL of the store.
+        queues: names of queues; empty: all queues.
+        meter: counts the writes; None: no counting.
+        identity: identity of the worker: a restarted worker with the same identity gets its tasks at once.
     """
 
     url: str | None
@@ -30,7 +30,7 @@ class WorkerRole:
     identity: str | None = None
 
     def run(self, stop: Event) -> None:
-        """Work until told to stop."""
+        """Run the worker until `stop` is set."""
         db: Database = cq.open(self.url)
         worker = Worker(
             CountedDatabase(db, self.meter) if self.meter else db, queues=self.queues, identity=self.identity

@@ -30,7 +30,7 @@ from cq.observers.bench.report import Report
 from cq.observers.bench.roles import AdderRole
 from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened
 from cq.observers.bench.system import System
-from cq.observers.bench.systems import Backends, Locations, make_against, places
+from cq.observers.bench.systems import Backends, Locations, make_against, open_backends
 from cq.observers.bench.workload import KINDS, POOL_LEAST, POOL_UPDATES, Workload, word
 
 rates = st.floats(min_value=1e-3, max_value=1e9)
@@ -127,7 +127,7 @@ def test_no_two_ranks_share_a_word(ranks: set[int]) -> None:
 
 
 def test_what_cannot_be_drawn_is_said() -> None:
-    with pytest.raises(CannotMeasure, match="50 different keys are seldom drawn of 20"):
+    with pytest.raises(CannotMeasure, match="cannot draw 50 different keys of 20"):
         Workload(50, keys=20).draw(1)
 
 
@@ -255,7 +255,7 @@ def test_what_is_missing_is_said_with_what_to_install(
     if missing:
         monkeypatch.setitem(__import__("sys").modules, missing, None)
 
-    with places(Locations(tmp_path)) as found, pytest.raises(CannotMeasure) as raised:
+    with open_backends(Locations(tmp_path)) as found, pytest.raises(CannotMeasure) as raised:
         make_against(found, name, "int")
 
     assert said in str(raised.value)
@@ -272,7 +272,7 @@ def test_what_fails_in_a_process_of_the_benchmark_is_said(url: str) -> None:
 
 
 def test_temporary_stores_are_each_a_file_of_their_own(tmp_path: Path) -> None:
-    with places(Locations(tmp_path)) as found:
+    with open_backends(Locations(tmp_path)) as found:
         assert isinstance(found, Backends)
         assert found.store() != found.store()
 
