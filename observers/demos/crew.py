@@ -54,9 +54,8 @@ class DemoCrew:
         self._roles, self._rng, self._kill_every = dict(roles), rng, kill_every
         self._processes: dict[str, SpawnProcess] = {}
         self._last_words: dict[str, Connection] = {}
-        self._next_kill = (
-            machine.monotonic() + self._pause() / 3
-        )  # early, so that short demos have a kill, too
+        # Early, so that short demos have a kill, too.
+        self._next_kill = machine.monotonic() + self._pause() / 3
 
     def __enter__(self) -> DemoCrew:
         try:
