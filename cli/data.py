@@ -62,9 +62,8 @@ def add(
     else:
         config = db.transact(lambda tr: read_config(tr.snapshot, queue))
         pairs = [_pair(config, word) for word in updates or ()]
-        operation = once or secrets.token_bytes(
-            16
-        )  # a retry after a lost commit answer must not add them again
+        # A retry after a lost commit answer must not add the updates again.
+        operation = once or secrets.token_bytes(16)
         db.transact(lambda tr: handle.add(tr, pairs, once=operation))
         added = len(pairs)
     if json:

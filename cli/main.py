@@ -101,9 +101,8 @@ def main() -> None:
     streams.open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # escape characters that the encoding lacks, instead of failing
+            # Escape characters that the encoding lacks, instead of failing.
+            stream.reconfigure(errors="backslashreplace")
     try:
         with opened:
             _run()

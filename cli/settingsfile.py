@@ -57,9 +57,8 @@ def read_settings(path: str) -> bytes:
 
 
 def _open(path: str, flags: int) -> int:
-    return os.open(
-        path, flags | os.O_NONBLOCK
-    )  # without O_NONBLOCK, opening a pipe without a writer would block
+    # Without O_NONBLOCK, opening a pipe without a writer would block.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _check_trusted(path: str, status: os.stat_result, link_owner: int) -> None:
