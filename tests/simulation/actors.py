@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import cq
 from cq.batch import Limits
@@ -18,6 +18,9 @@ from tests.simulation.model import Added
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
     from tests.simulation.world import World
+
+LATE_TRY_SECONDS: Final = 1.5
+"""Little more than short-lived operation ids are remembered."""
 
 
 class Adders:
@@ -38,6 +41,7 @@ class Adders:
         if "large" in world.plan:
             self.keys += [f"large {number} ".ljust(world.rng.randint(500, 8_000), "x") for number in range(2)]
         self._tokens = 0
+        self._done: list[tuple[float, Added]] = []
 
     def start(self) -> None:
         """Another adder."""
@@ -48,8 +52,17 @@ class Adders:
     def _run(self, process: Process) -> None:
         while not self.world.is_calm:
             self.world.hub.wait(self.rng.expovariate(1 / self.pause))
-            again = list(self.operations.values())
-            self.add(process, self.rng.choice(again) if again and self.rng.random() < 0.3 else self._drawn())
+            self.add(process, self._tried_late() or self._next())
+
+    def _next(self) -> Added:
+        again = list(self.operations.values())
+        return self.rng.choice(again) if again and self.rng.random() < 0.3 else self._drawn()
+
+    def _tried_late(self) -> Added | None:
+        """What was committed a while ago and is tried again now, as by a client that learns nothing for long."""
+        if not self._done or self._done[0][0] > self.world.hub.clock:
+            return None
+        return self._done.pop(0)[1]
 
     def add(self, process: Process, note: Added) -> None:
         """Add something; without an operation id each try is something else."""
@@ -74,6 +87,8 @@ class Adders:
                 raise
         else:
             self.operations.pop(note.once or "", None)
+            if note.once and "late tries" in self.world.plan and self.rng.random() < 0.7:
+                self._done.append((self.world.hub.clock + LATE_TRY_SECONDS, note))
 
     def _drawn(self, queue: str | None = None) -> Added:
         rng, plan = self.rng, self.world.plan

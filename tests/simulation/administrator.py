@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
 import cq
+from cq.carrying import export_config, import_config
 from cq.config import read_config
 from cq.keys import QueueKeys
 from cq.markers import Trim
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 REMEMBER_SECONDS: Final = 1.0
 """How long operation ids are remembered where they are short-lived."""
+SLOW_SECONDS: Final = 0.1
+"""How long a call of a slow process takes, about."""
 
 
 class Administrator:
@@ -34,7 +38,6 @@ class Administrator:
     def __init__(self, world: World) -> None:
         self.world = world
         self.process = world.process("administrator")
-        self.versions = 0
         self.doing: dict[str, Callable[[str], object]] = {
             "rebucket": self._rebucket,
             "purge": self._purge,
@@ -50,6 +53,8 @@ class Administrator:
             "table set back": self._set_table_back,
             "delete": self._delete,
             "repair": self._repair,
+            "import": self._import,
+            "damage": self._damage,
             "drains": lambda name: self.world.drains.start(),
         }
         self.kinds = [what for what in self.doing if what in world.plan]
@@ -110,10 +115,10 @@ class Administrator:
 
     def _observers(self, name: str) -> None:
         """Enable the second observer in a new version, or remove it; the workers get the new application."""
-        self.versions += 1
-        extra = self.versions if self.world.hub.rng.random() < 0.7 else 0
+        self.world.versions += 1
+        extra = self.world.versions if self.world.hub.rng.random() < 0.7 else 0
         self.db.shape_note = Shaped(TEXTS, observers=self._wanted(extra))
-        app(self.world, extra).configure(self.db, TEXTS)
+        app(self.world, extra).configure(self.db, TEXTS, value=str)  # another operator may have deleted it
         self.world.workers.replace()
 
     def _limit(self, name: str) -> None:
@@ -171,13 +176,35 @@ class Administrator:
         self.db.shape_note = None
         self.make_texts()
 
+    def _import(self, name: str) -> None:
+        """Delete the queue of texts and make it of its exported settings."""
+        document = export_config(self.db, [TEXTS])
+        observers = {each["name"]: each["version"] for each in document["queues"][TEXTS]["observers"]}
+        self.db.shape_note = Shaped(TEXTS, deleted=True)
+        cq.delete(self.db, TEXTS)
+        self.db.shape_note = Shaped(TEXTS, observers=observers)
+        import_config(self.db, document, app(self.world, observers.get("extra", 0)))
+        self.world.workers.replace()
+
+    def _damage(self, name: str) -> None:
+        """Lose the notification of a bucket, and repair the queue while it is in use."""
+        world = self.world
+        tr = world.inner.create_transaction()
+        if found := tr.snapshot.get_range(*QueueKeys(name).notifications()).to_list():
+            tr.clear(world.hub.rng.choice(found).key)
+            tr.commit().wait()
+            world.damaged.add(name)
+        for _ in verification(self.db, name, app=app(world, world.extra), repair=True, wait_seconds=0).run():
+            pass
+        world.damaged.discard(name)
+
     def _repair(self, name: str) -> None:
         """Repair a queue in use that nothing is wrong with: this finds nothing and changes nothing."""
         world = self.world
         touched = bool(world.models[name].touched)
         check = verification(self.db, name, app=app(world, world.extra), repair=True, wait_seconds=0)
         found = [each for each in check.run() if not each.kind.startswith("export-table")]
-        if found and not touched and not world.models[name].touched:
+        if "damage" not in world.plan and found and not touched and not world.models[name].touched:
             raise Violation(f"a repair finds in {name}: {[f'{each.kind}: {each.what}' for each in found]}")
 
 
@@ -195,9 +222,12 @@ class Trimmer:
 
     def _run(self, process: Process) -> None:
         world, rng = self.world, self.world.hub.rng
+        db, pause = world.db(process), 0.2
+        if "late tries" in world.plan:  # slow, so that tries are committed between its reads and its commit
+            db.faults, pause = replace(db.faults, latency=SLOW_SECONDS), 0.02
         while not world.is_calm:
-            world.hub.wait(rng.expovariate(1 / 0.2))
-            trim = Trim(world.db(process), rng.choice(list(world.models)), REMEMBER_SECONDS)
+            world.hub.wait(rng.expovariate(1 / pause))
+            trim = Trim(db, rng.choice(list(world.models)), REMEMBER_SECONDS)
             try:
                 while trim.step():
                     pass

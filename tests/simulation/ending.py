@@ -36,6 +36,11 @@ def settle(world: World) -> None:
     """Let everything be done by two workers."""
     process = world.process("ending")
     world.administrator.make_texts()
+    for name in sorted(world.damaged):  # the operator has died before the repair
+        for _ in verification(
+            world.inner, name, app=app(world, world.extra), repair=True, wait_seconds=0
+        ).run():
+            pass
     for name in world.models:
         cq.resume(world.db(process), name)
         cq.limit(world.db(process), name)

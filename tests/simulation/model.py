@@ -85,6 +85,7 @@ class QueueModel:
         self._shows_all = shows_all
         self._is_forgotten = is_forgotten
         self.purges: list[int] = []
+        self.deletions = 0
         self.touched: set[str] = set()
         self.updates: dict[str, list[tuple[int, Any]]] = defaultdict(list)
         self.observers: list[tuple[int, dict[str, int]]] = []
@@ -105,6 +106,7 @@ class QueueModel:
 
     def delete(self) -> None:
         """Begin anew: nothing of a deleted queue counts in a later one of its name."""
+        self.deletions += 1
         for content in (self.updates, self.told, self.reported, self._ids, self._purged, self.touched):
             content.clear()
         self.purges.clear()

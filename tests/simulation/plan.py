@@ -68,6 +68,14 @@ LATER_FAULTS: Final = (
     "observers refuse keys",  # in first reports and in purges, now and then for a while
 )
 """Faults that came later, drawn as these."""
+NEWEST: Final = (
+    "pending reads",  # `get(pending=True)`
+    "two operators",
+    "late tries",  # operation ids that are used again after their commit was known
+    "import",  # queues are made of the settings that were exported before
+    "damage",  # a notification is lost, and the repair of a queue in use replaces it
+)
+"""Operations of the queues that are drawn after all others, and very seldom."""
 QUEUES: Final = "queues"
 SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     QUEUES: OPERATIONS,
@@ -95,6 +103,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "cells": ("move", "rebalance", "drain", "resume", "forward"),
     "backlogs": ("once", "rebucket", "drains"),
+    "exports": ("store set back", "table set back", "export again", "come and go"),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset(
@@ -138,6 +147,8 @@ class Plan:
         if system == QUEUES:
             on += [what for what in LATER if rng.random() < share / 2]
         on += [what for what in LATER_FAULTS if rng.random() < share / 2]
+        if system == QUEUES:
+            on += [what for what in NEWEST if rng.random() < share / 4]
         return cls(seed, frozenset(on), steps, system)
 
     def __contains__(self, what: str) -> bool:

@@ -20,6 +20,7 @@ from cq import machine, queue
 from cq.observers import exportrows, feedrows
 from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
+from tests.simulation.exports import Exports
 from tests.simulation.feeds import FeedWorld
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
@@ -34,6 +35,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "feeds": FeedWorld,
     "cells": CellsWorld,
     "backlogs": Backlogs,
+    "exports": Exports,
 }
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there

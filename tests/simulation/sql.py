@@ -18,6 +18,7 @@ from cq.observers.exports import find_export
 from tests.simulation.application import SUMS, TABLE
 
 if TYPE_CHECKING:
+    from tests.simulation.exports import Exports
     from tests.simulation.hub import Process
     from tests.simulation.world import World
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class Connections:
     """All connections to reporting databases, by process."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World | Exports) -> None:
         self.world = world
         self._of: dict[Process | None, list[Any]] = {}
         self._reader: sqlite3.Connection | None = None
@@ -80,7 +81,7 @@ class Connections:
 
     def _look(self) -> None:
         """Have the table checked, by a connection that nothing happens to."""
-        if "table" in self.world.plan and self.world.hub.current is not None and not self.world.hub.is_over:
+        if self.world.has_table and self.world.hub.current is not None and not self.world.hub.is_over:
             self.world.look_at_table(self.rows())
 
     def _begun(self, connection: object) -> None:
@@ -107,10 +108,16 @@ class Connections:
             raise sa.exc.OperationalError(what, {}, sqlite3.OperationalError("the server is gone"))
 
 
+def _refuse_to_wait(status: int, remaining: int, total: int) -> None:
+    """Raise while a transaction is open in either database: its owner has no turn before the backup ends."""
+    if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        raise sqlite3.OperationalError("a transaction is open")
+
+
 class TableCopy:
     """A backup of the reporting database, which is restored now and then."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World | Exports) -> None:
         self.world = world
         self._path = world.folder / "report-copy.db"
 
@@ -125,7 +132,7 @@ class TableCopy:
             closing(sqlite3.connect(target, timeout=0)) as writer,
         ):
             try:
-                reader.backup(writer)
+                reader.backup(writer, progress=_refuse_to_wait)
             except sqlite3.OperationalError as error:  # a transaction is open
                 self.world.trace("no backup:", error)
                 return
@@ -138,7 +145,7 @@ class TableCopy:
 
         It stops when its database was set back, and when a rebuild or rebase has died between the two databases.
         """
-        may_stop = not self.world.plan.on.isdisjoint(("table set back", "export again"))
+        may_stop = not self.world.plan.on.isdisjoint(("table set back", "store set back", "export again"))
         if may_stop and self.world.inner.get(ExportKeys(SUMS).stopped) is not None:
             export = find_export(self.world.inner, SUMS)
             try:

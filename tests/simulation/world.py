@@ -35,6 +35,7 @@ from tests.simulation.model import (
     total,
 )
 from tests.simulation.plan import Plan
+from tests.simulation.readers import Readers, TopWatcher
 from tests.simulation.scenario import Scenario
 from tests.simulation.sql import Connections, TableCopy
 from tests.simulation.store import CommitRequest
@@ -47,14 +48,17 @@ class World(Scenario):
 
     Attributes:
         extra: the version of the observer that comes and goes; 0 while there is none.
+        versions: how many versions of it operators have made.
+        damaged: the queues with damage that is not repaired yet.
     """
 
-    beginners: ClassVar[tuple[str, ...]] = ("add", "emit", "change", "load", "restart")
+    beginners: ClassVar[tuple[str, ...]] = ("add", "emit", "change", "load", "read", "restart")
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
         self.extra = 0
         self.report_path = folder / "report.db"
+        self.has_table = "table" in plan
         self.models = {
             TEXTS: QueueModel(TEXTS, concatenate, self._is_forgotten),
             SUMS: QueueModel(SUMS, total, self._is_forgotten),
@@ -75,6 +79,9 @@ class World(Scenario):
         self.adders, self.workers, self.administrator = Adders(self), Workers(self), Administrator(self)
         self.drains = Drains(self)
         self.emitters = Emitters(self)
+        self.readers, self.top_watcher = Readers(self), TopWatcher(self)
+        self.versions = 0
+        self.damaged: set[str] = set()
         self.loaders = Loaders(self)
 
     def around(self) -> AbstractContextManager[object]:
@@ -89,6 +96,10 @@ class World(Scenario):
         for _ in range(self.rng.randint(1, 3)):
             self.workers.start()
         self.administrator.start()
+        if "two operators" in self.plan:
+            Administrator(self).start()
+        if "pending reads" in self.plan:
+            self.readers.start()
         if "short-lived ids" in self.plan:
             Trimmer(self).start()
         if "emitters" in self.plan:
@@ -151,6 +162,7 @@ class World(Scenario):
                     model.touched.add(key_of_aside(name, key))
         if tr.has_changed_shapes:
             self._note_shapes(version)
+        self.top_watcher.look()
         for note in tr.notes:
             if isinstance(note, Flushed):
                 note.account.commit(note)

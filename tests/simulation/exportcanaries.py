@@ -1,0 +1,71 @@
+"""Variants of exports that are broken on purpose, see `canaries`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+from unittest.mock import patch
+
+from cq.keys import after
+from cq.observers.exporting import ExportTask
+from cq.observers.exportstate import ExportState, view
+from cq.observers.sql import SqlExporter
+from cq.observers.sqlprogress import CLOSED, ProgressTables
+
+
+def misses_a_store_set_back() -> Any:
+    """An exporter goes on when the progress is at an entry that the store does not know."""
+    return patch.object(SqlExporter, "_store_was_set_back", lambda self, batch, progress: None)
+
+
+def misses_a_table_set_back() -> Any:
+    """An exporter goes on when the store has cleared entries that the progress has not reached."""
+    return patch.object(SqlExporter, "_reporting_was_set_back", lambda self, batch: None)
+
+
+def clears_exports_by_their_epoch_only() -> Any:
+    """A worker clears its batch though another worker has cleared it, and later ones."""
+
+    def clear(self: ExportTask, tr: Any, read: Any) -> None:
+        waiting, epoch = read.waiting, read.export.control.epoch
+        if view(tr, self.keys, [self.bucket])().control.epoch == epoch:
+            tr.clear_range(self.keys.rows(self.bucket)[0], after(waiting.last_key))
+            tr.set(self.keys.state(self.bucket), ExportState(epoch, waiting.last).to_bytes())
+            tr.clear(self.keys.failure(self.bucket))
+            if waiting.at_end:
+                self._clear_notification(tr, read.notification)
+
+    return patch.object(ExportTask, "_clear", clear)
+
+
+def leaves_old_epochs_open() -> Any:
+    """A rebuild or rebase begins an epoch and lets workers apply the batches that they have read before."""
+    insert = ProgressTables.insert_if_missing
+
+    def insert_open(
+        self: Any, conn: Any, feeder: Any, epoch: int, bucket: int, sequence: bytes = b""
+    ) -> None:
+        if sequence != CLOSED:
+            insert(self, conn, feeder, epoch, bucket, sequence)
+
+    return patch.multiple(
+        ProgressTables, close=lambda self, conn, feeder: None, insert_if_missing=insert_open
+    )
+
+
+EXPORTING: Final[dict[Callable[[], Any], int]] = {
+    misses_a_store_set_back: 60,
+    misses_a_table_set_back: 60,
+    clears_exports_by_their_epoch_only: 60,
+    leaves_old_epochs_open: 60,
+}
+"""{canary: within how many seeds it is caught}."""
+FIRST: Final[dict[Callable[[], Any], int]] = {clears_exports_by_their_epoch_only: 7}
+"""{canary: the first of its seeds}, for those that few runs catch."""
+ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
+    misses_a_store_set_back: frozenset(("store set back",)),
+    misses_a_table_set_back: frozenset(("table set back",)),
+    clears_exports_by_their_epoch_only: frozenset(("freezes",)),
+    leaves_old_epochs_open: frozenset(("freezes", "export again", "come and go")),
+}
+"""{canary: the only kinds that its plans have}."""

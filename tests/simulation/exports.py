@@ -1,0 +1,316 @@
+"""The system of the exports: one queue that is exported to a SQL table, and either database is set back.
+
+An operator makes backups of the store and of the reporting database and restores each without the other one. The
+store is restored as the documentation says: all processes that use it end before, and others start afterwards. Its
+clock may be set back with it, so that versions occur a second time. The model has the updates and the reported values
+of each key. It is saved and restored together with the store. An export that goes on after it was set back leaves
+rows of lost keys in the table, or lacks rows, which the comparison at the end finds: most keys are used for a short
+time only, so that no later update repairs their rows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import sqlalchemy as sa
+
+import cq
+from cq.exportkeys import ExportKeys
+from cq.keys import QueueKeys
+from cq.observers import sqlrebuild
+from cq.observers.exports import find_export
+from cq.observers.exportspec import export_spec
+from cq.observers.sqlcheck import init
+from cq.observers.verify import verification
+from cq.observers.worker import Worker
+from cq.setaside import retry_aside
+from cq.store.api import error_code
+from cq.store.embedded import Database
+from cq.store.transact import transact
+from tests.simulation.actors import WorkerPool
+from tests.simulation.application import SUMS, TABLE
+from tests.simulation.hub import Process
+from tests.simulation.model import Table, Violation
+from tests.simulation.plan import Plan
+from tests.simulation.scenario import LANDING, STORE, Scenario
+from tests.simulation.sql import Connections, TableCopy
+from tests.simulation.store import CommitRequest
+
+URL_ENV: Final = "CQ_SIMULATED_URL"
+_HOT: Final = ("hot 0", "hot 1")
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A transaction has added these updates."""
+
+    updates: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A pass has reported a value."""
+
+    key: str
+    value: int | None
+
+
+class Exports(Scenario):
+    """One run.
+
+    Attributes:
+        sums: {key: sum} of all committed updates that the store has not lost.
+        table: the reported values of each key, and how far the table is.
+    """
+
+    beginners: ClassVar[tuple[str, ...]] = ("add", "change", "restart")
+    has_table = True
+
+    def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
+        super().__init__(plan, folder, trace)
+        self.report_path = folder / "report.db"
+        self.sums: Counter[str] = Counter()
+        self.table = Table()
+        self.table_copy = TableCopy(self)
+        self.connections = Connections(self)
+        self.pause = self.rng.choice((0.1, 0.3, 1.0))
+        self.workers = WorkerPool(self, self._worker)
+        self._saved: Counter[str] | None = None
+        self._saved_clock = 0.0
+        self._is_to_be_rebuilt = False
+        self._numbers_added = 0
+
+    def around(self) -> AbstractContextManager[object]:
+        """SQL as the simulated processes see it."""
+        return self.connections.simulated()
+
+    def begin(self) -> None:
+        """Make the queue and its table, and start everybody."""
+        os.environ[URL_ENV] = f"sqlite:///{self.report_path}"
+        self._app().configure(self.inner, SUMS, buckets=self.rng.randint(1, 3))
+        cq.put_observer(self.inner, SUMS, export_spec(TABLE, url_env=URL_ENV))
+        found = find_export(self.inner, SUMS)
+        init(found.reporting, found.definition)
+        found.reporting.close()
+        for _ in range(self.rng.randint(1, 2)):
+            self._start_adder()
+        for _ in range(self.rng.randint(1, 3)):
+            self.workers.start()
+        self._start_operator()
+
+    def _app(self) -> cq.App:
+        made = cq.App()
+        made.queue(SUMS, observers=[cq.Observer("anchor", 1, _observe)])
+        return made
+
+    def _worker(self, process: Process, identity: str) -> Worker:
+        return Worker(
+            self.db(process), self._app(), concurrency=2, grace=5.0, identity=identity, beat_seconds=1.0
+        )
+
+    # Adders
+
+    def _start_adder(self) -> None:
+        process = self.process("adder")
+        process.reborn = self._start_adder
+        self.hub.start(process, "add", lambda: self._add_all(process))
+
+    def _add_all(self, process: Process) -> None:
+        while not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
+            self._numbers_added += 1
+            self._attempt(lambda: self._add(process))
+
+    def _add(self, process: Process) -> None:
+        rng = self.hub.rng
+        keys = {rng.choice(_HOT), f"key {self._numbers_added // 10 + rng.randrange(3)}"}
+        updates = {key: rng.randint(1, 3) * rng.choice((1, 1, -1)) for key in sorted(keys)}
+
+        def run(tr: Any) -> None:
+            cq.CombineQueue(SUMS).add(tr, updates)
+            tr.notes.append(Summed(updates))
+
+        transact(self.db(process), run)
+
+    def _attempt(self, act: Callable[[], object]) -> None:
+        """Do something that one of the databases, or cq, may refuse."""
+        try:
+            act()
+        except (cq.CqError, sa.exc.DBAPIError) as error:
+            self.trace("refused:", error)
+        except Exception as error:
+            if error_code(error) is None:
+                raise
+
+    # The operator
+
+    def _start_operator(self) -> None:
+        process = self.process("operator")
+        process.reborn = self._start_operator
+        self.hub.start(process, "change", lambda: self._change(process))
+
+    def _change(self, process: Process) -> None:
+        doing: dict[str, Callable[[], object]] = {
+            "store set back": lambda: self.hub.start(self.sky, "change", self._set_store_back),
+            "table set back": self._set_table_back,
+            "export again": lambda: self._export_again(process),
+            "come and go": self._come_and_go,
+        }
+        kinds = [what for what in doing if what in self.plan]
+        while kinds and not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / 2.0))
+            what = self.hub.rng.choice(kinds)
+            self.trace(what)
+            self._attempt(doing[what])
+
+    def _come_and_go(self) -> None:
+        if self.workers.running and self.hub.rng.random() < 0.5:
+            self.workers.stop(self.hub.rng.choice(list(self.workers.running)))
+        elif len(self.workers.running) < 3:
+            self.workers.start()
+
+    def _export_again(self, process: Process) -> None:
+        """Rebuild or rebase; a rebase leaves what the table lacks, so everything is exported again in the end."""
+        found = find_export(self.db(process), SUMS)
+        try:
+            if self.hub.rng.random() < 0.3:
+                sqlrebuild.rebuild(self.db(process), found)
+            else:
+                self._is_to_be_rebuilt |= self._may_differ
+                sqlrebuild.rebase(self.db(process), found)
+        finally:
+            found.reporting.close()
+
+    @property
+    def _may_differ(self) -> bool:
+        """Whether a database may have been set back."""
+        return not self.plan.on.isdisjoint(("store set back", "table set back"))
+
+    def _set_table_back(self) -> None:
+        self.table_copy.save_or_restore()
+
+    def _set_store_back(self) -> None:
+        """Make a backup of the store, or restore the latest one."""
+        copy = self.folder / "store-copy.db"
+        path = self.folder / f"{STORE}.db"
+        if self._saved is None or self.hub.rng.random() < 0.5:
+            with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+                source.backup(target)
+            self._saved, self._saved_clock = self.sums.copy(), self.hub.clock + self.hub.jumped
+            self.trace("the store is saved")
+            return
+        for process in list(self._databases):
+            if process.is_alive:
+                self._die(process)
+        for task in [each for each in self.hub.tasks if each.name == LANDING]:
+            self.hub.tasks.discard(task)  # the commits under way are lost with the store
+        self.inner.close()
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        shutil.copy(copy, path)
+        self._open_store()
+        if (
+            self.hub.rng.random() < 0.5
+        ):  # the clock, too: to a time after the backup, when lost versions come again
+            self.hub.jumped = max(self.hub.rng.uniform(0, 1), self._saved_clock - self.hub.clock)
+        self.sums = self._saved.copy()
+        for key, values in self.table.reported.items():
+            values.append(self._stored().get(key))
+        self.trace("the store is restored")
+
+    def _open_store(self) -> None:
+        self.inner = self.inners[STORE] = Database(self.folder / f"{STORE}.db", power_safe=False)
+        self._boards[STORE].by_key.clear()
+
+    # What is committed
+
+    def log(self, store: str, tr: CommitRequest, version: int) -> None:
+        """Note what is committed."""
+        for note in tr.notes:
+            if isinstance(note, Summed):
+                self.sums.update(note.updates)
+            else:
+                self.table.reported[note.key].append(note.value)
+
+    def look_at_table(self, rows: dict[str, Any]) -> None:
+        """The reporting database has committed something: no key goes back to an earlier value."""
+        try:
+            self.table.look(rows, set())
+        except Violation as violation:
+            self.violations.append(str(violation))
+
+    def died(self, process: Process) -> None:
+        self.connections.drop(process)
+
+    # The end
+
+    def settle(self) -> None:
+        """Let two workers do everything; export all again if the operator has accepted a difference."""
+        self.workers.replace()
+        while len(self.workers.running) < 2:
+            self.workers.start()
+        process = self.process("ending")
+        self.hub.start(process, "finish", lambda: self._finish(process))
+
+    def _finish(self, process: Process) -> None:
+        while True:
+            if self._is_to_be_rebuilt:
+                self._attempt(lambda: self._rebuild(process))  # again, while another transaction is open
+            retry_aside(self.db(process), SUMS)
+            self.hub.wait(5.0)
+
+    def _rebuild(self, process: Process) -> None:
+        found = find_export(self.db(process), SUMS)
+        try:
+            sqlrebuild.rebuild(self.db(process), found)
+        finally:
+            found.reporting.close()
+        self._is_to_be_rebuilt = False
+
+    def left(self) -> str:
+        if self._is_to_be_rebuilt:
+            return "a rebuild"
+        self.table_copy.rebuild_if_stopped()
+        tr = self.inner.create_transaction().snapshot
+        ranges = {
+            "rows": QueueKeys(SUMS).all_rows(),
+            "notifications": QueueKeys(SUMS).notifications(),
+            "set aside": QueueKeys(SUMS).aside(),
+            "entries": ExportKeys(SUMS).all_rows(),
+            "failures": ExportKeys(SUMS).failures(),
+        }
+        for what, bounds in ranges.items():
+            if found := tr.get_range(*bounds, limit=1).to_list():
+                return f"{what}: {found}"
+        stored, table = self._stored(), self.connections.rows()
+        if stored == table:
+            return ""
+        return f"the table differs from the values: {sorted(table.items() ^ stored.items())}"
+
+    def _stored(self) -> dict[str, Any]:
+        return dict(cq.CombineQueue(SUMS).scan(self.inner))
+
+    def check(self) -> None:
+        """Raises `Violation` unless the values are the sums of the updates that the store has."""
+        expected = {key: total for key, total in self.sums.items() if total}
+        if (stored := self._stored()) != expected:
+            raise Violation(f"the values are {stored}, expected {expected}")
+        found = verification(self.inner, SUMS, app=self._app(), wait_seconds=0).run()
+        if differences := [f"{each.kind}: {each.what}" for each in found]:
+            raise Violation(f"cq verify finds: {differences}")
+
+    def close(self) -> None:
+        self.connections.close()
+        super().close()
+
+
+def _observe(tr: Any, changes: list[cq.Change]) -> None:
+    tr.notes += [Told(change.key, change.new) for change in changes]

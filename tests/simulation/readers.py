@@ -1,0 +1,94 @@
+"""Processes that read values with the queued updates, and what readers must see at any version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import cq
+from cq.backfill import current_generation
+from cq.config import read_config
+from cq.missedkeys import MissedKeys
+from cq.observers.ranking import Ranking
+from cq.purging import read_purging
+from cq.store.api import error_code
+from cq.store.transact import transact
+from tests.simulation.application import BAD_KEY, CONCATENATE, SUMS, TEXTS
+from tests.simulation.hub import Process
+from tests.simulation.model import QueueModel, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_LOOK_COMMITS: Final = 10
+
+
+class Readers:
+    """Processes that read values with all queued updates: `CombineQueue.get(pending=True)`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.plan.rng("readers")
+
+    def start(self) -> None:
+        """Start a process; another one replaces it when it dies."""
+        process = self.world.process("reader")
+        process.reborn = self.start
+        self.world.hub.start(process, "read", lambda: self._run(process))
+
+    def _run(self, process: Process) -> None:
+        while not self.world.is_calm:
+            self.world.hub.wait(self.rng.expovariate(1 / 0.1))
+            model = self.world.models[self.rng.choice(list(self.world.models))]
+            key = self.rng.choice(self.world.adders.keys)
+            deletions = model.deletions
+            try:
+                version, value = transact(self.world.db(process), lambda tr: self._read(tr, model, key))  # noqa: B023
+            except (cq.QueueNotConfigured, cq.BacklogTooDeep) as error:
+                self.world.trace("refused:", error)
+            except Exception as error:
+                if error_code(error) is None:
+                    raise
+            else:
+                if version and model.deletions == deletions:
+                    self._compare(model, key, version, value)
+
+    def _read(self, tr: Any, model: QueueModel, key: str) -> tuple[int, Any]:
+        """A read version and the value at it; version 0 during a purge, which deletes a value and its updates apart."""
+        config = read_config(tr.snapshot, model.name)
+        queue = cq.CombineQueue(model.name, combiner=CONCATENATE if model.name == TEXTS else None)
+        value = queue.get(tr if self.rng.random() < 0.5 else tr.snapshot, key, pending=True)
+        if read_purging(tr.snapshot, config):
+            return 0, None
+        return tr.get_read_version().wait(), value
+
+    def _compare(self, model: QueueModel, key: str, version: int, value: Any) -> None:
+        """The value derives from exactly the updates committed up to the read version, in commit order."""
+        expected = model.value(key, version)
+        if key != BAD_KEY and key not in model.touched and value != expected:
+            updates = model.counted(key, version)
+            self.world.violations.append(
+                f"{model.name}: a reader gets {value!r} for {key!r} at {version}, expected {expected!r} of {updates!r}"
+            )
+
+
+class TopWatcher:
+    """Compares the top with the values after some of the commits, as soon as readers use it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._commits = 0
+
+    def look(self) -> None:
+        """Raises `Violation` unless the top that readers use is that of the values at the same version."""
+        self._commits += 1
+        if self._commits % _LOOK_COMMITS or "top" not in self.world.plan:
+            return
+        tr = self.world.inner.create_transaction().snapshot
+        config = read_config(tr, SUMS)
+        top = next(each for each in config.observers if each.name == "top")
+        missed = MissedKeys(SUMS).of_generation(top.generation)
+        if current_generation(tr, SUMS, "top") != top.generation or tr.get_range(*missed, limit=1).to_list():
+            return  # readers have the generation before, which gets no changes; or it misses reports, as it says
+        found = {entry.key: entry.score for entry in Ranking(SUMS).page(tr, 1000).entries}
+        if found != (values := dict(cq.CombineQueue(SUMS).items(tr).items)):
+            raise Violation(f"readers get the top {found}, and the values are {values}")
