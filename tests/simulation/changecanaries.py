@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import backfill, config, configuring, pressure, purging, reshaping
+from cq import backfill, config, configuring, pressure, purging, queue, reshaping, verifybuckets
 from cq.markers import Trim
 from cq.queue import CombineQueue
 from tests.simulation.store import FaultyTransaction
@@ -79,12 +79,41 @@ def forgets_ids_without_a_conflict() -> Any:
     return patch.object(Trim, "_forget", without)
 
 
+def repairs_without_notifying() -> Any:
+    """A repair leaves a bucket with updates without its notification."""
+    return patch.object(verifybuckets, "wake", lambda piece, generation, bucket: None)
+
+
+def ignores_pauses() -> Any:
+    """A worker combines a queue that is paused."""
+    return patch.object(config.Flags, "is_paused", lambda self, now: False)
+
+
+def adds_to_full_queues() -> Any:
+    """An add does not read the mark of a full queue."""
+    return patch.object(queue, "refuse_if_full", lambda tr, config: None)
+
+
+def keeps_queues_full() -> Any:
+    """A worker does not clear the mark of a full queue that has room again."""
+    reason = pressure._reason
+    return patch.object(
+        pressure,
+        "_reason",
+        lambda flags, waiting, *, is_full: "full" if is_full else reason(flags, waiting, is_full=False),
+    )
+
+
 CHANGING: Final[dict[Callable[[], Any], int]] = {
     reads_without_staged_updates: 60,
     reads_updates_of_the_shape_now: 60,
     changes_configurations_by_snapshot: 60,
     switches_too_early: 60,
     forgets_ids_without_a_conflict: 60,
+    repairs_without_notifying: 5,
+    ignores_pauses: 5,
+    adds_to_full_queues: 5,
+    keeps_queues_full: 5,
 }
 """{canary: within how many seeds it is caught}."""
 FIRST: Final[dict[Callable[[], Any], int]] = {
@@ -101,6 +130,10 @@ ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
         ("two operators", "rebucket", "purge", "observers", "calls are late")
     ),
     switches_too_early: frozenset(("top",)),
+    **dict.fromkeys(
+        (repairs_without_notifying, ignores_pauses, adds_to_full_queues, keeps_queues_full),
+        frozenset(("drill",)),
+    ),
     forgets_ids_without_a_conflict: frozenset(
         ("once", "short-lived ids", "late tries", "come and go", "watches are late")
     ),

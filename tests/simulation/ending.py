@@ -25,6 +25,7 @@ from cq.purging import is_purging
 from cq.setaside import read_aside
 from cq.store.transact import transact
 from tests.simulation.application import FEED, SUMS, TABLE, TOP, app
+from tests.simulation.drill import Drill
 from tests.simulation.model import Violation
 from tests.simulation.plan import MAY_SET_ASIDE
 
@@ -47,21 +48,25 @@ def settle(world: World) -> None:
     world.workers.replace()
     while len(world.workers.running) < 2:
         world.workers.start()
-    world.hub.start(process, "finish", lambda: _finish(world, process))
+    drill = world.drill = Drill(world, process)
+    world.hub.start(process, "finish", lambda: _finish(world, process, drill))
 
 
-def _finish(world: World, process: Any) -> None:
-    """Close the emitters, and try again all that was begun with an operation id."""
+def _finish(world: World, process: Any, drill: Drill) -> None:
+    """Close the emitters, try again all that was begun with an operation id, and have the drill."""
     world.emitters.close()
     world.loaders.finish(process)
     while world.adders.operations:
         world.adders.add(process, next(iter(world.adders.operations.values())))
+    drill.run()
 
 
 def left(world: World) -> str:
     """What is not done yet."""
     if open_yet := [*map(str, world.emitters.running.values()), *sorted(world.adders.operations)]:
         return f"emitters and operations {open_yet}"
+    if world.drill is None or not world.drill.is_done:
+        return "the drill"
     if "table" in world.plan:
         world.table_copy.rebuild_if_stopped()
     if queued := _queued(world):

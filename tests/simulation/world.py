@@ -20,6 +20,7 @@ from tests.simulation import ending
 from tests.simulation.actors import Adders, Drains, Workers
 from tests.simulation.administrator import REMEMBER_SECONDS, Administrator, Trimmer
 from tests.simulation.application import OTHER_COMBINERS, OTHERS, STORED, SUMS, TABLE, TEXTS, TOP, Other, app
+from tests.simulation.drill import Drill
 from tests.simulation.emitting import Emitters, Flushed
 from tests.simulation.hub import Process
 from tests.simulation.loading import DOCUMENTS, FILES, Loaded, Loaders
@@ -49,6 +50,7 @@ class World(Scenario):
     Attributes:
         extra: the version of the observer that comes and goes; 0 while there is none.
         versions: how many versions of it operators have made.
+        drill: that of the end, once it has begun.
         damaged: the queues with damage that is not repaired yet.
     """
 
@@ -82,6 +84,7 @@ class World(Scenario):
         self.readers, self.top_watcher = Readers(self), TopWatcher(self)
         self.versions = 0
         self.damaged: set[str] = set()
+        self.drill: Drill | None = None
         self.loaders = Loaders(self)
 
     def around(self) -> AbstractContextManager[object]:
