@@ -64,7 +64,7 @@ class Documents:
         updates = self._replace(tr, document, 0, wanted)
         if is_new:
             tr.set(self._keys.document(document), codec.encode(1))
-        note_writes(tr, [(self.queue.name, document)])
+        note_writes(tr, self._keys.document(document))
         return updates
 
     def clear(self, tr: Transaction, document: bytes) -> int:
@@ -78,7 +78,7 @@ class Documents:
             return 0
         updates = self._replace(tr, document, 0, {})
         tr.clear(self._keys.document(document))
-        note_writes(tr, [(self.queue.name, document)])
+        note_writes(tr, self._keys.document(document))
         return updates
 
     def put(self, db: Database, document: bytes, counts: Mapping[Any, int]) -> int:
@@ -144,7 +144,7 @@ class Documents:
     def _refuse_if_hidden(self, tr: Transaction, document: bytes) -> None:
         """Raises `WritesUnreadable` if the transaction has changed the document and cannot read that."""
         unused = self._keys.document(machine.token_bytes(_UNUSED_BYTES))
-        if hides_writes(tr, [(self.queue.name, document)], unused):
+        if hides_writes(tr, self._keys.document(document), unused):
             raise WritesUnreadable(
                 f"document {document!r} was changed in the same transaction, which hides its own writes "
                 "(read_your_writes_disable): change it once, or leave that option out"

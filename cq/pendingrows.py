@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -33,13 +33,13 @@ def before_adds(name: str) -> Iterator[None]:
         raise
 
 
-def refuse_if_hidden(snapshot: TransactionRead, queue: QueueKeys, name: str, added: Hashable) -> None:
+def refuse_if_hidden(snapshot: TransactionRead, queue: QueueKeys, name: str, added: str | bytes) -> None:
     """Raises `PendingUnreadable` if the transaction has added this and its options hide that from its reads.
 
     Args:
-        added: the name of the queue, or name, generation and number of a bucket, as `write_updates` notes them.
+        added: the name of the queue, or the key of a bucket's notification, as `write_updates` notes them.
     """
-    if hides_writes(snapshot, [added], queue.document(machine.token_bytes(_UNUSED_BYTES))):
+    if hides_writes(snapshot, added, queue.document(machine.token_bytes(_UNUSED_BYTES))):
         raise PendingUnreadable(
             f"what waits in queue {name!r} cannot be read after an add in the same transaction, which hides its own "
             "writes (read_your_writes_disable or snapshot_ryw_disable): read first, or in a transaction of its own"
@@ -50,7 +50,7 @@ def read_pending(
     snapshot: TransactionRead, queue: QueueKeys, name: str, generation: int, bucket: int
 ) -> Backlog:
     """All that waits in a bucket of the queue of this name; raises `BacklogTooDeep`."""
-    refuse_if_hidden(snapshot, queue, name, (name, generation, bucket))
+    refuse_if_hidden(snapshot, queue, name, queue.notification(generation, bucket))
     backlog = read_rows(snapshot, queue.rows(generation, bucket), PENDING_BYTES)
     if not backlog.at_end:
         raise too_deep(name, f"waits in bucket {bucket}")

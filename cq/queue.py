@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import count
+from itertools import count, repeat
 from typing import Any, Final, NamedTuple, Protocol
 
 from cq import codec, hashing, keys
@@ -222,11 +222,12 @@ def write_updates(
     packed = pack(config, updates, operation)
     pairs = list(packed.pairs) if due is not None or config.audit is not None else []
     leaving = [] if due is None else pack_leaving(pairs, operation)
-    note_writes(tr, [name, *((name, generation, bucket) for bucket in packed.rows)])
-    for bucket, rows in packed.rows.items():
+    notifications = list(map(queue.notification, repeat(generation), packed.rows))
+    note_writes(tr, name, notifications)
+    for (bucket, rows), notification in zip(packed.rows.items(), notifications, strict=True):
         for row in rows:
             tr.set_versionstamped_key(queue.new_row(generation, bucket, next(_counter)), row)
-        tr.set_versionstamped_value(queue.notification(generation, bucket), INCOMPLETE_VERSIONSTAMP)
+        tr.set_versionstamped_value(notification, INCOMPLETE_VERSIONSTAMP)
     if operation is not None:
         tr.set_versionstamped_key(queue.new_marker(operation), b"")
     if due is not None:

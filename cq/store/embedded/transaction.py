@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 class TransactionRead:
     """Reads. Those of `tr.snapshot` add no read conflicts; a transaction's own do."""
 
-    __slots__ = ("__weakref__", "_core", "_snapshot")
+    __slots__ = ("__weakref__", "_core", "_snapshot", "cq_noted")
 
     def __init__(self, core: Core, snapshot: bool) -> None:
         self._core = core
         self._snapshot = snapshot
+        self.cq_noted: Any = None  # see `cq.store.ownwrites`
 
     @property
     def db(self) -> Database:
