@@ -224,7 +224,8 @@ class Database(AtomicOperations):
 
     def glance(self) -> Glance:
         """The latest version and the metadata version, for a transaction that may need nothing else."""
-        self.check_usable()
+        if self._unusable is not None:
+            self.check_usable()
         return self._pool.glance()
 
     def check_usable(self) -> None:

@@ -76,7 +76,11 @@ class Future(Generic[T]):
 
     def get(self) -> T:
         """Wait for the result."""
-        self.block_until_ready()
+        flight = self._flight
+        if self._done and (flight is None or flight.error is None):
+            self._flight = None  # `_land`, without a call for each result
+        else:
+            self.block_until_ready()
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]

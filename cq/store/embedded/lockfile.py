@@ -94,15 +94,15 @@ class LockFile:
 
     def announced(self) -> int:
         """The version written last; 0 if there is none."""
-        return self._number(_VERSION)
+        try:
+            return int.from_bytes(self._content[_VERSION], "little")
+        except ValueError:  # closed
+            return 0
 
     def changed(self) -> int:
         """The version written last of those that change the metadata version; 0 if there is none."""
-        return self._number(_CHANGED)
-
-    def _number(self, where: slice) -> int:
         try:
-            return int.from_bytes(self._content[where], "little")
+            return int.from_bytes(self._content[_CHANGED], "little")
         except ValueError:  # closed
             return 0
 

@@ -57,11 +57,11 @@ class Reading(State):
         """The value of a key."""
         try:
             self.check()
-            if key >= self._read_end and key != METADATA_VERSION:
+            if key >= USER_END and key != METADATA_VERSION and key >= self._read_end:
                 raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
         except FDBError as error:
             return failed(Value, error)
-        if len(key) > max_key_bytes(key):
+        if len(key) > MAX_KEY_BYTES and len(key) > max_key_bytes(key):
             return ready(Value, None)
         try:
             return self._value(key, snapshot)
@@ -92,7 +92,7 @@ class Reading(State):
             and not self._retries
             and self._version is None
             and not self._changes_metadata
-            and self._read_end == USER_END
+            and not self.settings.read_system
         )
 
     def _look(self) -> Glance:

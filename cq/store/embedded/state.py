@@ -119,7 +119,8 @@ class State:
             raise FDBError(self._deferred)
         if self._committing:
             self._protect_commit()
-        self.check_ended()
+        if self._deadline is not None or self._ended is not None:
+            self.check_ended()
 
     def check_ended(self) -> None:
         """Raise what ended the transaction."""

@@ -157,8 +157,7 @@ class Transaction(TransactionRead, AtomicOperations):
 
     def add_read_conflict_key(self, key: Any) -> None:
         """Conflict with writes of others to a key."""
-        key = key_bytes(key)
-        self.add_read_conflict_range(key, after(key))
+        self._core.defer(self._core.add_read_conflict_key, key_bytes(key))
 
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
         """Conflict with reads of others in [begin, end); an inverted range raises 2005 at once."""

@@ -147,6 +147,16 @@ class Writing(State):
         known = self._version or (self._glance.version if self._glance else 0)
         self._writes.stamped.append(StampedKey(key, start, value, known, self._read_end))
 
+    def add_read_conflict_key(self, key: bytes) -> None:
+        """Conflict with later writes of others to a key, as with the range of this key alone: each add does."""
+        if self._committing:
+            self._protect_commit()
+        if key >= USER_END and key != METADATA_VERSION and key >= self._read_end:
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        if len(key) <= MAX_KEY_BYTES or len(key) <= max_key_bytes(key):  # no stored key is longer
+            writes = self._own_writes() if self._writes and not self.settings.ryw_disabled else None
+            self._reads.add_key(key, writes)
+
     def add_read_conflict(self, begin: bytes, end: bytes) -> None:
         """Conflict with later writes of others in [begin, end)."""
         if self._committing:

@@ -1,4 +1,4 @@
-"""Range reads: in pieces, both ways, by selectors, through own writes."""
+"""Range reads: in pieces, both ways, by selectors, through own writes; and conflict ranges."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ import tracemalloc
 
 import pytest
 
+from cq.store.api import METADATA_VERSION
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
 from cq.store.embedded.ranges import EXACT, ITERATOR, LARGE, MEDIUM, SERIAL, SMALL, WANT_ALL
 
 MODES = [WANT_ALL, ITERATOR, SMALL, MEDIUM, LARGE, SERIAL]
+SYSTEM = b"\xff/some"
+CONFLICT_KEYS = [
+    *(b"", b"a", b"b", b"a" * 10_000, b"a" * 10_001, b"a" * 10_002),
+    *(
+        METADATA_VERSION,
+        METADATA_VERSION + b"x",
+        b"\xff",
+        SYSTEM,
+        SYSTEM * 5_000,
+        SYSTEM * 7_000,
+        b"\xff\xff",
+    ),
+]
 
 
 def fill(db: Database, rows: int, size: int = 100) -> list[bytes]:
@@ -152,3 +166,34 @@ def test_sizes_are_exact_and_split_points_split(db: Database) -> None:
         keys[200],
         b"\xff",
     ]
+
+
+@pytest.mark.parametrize("written", ["nothing", "a value", "an operation", "a versionstamped value"])
+@pytest.mark.parametrize("option", [None, "read_your_writes_disable", "read_system_keys"])
+@pytest.mark.parametrize("key", CONFLICT_KEYS, ids=lambda key: f"{key[:20]!r} of {len(key)}")
+def test_a_conflict_on_a_key_is_that_on_the_range_of_this_key(
+    db: Database, key: bytes, option: str | None, written: str
+) -> None:
+    """Both are the same to the commit, to the size and to later calls, though only the range is split up."""
+    outcomes = []
+    for is_range in (True, False):
+        tr = db.create_transaction()
+        if option:
+            getattr(tr.options, f"set_{option}")()
+        if written == "a value":
+            tr.set(b"a", b"1")
+        elif written == "an operation":
+            tr.add(b"a", b"1")
+        elif written == "a versionstamped value":
+            tr.set_versionstamped_value(b"a", bytes(14))
+        if is_range:
+            tr.add_read_conflict_range(key, key + b"\x00")
+        else:
+            tr.add_read_conflict_key(key)
+        reads = tr._core._reads
+        try:
+            size = tr.get_approximate_size().wait()
+        except FDBError as error:
+            size = error.code
+        outcomes.append((reads.keys, reads.ranges, size))
+    assert outcomes[0] == outcomes[1]
