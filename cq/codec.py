@@ -63,14 +63,10 @@ _VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def _encode_each(keys: Sequence[Any]) -> list[bytes]:
-    return list(map(cbor2.dumps, keys))
-
-
-_ENCODERS: Final[dict[type | None, Callable[[Sequence[Any]], list[bytes]]]] = {
-    str: encode_texts,
-    bytes: encode_strings,
-    int: encode_ints,
+_ENCODERS: Final[dict[str, Callable[[Sequence[Any]], list[bytes]]]] = {
+    "str": encode_texts,
+    "bytes": encode_strings,
+    "int": encode_ints,
 }
 
 
@@ -166,7 +162,7 @@ class KeyType:
 
     def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
         """Keys that are all of this type in CBOR, however long."""
-        return _ENCODERS.get(self.plain, _encode_each)(keys)
+        return list(map(cbor2.dumps, keys)) if self.is_tuple else _ENCODERS[self.parts[0]](keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +262,11 @@ def is_int64(number: int) -> bool:
     return -_INT64 <= number < _INT64
 
 
+def are_int64(numbers: Sequence[int]) -> bool:
+    """Whether all of these numbers, of which there must be one, fit into 64 bits."""
+    return min(numbers) >= -_INT64 and max(numbers) < _INT64
+
+
 def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
     """A value in CBOR; raises `InvalidData`, or `TooLarge` when it exceeds the limit (in bytes)."""
     if type(value) is int and is_int64(value):  # most values
@@ -282,7 +283,7 @@ def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
 
 def encode_values(values: Sequence[Any], limit: int = MAX_VALUE_BYTES) -> list[bytes]:
     """What `encode_value` makes of each of these, and its errors."""
-    if set(map(type, values)) == {int} and is_int64(min(values)) and is_int64(max(values)):
+    if set(map(type, values)) == {int} and are_int64(values):
         return encode_ints(values)
     return [encode_value(value, limit) for value in values]
 

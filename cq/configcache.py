@@ -10,7 +10,7 @@ layer aborts it. After such a foreign change the next transaction reads the conf
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from cq.errors import WritesUnreadable
@@ -66,7 +66,8 @@ class ConfigCache(Generic[T]):
         found = known[1].get(name)
         key = self._key(name) if found is None else found[0]
         if snapshot is not tr:
-            cast(Transaction, tr).add_read_conflict_key(key)
+            writing: Any = tr  # `cast` is a call
+            writing.add_read_conflict_key(key)
         if found is None:
             # As for the metadata version, by a snapshot read: if that does not see writes of the transaction, this one
             # must not either. A configuration that is not committed must not get into the cache.

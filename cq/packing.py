@@ -16,7 +16,7 @@ import cbor2
 
 from cq import codec
 from cq.arguments import repeatable
-from cq.codec import DELETE, MAX_UPDATE_BYTES, is_int64
+from cq.codec import DELETE, MAX_UPDATE_BYTES, are_int64
 from cq.combiners import COMPARING, is_comparable
 from cq.config import QueueConfig
 from cq.errors import InvalidData
@@ -83,10 +83,11 @@ def columns(updates: object) -> tuple[list[Any], list[Any]]:
 
 def _check_updates(config: QueueConfig, keys: list[Any], values: list[Any]) -> None:
     kinds = set(map(type, values))
-    if not config.value.types or kinds <= set(config.value.types):
+    types = config.value.types
+    if not types or kinds.issubset(types):
         if kinds <= _NINE_BYTES and not (config.combiner.name in COMPARING and any(map(isnan, values))):
             return
-        if kinds == {int} and is_int64(min(values)) and is_int64(max(values)):
+        if kinds == {int} and are_int64(values):
             return
     for key, value in zip(keys, values, strict=True):
         check_update(config, key, value)
