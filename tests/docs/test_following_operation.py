@@ -27,13 +27,14 @@ class Page(NamedTuple):
     left: Mapping[str, str] = NONE
     """Commands that are not run, by a part of their text, with the reason."""
     options: Mapping[str, str] = NONE
-    """Options that make a command shorter, or that answer its question, by its beginning."""
+    """Options that answer a command's question, by the beginning of the command."""
     before: Mapping[str, str] = NONE
     """Python that makes the situation that a command is for."""
     has_worker: bool = False
     """Whether the page asks for a worker in another terminal."""
 
 
+DEMO = "takes half a minute; tests/cli runs the demos"
 SERVER = "needs a PostgreSQL or MySQL server of that name"
 
 OPEN = """
@@ -60,13 +61,9 @@ PAGES = [
     Page("howto/foundationdb.md", left={"": "needs a FoundationDB cluster"}),
     Page(
         "systems/visits.md",
-        left={
-            "/var/log/nginx": "needs a log of that name",
-            "measure_visits": "takes minutes, on an idle machine",
-        },
-        options={"cq demo visits": "--number 500 --speed 1000"},
+        left={"cq demo": DEMO, "measure_visits": "takes minutes, on an idle machine"},
     ),
-    Page("systems/cells.md", options={"cq demo cells": "--number 20"}),
+    Page("systems/cells.md", left={"cq demo": DEMO}),
     Page("measurements.md", left={"measure_workers": "takes minutes, on an idle machine"}),
     Page(
         "operations.md",
