@@ -124,8 +124,8 @@ class Following:
             self._exports += f"{line}\n"
             return ""
         if "--watch" in line:
-            self._reader.interrupt(self._ending(line))
-            return ""
+            with self._reader.running(self._ending(line)):
+                return ""
         status, printed = self._reader.type(f"{self._exports}{{ {self._ending(line)}\n}} 2>&1")
         assert (status, "Traceback" in printed) == (0, False), f"{line}\n{printed}"
         return printed
