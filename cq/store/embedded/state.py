@@ -105,7 +105,9 @@ class State:
         self.restart_timeout()
 
     def __del__(self) -> None:
-        # May run anywhere: see `Snapshot.abandon`.
+        # May run anywhere: see `Snapshot.abandon`. Also after ^C in `__init__`, which sets `_flight` last of these.
+        if not hasattr(self, "_flight"):
+            return
         self._flight.error = TRANSACTION_CANCELLED
         if self._snapshot is not None:
             self._snapshot.abandon()

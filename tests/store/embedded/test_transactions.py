@@ -482,3 +482,22 @@ def test_hundreds_of_open_transactions_are_fine(db: Database) -> None:
         tr.get(b"a").wait()
     db[b"a"] = b"1"
     assert all(tr.get(b"a").value is None for tr in open_ones)
+
+
+def test_a_transaction_whose_creation_is_interrupted_is_dropped_in_silence(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ^C does; an error in `__del__` is printed with its traceback."""
+
+    def interrupt(_: Database) -> None:
+        raise KeyboardInterrupt
+
+    printed: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", printed.append)
+    monkeypatch.setattr("cq.store.embedded.state.Settings", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        db.create_transaction()
+
+    gc.collect()
+    assert printed == []
