@@ -76,6 +76,7 @@ PAGES = [
             "cq aside list": TOO_LARGE,
             "cq aside drop": COMBINE,
             "cq configure words --rebuild": KEEP_A_TOP,
+            "cq rebucket": COMBINE,  # a backfill must have ended
         },
         has_worker=True,
     ),
