@@ -1,7 +1,8 @@
 """Taking out of a queue what has left its window.
 
     1. Read the configuration and the window's lock for real: two who take out conflict, and so do they with a purge.
-    2. Snapshot-read the rows that are due, from the very first, up to a limit.
+    2. Snapshot-read the rows that are due, from the very first, up to a limit, and keep to those that one transaction
+       takes out.
     3. Add what they sum up to to the queue, negated; of an operation, what its first try has added.
     4. Clear the rows read. Those that are due at one time lie in commit order, so one range takes them, and cannot take
        one that is committed meanwhile along: that sorts behind them. A range across several times could.
@@ -19,10 +20,13 @@ from itertools import groupby
 from typing import Final
 
 from cq.config import QueueConfig, read_config
+from cq.hashing import bucket_of
 from cq.keys import QueueKeys, after
 from cq.pressure import admitted
 from cq.queue import write_updates
+from cq.rows import Broken, Row
 from cq.setaside import set_aside
+from cq.sizes import clear_bytes, fitting, set_bytes
 from cq.state import fresh_token
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -33,6 +37,9 @@ from cq.windowspec import milliseconds
 TAKE_BYTES: Final = 200_000
 """How much of the rows that are due one transaction takes out, about."""
 _RAW_BYTES: Final = 50_000
+_STAMP_BYTES: Final = 16
+_ERROR_BYTES: Final = 1_300
+"""The bytes that a row set aside takes in addition to its own, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ def _take_out(tr: Transaction, name: str, now: int, limit_bytes: int) -> TakenOu
     if wait > 0:
         return TakenOut(0, 0, wait)
     lock = tr.get(window.lock)
-    found = read_leaving(tr.snapshot, config, window.due_until(now), limit_bytes)
+    found = _fitting(config, read_leaving(tr.snapshot, config, window.due_until(now), limit_bytes))
     lock.wait()
     sums = sum_up(tr.snapshot, QueueKeys(name), found.rows)
     with admitted():  # it makes a queue that is full no fuller: what is taken out is combined with what waits
@@ -83,6 +90,39 @@ def _take_out(tr: Transaction, name: str, now: int, limit_bytes: int) -> TakenOu
     _clear(tr, window, found)
     tr.set(window.lock, fresh_token())
     return TakenOut(len(found.keys), len(sums), 0.0)
+
+
+def _fitting(config: QueueConfig, found: Leaving) -> Leaving:
+    """The first of these rows, as many as one transaction takes out.
+
+    A row with one update is small, but taking it out is not: it clears the row and its operation, and adds a row and a
+    notification to a bucket.
+    """
+    queue, window = QueueKeys(config.name), WindowKeys(config.name)
+    buckets = max(config.buckets, config.audit.buckets if config.audit else 0)
+    each = 3 * set_bytes(queue.notification(config.generation, 0), _STAMP_BYTES)
+    seen: set[int] = set()
+
+    def cost(row: Row | Broken) -> int:
+        size = clear_bytes(row.key) + len(row.value)
+        if isinstance(row, Broken):
+            return size + _ERROR_BYTES
+        if row.operation is not None:
+            size += clear_bytes(window.operation_of(row.key))
+        own = {bucket_of(encoded, buckets) for encoded, _ in row.updates} - seen
+        seen.update(own)
+        return size + each * len(own)
+
+    rows: list[Row | Broken] = [*found.rows, *found.broken]
+    rows.sort(key=lambda row: row.key)
+    if (number := fitting(map(cost, rows))) >= len(rows):
+        return found
+    end = rows[number].key
+    return Leaving(
+        [row for row in found.rows if row.key < end],
+        [row for row in found.broken if row.key < end],
+        at_end=False,
+    )
 
 
 def _until_first(snapshot: TransactionRead, window: WindowKeys, step: int, now: int) -> float:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pytest
 
 import cq
 from cq import sizes
+from cq.audit import audit_findings
 from cq.batch import LOCAL_LIMITS, Limits
+from cq.bucket import Bucket
+from cq.keys import QueueKeys
 from cq.markers import Trim
 from cq.observers.top import top
+from cq.purging import delete
+from cq.reshaping import finish_rebucket, rebucket
+from cq.store.transact import transact
+from cq.takeout import take_out
+from cq.testing import drain
 from tests.helpers import add
-from tests.sized import MOST, Sized, drained, fill, words
+from tests.sized import MOST, Sized, code_now, drained, fill, words
 
 KEYS: Final = [(10, 12_000), (200, 4_000), (7_900, 300)]
 """(bytes of a key, how many keys)."""
@@ -122,3 +131,68 @@ def test_forgetting_operation_ids_writes_at_most_a_megabyte(db: Any, name: str) 
 
     assert trimming.removed == 400
     assert 0 < max(sized.sizes) <= MOST
+
+
+@pytest.mark.parametrize(("size", "number"), [(8, 1_500), (7_900, 100)])
+def test_taking_out_of_a_window_writes_at_most_a_megabyte(db: Any, name: str, size: int, number: int) -> None:
+    """Also where each update has a row, an operation id, a time to leave and a bucket of its own."""
+    cq.configure(db, name, buckets=256, window=(100_000, 5), audit=True)
+    window, keys = cq.Window(name, width=100_000, slice=5), words(size, number)
+    for second, key in enumerate(keys):
+        now = 5.0 * second
+        transact(db, partial(window.add, updates={key: 1}, once=key[:900] + key[-9:], at=now, now=now))
+    begin = QueueKeys(name).prefix + b"vr"
+    for second in range(number):  # rows that cq has not written
+        transact(db, partial(put, key=begin + second.to_bytes(12, "big"), value=b"\xff"))
+    sized, rows = Sized(db), 0
+    while (taken := take_out(sized, name, now=1e9)) is not None and taken.rows:
+        rows += taken.rows
+
+    assert rows == 2 * number
+    assert 0 < max(sized.sizes) <= MOST
+    drain(db, name)
+    assert list(cq.CombineQueue(name).scan(db)) == []
+    assert list(audit_findings(db, name)) == []
+
+
+def put(tr: Any, key: bytes, value: bytes) -> None:
+    tr.set(key, value)
+
+
+def test_changes_of_shape_write_little_whatever_is_queued(db: Any, name: str) -> None:
+    """A change of shape notifies each bucket, and finishing it clears ranges."""
+    sized = Sized(db)
+    cq.configure(sized, name, buckets=4_096)
+    rebucket(sized, name, 8)
+    assert max(sized.sizes) <= MOST
+
+    delete(db, name)
+    cq.configure(db, name, buckets=8)
+    fill(db, name, 7_900, 200)
+    rebucket(db, name, 1)
+    drained_of(db, name)
+    sized.sizes.clear()
+    assert finish_rebucket(sized, name)
+    assert max(sized.sizes) <= 10_000
+
+
+def drained_of(db: Any, name: str) -> None:
+    """Combine all that is queued under the shape before."""
+    code = code_now(db, name)
+    former = code.config.under_former_shape()
+    assert former is not None
+    for number in range(former.buckets):
+        bucket = Bucket(db, replace(code, config=former), number)
+        while bucket.combine().more:
+            pass
+
+
+def test_deleting_a_queue_writes_little_whatever_it_holds(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=2, observers=[top()])
+    fill(db, name, 7_900, 200)
+    drained(db, name)
+    fill(db, name, 7_900, 200)
+    sized = Sized(db)
+    delete(sized, name)
+
+    assert max(sized.sizes) <= 10_000
