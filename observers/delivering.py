@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq import codec
-from cq.feedkeys import BUCKETS, Range, id_of
+from cq.feedkeys import BUCKETS, ID_BYTES, Range, id_of
 from cq.keys import after
 from cq.observers.feedconfig import FeedConfig
 from cq.observers.feedrows import by_group, put_messages, take
@@ -21,6 +21,7 @@ from cq.observers.feedturns import Turns
 from cq.observers.groups import Event, by_user, clear_outdated, is_member
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
+from cq.sizes import WRITE_BYTES, clear_bytes, set_bytes
 from cq.store.api import Database, KeyValue, Transaction
 from cq.store.api import Range as Rows
 
@@ -28,10 +29,9 @@ MESSAGES: Final = 50
 """How many messages of a group are delivered together at most."""
 WRITES: Final = 500
 """About how many messages a step writes to members at most, of all groups together."""
-BYTES: Final = 300_000
-"""About how many bytes a step writes at most."""
+BYTES: Final = 600_000
+"""How many bytes a step writes at most, as predicted; more only where the first member of each group needs more."""
 _TOGETHER_BYTES: Final = 50_000
-_WRITE_BYTES: Final = 300  # of what a write takes beside its message
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class _Delivery:
 class Delivering(Turns):
     """The messages to a bucket of groups."""
 
-    most = 8
+    most = 6
 
     def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
         super().__init__(db, config, bucket)
@@ -114,16 +114,27 @@ class Delivering(Turns):
         users: Iterable[tuple[bytes, list[Event]]],
         budget: _Budget,
     ) -> bytes | None:
-        """Write these messages to the next users who were members; returns the last one if there may be others."""
+        """Write these messages to the next users who were members; returns the last one if there are others."""
         messages = [(id_of(row.key), by_group(row.value, group, id_of(row.key))) for row in rows]
+        last: bytes | None = None
         for user, events in users:
             stored = [message for id_, message in messages if is_member(events, id_)]
+            if not budget.spend(len(stored), self._cost(group, user, stored)) and last is not None:
+                return last
             put_messages(tr, self.config, self.keys, user, stored)
             self.messages += len(stored)
             clear_outdated(tr, self.keys, group, user, events, messages[0][0])
-            if budget.spend(stored):
-                return user
+            last = user
         return None
+
+    def _cost(self, group: bytes, user: bytes, messages: Sequence[bytes]) -> int:
+        """The bytes of writing these messages to a user, about: each has the user's name in its key."""
+        cost = clear_bytes(self.keys.events_of(group, user)[0])
+        if messages:
+            latest = self.keys.latest(user)
+            cost += sum(map(len, messages)) + len(messages) * (len(latest) + WRITE_BYTES)
+            cost += 3 * set_bytes(latest, ID_BYTES)  # it, and two notes that numbers are to be given
+        return cost
 
 
 @dataclass(slots=True)
@@ -138,11 +149,11 @@ class _Budget:
         """The share of one of so many groups."""
         return cls(WRITES // groups, BYTES // groups)
 
-    def spend(self, messages: Sequence[bytes]) -> bool:
-        """A user has got these, or none, which takes a look, too; whether it is spent."""
-        self.writes -= max(1, len(messages))
-        self.size -= sum(map(len, messages)) + _WRITE_BYTES * len(messages)
-        return self.writes <= 0 or self.size <= 0
+    def spend(self, messages: int, size: int) -> bool:
+        """Take what a user costs, who gets these messages, or none, which takes a look, too; whether it was enough."""
+        self.writes -= max(1, messages)
+        self.size -= size
+        return self.writes >= 0 and self.size >= 0
 
 
 def delivering_tasks(db: Database, config: FeedConfig) -> list[Task]:

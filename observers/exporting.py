@@ -11,12 +11,13 @@ tried again after growing pauses, and holds up its bucket only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from cq import machine
+from cq import codec, machine
 from cq.exportkeys import ExportKeys
 from cq.keys import after
 from cq.observers.exportbatch import Batch, Exporter, Halving, Position
@@ -28,6 +29,7 @@ from cq.observers.exportstate import ExportState, ExportView, set_entry_aside, s
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
+from cq.sizes import fitting
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
@@ -35,6 +37,8 @@ BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000
 GATHER_SECONDS: Final = 0.3
 """How long entries come together at most, in a worker that has much to do: a batch costs commits in both databases."""
+_ERROR_BYTES: Final = 1_500
+"""The bytes that an entry set aside takes in addition to its key and value, at most: most of them are the error."""
 STOPPED_SECONDS: Final = 5.0
 """How often a stopped export is looked at: somebody may have decided what to do."""
 AHEAD_SECONDS: Final = 1.0
@@ -48,6 +52,19 @@ class Read:
     export: ExportView
     notification: bytes | None
     waiting: Waiting
+
+
+class _Aside(NamedTuple):
+    """An entry that cannot be exported, as it is set aside."""
+
+    sequence: bytes
+    error: str
+    encoded_key: bytes | None
+    value: Any
+
+    def size(self) -> int:
+        """The bytes of keeping it, about."""
+        return len(self.encoded_key or b"") + len(codec.encode(self.value)) + _ERROR_BYTES
 
 
 def _no_signal(point: str) -> None:
@@ -192,8 +209,9 @@ class ExportTask(Task):
             known={entry.sequence for entry in waiting.entries} | {waiting.last},
             look=self._look,
         )
-        if waiting.broken:
-            transact(self.db, lambda tr: self._keep_broken(tr, read))
+        self._keep(
+            batch.epoch, [_Aside(each.sequence, each.error, None, each.data) for each in waiting.broken]
+        )
         self._halving.export(batch)
 
     def _look(self, sequence: bytes) -> Position:
@@ -210,21 +228,27 @@ class ExportTask(Task):
                 error=error,
             )
 
-        def keep(tr: Transaction) -> None:
-            self._check_current(tr, batch.epoch, min(errors))
-            for entry in batch.ordered:
-                if entry.sequence in errors:
-                    error = errors[entry.sequence]
-                    set_entry_aside(
-                        tr, self.keys, self.bucket, entry.sequence, error, entry.encoded_key, entry.value
-                    )
+        self._keep(
+            batch.epoch,
+            [
+                _Aside(entry.sequence, errors[entry.sequence], entry.encoded_key, entry.value)
+                for entry in batch.ordered
+                if entry.sequence in errors
+            ],
+        )
 
-        transact(self.db, keep)
+    def _keep(self, epoch: int, entries: Sequence[_Aside]) -> None:
+        """Set entries aside, as many in each transaction as fit; to set the same entry aside again changes nothing."""
 
-    def _keep_broken(self, tr: Transaction, read: Read) -> None:
-        self._check_current(tr, read.export.control.epoch, read.waiting.broken[0].sequence)
-        for broken in read.waiting.broken:
-            set_entry_aside(tr, self.keys, self.bucket, broken.sequence, broken.error, None, broken.data)
+        def keep(tr: Transaction, some: Sequence[_Aside]) -> None:
+            self._check_current(tr, epoch, some[0].sequence)
+            for each in some:
+                set_entry_aside(tr, self.keys, self.bucket, *each)
+
+        while entries:
+            number = fitting(each.size() for each in entries)
+            transact(self.db, partial(keep, some=entries[:number]))
+            entries = entries[number:]
 
     def _check_current(self, tr: Transaction, epoch: int, sequence: bytes) -> None:
         """Raises `OutdatedBatch` when the entry was cleared, or the epoch has changed; conflicts with both."""

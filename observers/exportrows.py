@@ -29,6 +29,8 @@ from cq.store.api import WANT_ALL, TransactionRead
 ROW_BYTES: Final = 8_000
 """Where a row is split: FoundationDB likes values below 10 kB."""
 _PIECE_BYTES: Final = 90_000
+MOST_PIECES: Final = 2
+"""How many rows an entry can have. cq did not write a longer series, which may never end."""
 _NUMBERS: Final = frozenset(
     (int, float, bool, type(None))
 )  # which CBOR always carries, ints of 64 bits at least
@@ -204,7 +206,7 @@ def read_waiting(
         found.last_key = row.key
         found.last = max(found.last, sequence)
         pieces.append((sequence, row.value))
-        if not is_piece(row.value):
+        if not is_piece(row.value) or len(pieces) > MOST_PIECES:
             unpack(found, pieces)
             pieces = []
     if pieces:

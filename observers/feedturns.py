@@ -19,12 +19,15 @@ from cq.observers.feedconfig import FeedConfig
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
+from cq.sizes import fitting
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
 from cq.store.transact import transact
 
 TROUBLE_SECONDS: Final = 1.0
 """After how long those who could not be served are tried again."""
 _LATER: Final = 0.0
+_NAMES_BYTES: Final = 30_000
+"""Of the notes that one transaction serves: for each of them it writes several keys with the same name."""
 
 
 @dataclass(slots=True)
@@ -70,6 +73,7 @@ class Turns(Task):
         self._begin, self._end = self.noted()
         self._round: _Round | None = None
         self._notes: list[KeyValue] = []  # of those who have had their turn in the last step
+        self._is_last = False  # whether that was the last step of the round
 
     @abstractmethod
     def noted(self) -> Range:
@@ -103,7 +107,7 @@ class Turns(Task):
         if going.place == self._begin:
             going.notification = notification
         going.are_left |= bool(left)
-        if len(self._notes) < going.at_once:
+        if self._is_last:
             return self._end_round(going)
         going.place = after(self._notes[-1].key)
         self._round = going
@@ -115,12 +119,15 @@ class Turns(Task):
         notes = tr.snapshot.get_range(
             going.place, self._end, limit=going.at_once, streaming_mode=WANT_ALL
         ).to_list()
+        number = fitting((len(note.key) for note in notes), _NAMES_BYTES)
+        self._is_last = len(notes) < going.at_once and number >= len(notes)
+        notes = notes[:number]
         self._notes, self.messages = notes, 0
         left = self.serve(tr, [note.key[len(self._begin) :] for note in notes]) if notes else set()
         for note in notes:
             if note.key[len(self._begin) :] not in left:
                 tr.compare_and_clear(note.key, note.value)
-        if going.place == self._begin and len(notes) < going.at_once and not left:  # a round in one step
+        if going.place == self._begin and self._is_last and not left:  # a round in one step
             self._clear(tr, notification.value)
         return notification.value, left
 

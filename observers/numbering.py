@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cq.feedkeys import BUCKETS, Range, id_of, mark, split_mark
+from cq.feedkeys import BUCKETS, ID_BYTES, Range, id_of, mark, split_mark
 from cq.observers.feedconfig import FeedConfig
 from cq.observers.feedrows import take
 from cq.observers.feedturns import Turns
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
+from cq.sizes import set_bytes
 from cq.store.api import Database, Transaction
 
 MESSAGES: Final = 1_000
@@ -24,6 +25,7 @@ GATHER_SECONDS: Final = 0.1
 """How long messages come together at most, in a worker that has much to do: nobody waits for numbers to read."""
 _RECEIVER_BYTES: Final = 100_000  # of messages that a step reads of one receiver
 _STEP_BYTES: Final = 1_000_000  # of all
+_WRITTEN_BYTES: Final = 400_000  # of numbers: their keys have the receivers' names
 
 
 class Numbering(Turns):
@@ -59,7 +61,10 @@ class Numbering(Turns):
             if size > _STEP_BYTES:
                 left.add(receiver)
                 continue
-            rows, more = take(found, limit, _RECEIVER_BYTES)
+            each = set_bytes(self.keys.number(receiver, number), ID_BYTES)
+            rows, more = take(
+                found, max(1, min(limit, _WRITTEN_BYTES // len(names) // each)), _RECEIVER_BYTES
+            )
             size += sum(len(row.value) for row in rows)
             for at, row in enumerate(rows, number + 1):
                 tr.set(self.keys.number(receiver, at), id_of(row.key))

@@ -18,7 +18,7 @@ from cq.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.observers.export import BUCKETS
 from cq.observers.exporterrors import ExportFailed
-from cq.observers.exportrows import Waiting, is_piece, is_whole, unpack
+from cq.observers.exportrows import MOST_PIECES, Waiting, is_piece, is_whole, unpack
 from cq.observers.exports import NAME, find_export
 from cq.observers.exportstate import Control, ExportState, check_failure, check_stopped, set_entry_aside
 from cq.store.api import KeyValue, Value
@@ -135,7 +135,7 @@ def _check_entries(piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes,
         if before is not None and (value := before[1].value) is not None and is_piece(value):
             return
         pieces = [(sequence, found.value)]
-        while is_piece(pieces[-1][1]):
+        while is_piece(pieces[-1][1]) and len(pieces) <= MOST_PIECES:
             following = _neighbour(piece, keys, bucket, sequence, len(pieces))
             if following is None or (value := following[1].value) is None:
                 break

@@ -1,0 +1,152 @@
+"""Sizes of the transactions of exports, feeds and moves between cells, whatever the sizes of names, keys and values."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count, islice
+from typing import Any
+
+import pytest
+
+import cq
+from cq.exportkeys import ExportKeys
+from cq.feedkeys import bucket_of as name_bucket
+from cq.feedkeys import encode_name
+from cq.hashing import bucket_of
+from cq.observers.delivering import delivering_tasks
+from cq.observers.export import BUCKETS
+from cq.observers.exportbatch import Batch
+from cq.observers.exporterrors import CannotExport
+from cq.observers.exportrows import encoded_key
+from cq.observers.feed import Feed
+from cq.observers.feedtrimming import trimming_tasks
+from cq.observers.numbering import numbering_tasks
+from cq.observers.runner import DONE
+from cq.observers.verify import verification
+from cq.store.transact import transact
+from tests.observers.exporthelpers import add, entries_aside, export_all, waits
+from tests.sized import MOST, Sized, words
+
+LONG = 990
+"""Letters of the names of receivers and groups, nearly as many as a name may have."""
+
+
+def finish(tasks: Any) -> None:
+    """Run tasks until they have nothing to do."""
+    for task in tasks:
+        while task.run() != DONE:
+            pass
+
+
+def put_pieces(db: Any, name: str, number: int) -> None:
+    """Write rows that each say that they go on in the next one."""
+    (begin, _) = ExportKeys(name).rows(0)
+    for at in range(number):
+        key = begin + bytes(14) + at.to_bytes(8, "big")
+        transact(db, lambda tr: tr.set(key, b"\x01" + b"p" * 89_000))  # noqa: B023 - runs at once
+
+
+def test_pieces_that_never_end_are_read_in_bounded_parts(db: Any, name: str) -> None:
+    add(db, name, *((key, "good") for key in range(200)))
+    put_pieces(db, name, 60)
+    sized = Sized(db)
+    export_all(sized, name, lambda batch: None)
+
+    assert 0 < max(sized.sizes) <= MOST
+    assert sum(len(entry.value) for entry in entries_aside(db, name)) == 60 * 89_000
+    assert waits(db, name) == 0
+
+
+def test_pieces_that_never_end_are_repaired_in_bounded_transactions(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    put_pieces(db, name, 60)
+    sized = Sized(db)
+    while [each for each in verification(sized, name, repair=True).run() if each.repaired]:
+        pass
+
+    assert 0 < max(sized.sizes) <= MOST
+    assert (
+        sum(len(entry.value) for entry in entries_aside(db, name)) == 60 * 89_001
+    )  # with the byte that says what a row is
+    assert waits(db, name) == 0
+
+
+def join(tr: Any, feed: Feed, group: str, users: list[str]) -> None:
+    for user in users:
+        feed.join(tr, group, user)
+
+
+@pytest.mark.parametrize(("size", "number"), [(10, 1_200), (89_000, 60)])
+def test_entries_that_cannot_be_exported_are_set_aside_in_bounded_transactions(
+    db: Any, name: str, size: int, number: int
+) -> None:
+    """Those of one bucket, behind many that can be exported: so many failures stop no export."""
+    bad = words(size, number)
+    keys = (key for key in count() if bucket_of(encoded_key(key), BUCKETS) == 0)
+    for _ in range(2):
+        add(db, name, *((key, "good") for key in islice(keys, 5_000)))
+    pairs, step = list(zip(keys, bad, strict=False)), max(1, 400_000 // size)
+    for start in range(0, number, step):
+        add(db, name, *pairs[start : start + step])
+    refused = set(bad)
+
+    def exporter(batch: Batch) -> None:
+        errors = {entry.sequence: "x" * 2_000 for entry in batch if entry.value in refused}
+        if errors:
+            raise CannotExport("some cannot", errors)
+
+    sized = Sized(db)
+    export_all(sized, name, exporter)
+
+    assert 0 < max(sized.sizes) <= MOST
+    assert {entry.value for entry in entries_aside(db, name)} == refused
+    assert waits(db, name) == 0
+
+
+@pytest.mark.parametrize(("size", "messages", "members"), [(10, 1, 80), (10, 60, 12), (89_000, 3, 12)])
+def test_a_feed_with_long_names_delivers_numbers_and_removes_in_bounded_transactions(
+    db: Any, name: str, size: int, messages: int, members: int
+) -> None:
+    """Of groups of one bucket, which one transaction serves together."""
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True, keep_last=1)
+    users = words(LONG, members)
+    groups = [f"g{word}" for word in words(LONG, 100) if name_bucket(encode_name("group", f"g{word}")) == 0][
+        :8
+    ]
+    for group in groups:
+        transact(db, partial(join, feed=feed, group=group, users=users))
+    for number in range(messages):
+        for group in groups:
+            transact(db, lambda tr: feed.append_to_group(tr, group, f"{number:0{size}}"))  # noqa: B023
+    sized = Sized(db)
+    finish(delivering_tasks(sized, config))
+    assert 0 < max(sized.sizes) <= MOST
+
+    sized.sizes.clear()
+    finish(numbering_tasks(sized, config))
+    assert 0 < max(sized.sizes) <= MOST
+
+    sized.sizes.clear()
+    (trimming,) = trimming_tasks(sized, config)
+    while trimming.run() == 0.0:
+        pass
+    assert 0 < max(sized.sizes) <= MOST
+    for user in users:
+        found = transact(db, lambda tr: feed.read_numbered(tr.snapshot, user, limit=10_000))  # noqa: B023
+        assert [each.number for each in found.messages] == [len(groups) * messages]
+
+
+def test_many_receivers_with_long_names_get_numbers_in_bounded_transactions(db: Any, name: str) -> None:
+    feed = Feed(name)
+    config = feed.configure(db, numbers=True)
+    users = words(LONG, 200)
+    for number in range(10):
+        transact(db, lambda tr: [feed.append(tr, user, number) for user in users])  # noqa: B023
+    sized = Sized(db)
+    finish(numbering_tasks(sized, config))
+
+    assert 0 < max(sized.sizes) <= MOST
+    for user in users:
+        found = transact(db, lambda tr: feed.read_numbered(tr.snapshot, user))  # noqa: B023 - runs at once
+        assert [each.number for each in found.messages] == list(range(1, 11))
