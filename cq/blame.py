@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cq.reporting import describe
+from cq.plaintext import describe
 from cq.store.api import error_code
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from cq import machine
 from cq.errors import EmitterClosed
 from cq.intake import Also, Flush, Increment, Intake
-from cq.reporting import describe
+from cq.plaintext import describe
 
 MOST_FLUSHES: Final = 16
 """How many flushes may wait: they bound what large updates take, as `at_most` does not."""

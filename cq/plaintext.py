@@ -34,3 +34,12 @@ def escaped(text: str) -> str:
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one printable line, which can be stored whatever the exception contains."""
+    try:
+        text = str(error)
+    except Exception as failure:  # noqa: BLE001 - a foreign __str__
+        text = f"(its message raises {type(failure).__name__})"
+    return printable(f"{type(error).__name__}: {text}")

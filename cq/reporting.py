@@ -19,7 +19,7 @@ from cq.config import QueueConfig
 from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys, places
 from cq.missed import NOTHING, MissedReports, as_received
-from cq.plaintext import printable
+from cq.plaintext import describe
 from cq.pressure import admitted
 from cq.reading import leading, read_by_place, read_values
 from cq.state import BucketState
@@ -175,12 +175,3 @@ def tell(tr: Transaction, code: QueueCode, news: Mapping[int, list[Change]]) -> 
                 raise
             raise ReportFailed(f"observer {observer.name!r}: {describe(error)}") from error
     return told
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one printable line, which can be stored whatever the exception contains."""
-    try:
-        text = str(error)
-    except Exception as failure:  # noqa: BLE001 - a foreign __str__
-        text = f"(its message raises {type(failure).__name__})"
-    return printable(f"{type(error).__name__}: {text}")

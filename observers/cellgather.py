@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from cq import machine
 from cq.cells import Cells
-from cq.reporting import describe
+from cq.plaintext import describe
 from cq.store.api import Transaction
 from cq.store.transact import transact
 

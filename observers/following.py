@@ -19,7 +19,7 @@ from typing import Final
 from cq import machine
 from cq.observers.cloud import Cloud, CloudReader
 from cq.observers.watchslot import WatchSlot
-from cq.reporting import describe
+from cq.plaintext import describe
 from cq.store.api import Database
 from cq.store.transact import transact
 

@@ -15,7 +15,7 @@ from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, check_settings
 from cq.observers.feedconfig import is_feed
 from cq.observers.feedobserver import check_feed
-from cq.reporting import describe
+from cq.plaintext import describe
 from cq.reshaping import finish_rebucket
 from cq.rows import notified
 from cq.store.api import Database, Transaction, Void, error_code

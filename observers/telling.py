@@ -11,7 +11,7 @@ from cq.observers.jobs import Job
 from cq.observers.members import Member
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
-from cq.reporting import describe
+from cq.plaintext import describe
 
 
 class Telling:
