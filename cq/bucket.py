@@ -18,13 +18,13 @@ from cq.attempts import Attempts, Condemned
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.keys import QueueKeys
+from cq.memory import Memory
 from cq.merging import RunsPass
 from cq.pace import Pace
 from cq.reporting import ReportFailed
 from cq.results import PassResult
 from cq.runs import NO_RUNS, THE_FIRST, ForRuns, NotInRuns
 from cq.sizes import SET_COPIES, WRITE_BYTES
-from cq.state import Memory
 from cq.store.api import (
     NOT_COMMITTED,
     TRANSACTION_TOO_LARGE,

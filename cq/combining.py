@@ -39,6 +39,7 @@ from cq.decoding import Keys
 from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
 from cq.ledger import count_dropped
+from cq.memory import Memory
 from cq.missed import MissedReports
 from cq.purging import is_to_be_purged, purge_some
 from cq.reading import leading, read_by_place
@@ -47,7 +48,7 @@ from cq.reporting import Refill, RefillReader, generations_told, news_of, tell, 
 from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
 from cq.setaside import set_aside, set_broken_aside
-from cq.state import Memory, fresh_token
+from cq.state import fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, Transaction
 
 _NOTHING: Final[Mapping[bytes, str]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from cq.codec import KeyType
 from cq.errors import CorruptData
-from cq.state import Memory
+from cq.memory import Memory
 
 
 class Keys:

@@ -22,6 +22,7 @@ from cq.columns import new_values
 from cq.config import read_config
 from cq.keys import QueueKeys, after, place, places, version_of
 from cq.ledger import count_dropped
+from cq.memory import Memory
 from cq.packing import ROW_BYTES
 from cq.purging import is_to_be_purged
 from cq.reading import leading, read_stored
@@ -32,7 +33,7 @@ from cq.results import PassResult
 from cq.rows import Row, decode_content, decode_found, find_rows, first_tries, group, left_out
 from cq.runs import MAX_RUNS, Head, NotInRuns, Run, Runs, run_of
 from cq.sorting import sorted_pairs
-from cq.state import BucketState, Memory, fresh_token
+from cq.state import BucketState, fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, error_code
 from cq.turns import Turn, order_in_turn, turn_of
 

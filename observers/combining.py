@@ -15,13 +15,13 @@ from cq.configuring import pause
 from cq.errors import CorruptData, CqError
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
+from cq.memory import Memory
 from cq.observers.jobs import Task
 from cq.observers.memories import Memories
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
 from cq.results import ManyFailed, PassResult
-from cq.state import Memory
 from cq.store import is_local
 from cq.store.api import Database, Transaction, error_code
 from cq.store.transact import transact

@@ -14,8 +14,9 @@ from cq.app import QueueCode
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.keys import QueueKeys
+from cq.memory import Memory
 from cq.results import PassResult
-from cq.state import BucketState, Memory
+from cq.state import BucketState
 from cq.store.transact import transact
 from tests.helpers import STAGING, add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
 from tests.test_queue import Calls, concatenation

@@ -18,13 +18,14 @@ from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config import read_config
 from cq.keys import QueueKeys, after
+from cq.memory import Memory
 from cq.merging import RunsPass
 from cq.observers.builtin import FACTORIES
 from cq.observers.top import top
 from cq.results import PassResult
 from cq.rows import decode_row, read_rows
 from cq.runs import THE_FIRST, NotInRuns, Run
-from cq.state import BucketState, Memory
+from cq.state import BucketState
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.turns import in_turn

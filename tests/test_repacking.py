@@ -15,11 +15,12 @@ from cq import codec
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.keys import QueueKeys, place
+from cq.memory import Memory
 from cq.packing import ROW_BYTES
 from cq.repacking import repack
 from cq.results import PassResult
 from cq.rows import Row, decode_row, encode_row, read_rows
-from cq.state import BucketState, Memory
+from cq.state import BucketState
 from cq.store.transact import transact
 from cq.turns import in_turn
 from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored

@@ -15,13 +15,13 @@ from cq.emitter import Emitter
 from cq.emitterbuffer import EmitterBuffer
 from cq.intake import Flush
 from cq.keys import QueueKeys
+from cq.memory import Memory
 from cq.missed import MissedReports
 from cq.observers import arming, exporting, sql, top, worker
 from cq.observers.handing import Overdue
 from cq.observers.membership import Membership
 from cq.observers.runner import DONE
 from cq.observers.sqlprogress import ProgressTables
-from cq.state import Memory
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.simulation.application import SUMS, TEXTS
