@@ -7,14 +7,17 @@ touches a store or tells which key is at fault: if one is, all fail, and the cal
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
 from typing import Any
 
 from cq import codec
-from cq.codec import DELETE, ValueType
+from cq.codec import DELETE, KeyType, ValueType
 from cq.combiners import Combiner, combine_many
+from cq.errors import CorruptData
+from cq.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +117,33 @@ def _encoded(kind: ValueType, values: list[Any]) -> list[bytes]:
         for value in values:
             kind.check(value)
     return codec.encode_values(values)
+
+
+class KeyColumn:
+    """The encoded keys that a pass touches, decoded at once and only as far as needed.
+
+    Args:
+        kind: the declared type.
+        touched: the encoded keys, each once.
+        memory: keys in it have been decoded before, so that their bytes need no check.
+        are_seen: whether code other than cq's will see the keys; otherwise None may stand for each.
+    """
+
+    def __init__(self, kind: KeyType, touched: Sequence[bytes], memory: Memory, *, are_seen: bool) -> None:
+        self._kind = kind
+        self._decoded: dict[bytes, Any] = {}
+        known = [key for key in touched if key in memory.values or key in memory.staged]
+        if are_seen:
+            self._decoded.update(zip(known, kind.decode_all(known, known=True), strict=True))
+        else:
+            self._decoded.update(dict.fromkeys(known))
+        new = [key for key in touched if key not in self._decoded]
+        with suppress(CorruptData):  # which key it is is found when that one is asked for
+            self._decoded.update(zip(new, kind.decode_all(new), strict=True))
+
+    def all(self, encoded_keys: Sequence[bytes]) -> list[Any]:
+        """The key of each of these; raises `CorruptData` when one holds none."""
+        try:
+            return [self._decoded[encoded] for encoded in encoded_keys]
+        except KeyError:
+            return self._kind.decode_all(encoded_keys)

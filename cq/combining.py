@@ -31,20 +31,19 @@ from typing import Final
 
 from cq.app import QueueCode
 from cq.batch import Batch, Limits, clear_rows, read_batch, write_values
-from cq.blame import for_all
 from cq.changes import Change
 from cq.choosing import choose
-from cq.columns import fold, new_values, pending
-from cq.decoding import Keys
+from cq.columns import KeyColumn, fold, new_values, pending
 from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
 from cq.ledger import count_dropped
 from cq.memory import Memory
 from cq.missed import MissedReports
-from cq.purging import is_to_be_purged, purge_some
+from cq.purgepass import purge_some
+from cq.purging import is_to_be_purged
 from cq.reading import leading, read_by_place
 from cq.repacking import repack
-from cq.reporting import Refill, RefillReader, generations_told, news_of, tell, told_so_far
+from cq.reporting import Refill, RefillReader, for_all, generations_told, news_of, tell, told_so_far
 from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
 from cq.setaside import set_aside, set_broken_aside
@@ -164,7 +163,7 @@ class Pass:
         touched = list(dict.fromkeys([*batch.updates, *self.report]))
         self.before_code(touched)
         seen = touched if self.code.is_foreign else self.report
-        self.decoded = Keys(self.config.key, seen, self.memory, are_seen=self.code.is_foreign)
+        self.decoded = KeyColumn(self.config.key, seen, self.memory, are_seen=self.code.is_foreign)
         self._write_values(batch, current)
         self._fold(batch)
         self._refuse_many_failures(batch)

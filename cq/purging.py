@@ -9,18 +9,13 @@ updates of later transactions combined.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from cq import codec, keys
+from cq import keys
 from cq.backfill import read_states
-from cq.batch import Batch
-from cq.changes import Change
 from cq.config import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
-from cq.errors import CorruptData
-from cq.keys import QueueKeys, place
+from cq.keys import QueueKeys
 from cq.ledger import with_audit, without_audit
-from cq.reading import read_values
 from cq.state import BucketState
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -56,79 +51,12 @@ def purge(db: Database, name: str) -> QueueConfig:
 
 def is_to_be_purged(config: QueueConfig, state: BucketState) -> bool:
     """Whether a bucket has a purge before it, or under way."""
-    return _is_new(config, state) or state.purging is not None
+    return has_new_purge(config, state) or state.purging is not None
 
 
-def _is_new(config: QueueConfig, state: BucketState) -> bool:
-    """Whether a bucket has a purge before it that it has not begun."""
+def has_new_purge(config: QueueConfig, state: BucketState) -> bool:
+    """Whether no pass over a bucket has begun with the latest purge."""
     return config.purge_generation == config.generation and state.purged < config.purges
-
-
-@dataclass(frozen=True, slots=True)
-class Purged:
-    """A piece of a bucket's values that a pass deletes.
-
-    Attributes:
-        keys: encoded, those that are reported.
-        changes: of these, with the place of each key in hash order.
-        refused: {encoded key: its value, encoded} of those that observers refuse.
-        state: the bucket's, except for its token.
-    """
-
-    keys: list[bytes]
-    changes: list[tuple[bytes, Change]]
-    refused: dict[bytes, bytes]
-    state: BucketState
-
-
-def purge_some(
-    tr: Transaction,
-    config: QueueConfig,
-    bucket: int,
-    batch: Batch,
-    limit: int,
-    limit_bytes: int,
-    condemned: Collection[bytes],
-) -> Purged:
-    """Delete the next values of a bucket, in a pass; at the beginning also all its updates from before the purge.
-
-    Condemned keys are deleted without a report. A change is complete if no update of its key from after the purge is
-    queued: such updates are combined only after the purge.
-    """
-    cursor, since = batch.state.purging, b""
-    if cursor is None or _is_new(config, batch.state):
-        cursor, since = b"", _drop_waiting(tr, config, bucket)
-    queue = QueueKeys(config.name)
-    values, reached = read_values(tr, config, bucket, cursor, limit, limit_bytes)
-    found = Purged([], [], {}, _purged_until(config, batch.state, reached))
-    later = {encoded for row in batch.rows if row.versionstamp > since for encoded, _ in row.updates}
-    for encoded, value in values:
-        tr.clear(queue.value(encoded))
-        if encoded in condemned:
-            found.refused[encoded] = codec.encode(value)
-        else:
-            is_complete = batch.backlog.at_end and encoded not in later
-            change = Change(config.key.decode(encoded), value, None, is_complete)
-            found.keys.append(encoded)
-            found.changes.append((place(encoded), change))
-    return found
-
-
-def _purged_until(config: QueueConfig, state: BucketState, reached: bytes | None) -> BucketState:
-    purges = max(state.purged, config.purges)
-    return replace(state, staged=False, cursor=b"", unfinished_since=0, purged=purges, purging=reached)
-
-
-def _drop_waiting(tr: Transaction, config: QueueConfig, bucket: int) -> bytes:
-    """Clear the rows queued before the purge and the staged updates of a bucket; returns the purge's versionstamp."""
-    queue = QueueKeys(config.name)
-    versionstamp = tr.snapshot.get(queue.purge).value
-    if versionstamp is not None and len(versionstamp) != keys.VERSIONSTAMP_BYTES:
-        raise CorruptData(f"the mark of a purge is not one that cq wrote: {versionstamp[:40]!r}")
-    if versionstamp is not None:
-        tr.clear_range(*queue.rows_until(config.generation, bucket, versionstamp))
-    tr.clear_range(*queue.staged_of_bucket(config.buckets, bucket))
-    return versionstamp or b""
 
 
 def is_purging(db: Database, name: str) -> bool:

@@ -1,0 +1,84 @@
+"""The part of a pass that purges: it drops the updates queued before the purge, then deletes values piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from cq import codec, keys
+from cq.batch import Batch
+from cq.changes import Change
+from cq.config import QueueConfig
+from cq.errors import CorruptData
+from cq.keys import QueueKeys, place
+from cq.purging import has_new_purge
+from cq.reading import read_values
+from cq.state import BucketState
+from cq.store.api import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """A piece of a bucket's values that a pass deletes.
+
+    Attributes:
+        keys: encoded, those that are reported.
+        changes: of these, with the place of each key in hash order.
+        refused: {encoded key: its value, encoded} of those that observers refuse.
+        state: the bucket's, except for its token.
+    """
+
+    keys: list[bytes]
+    changes: list[tuple[bytes, Change]]
+    refused: dict[bytes, bytes]
+    state: BucketState
+
+
+def purge_some(
+    tr: Transaction,
+    config: QueueConfig,
+    bucket: int,
+    batch: Batch,
+    limit: int,
+    limit_bytes: int,
+    condemned: Collection[bytes],
+) -> Purged:
+    """Delete the next values of a bucket, in a pass; at the beginning also all its updates from before the purge.
+
+    Condemned keys are deleted without a report. A change is complete if no update of its key from after the purge is
+    queued: such updates are combined only after the purge.
+    """
+    cursor, since = batch.state.purging, b""
+    if cursor is None or has_new_purge(config, batch.state):
+        cursor, since = b"", _drop_waiting(tr, config, bucket)
+    queue = QueueKeys(config.name)
+    values, reached = read_values(tr, config, bucket, cursor, limit, limit_bytes)
+    found = Purged([], [], {}, _purged_until(config, batch.state, reached))
+    later = {encoded for row in batch.rows if row.versionstamp > since for encoded, _ in row.updates}
+    for encoded, value in values:
+        tr.clear(queue.value(encoded))
+        if encoded in condemned:
+            found.refused[encoded] = codec.encode(value)
+        else:
+            is_complete = batch.backlog.at_end and encoded not in later
+            change = Change(config.key.decode(encoded), value, None, is_complete)
+            found.keys.append(encoded)
+            found.changes.append((place(encoded), change))
+    return found
+
+
+def _purged_until(config: QueueConfig, state: BucketState, reached: bytes | None) -> BucketState:
+    purges = max(state.purged, config.purges)
+    return replace(state, staged=False, cursor=b"", unfinished_since=0, purged=purges, purging=reached)
+
+
+def _drop_waiting(tr: Transaction, config: QueueConfig, bucket: int) -> bytes:
+    """Clear the rows queued before the purge and the staged updates of a bucket; returns the purge's versionstamp."""
+    queue = QueueKeys(config.name)
+    versionstamp = tr.snapshot.get(queue.purge).value
+    if versionstamp is not None and len(versionstamp) != keys.VERSIONSTAMP_BYTES:
+        raise CorruptData(f"the mark of a purge is not one that cq wrote: {versionstamp[:40]!r}")
+    if versionstamp is not None:
+        tr.clear_range(*queue.rows_until(config.generation, bucket, versionstamp))
+    tr.clear_range(*queue.staged_of_bucket(config.buckets, bucket))
+    return versionstamp or b""
