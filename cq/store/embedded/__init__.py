@@ -4,13 +4,13 @@ db = Database("counters.db")
 db.transact(lambda tr: tr.add(b"hits", (1).to_bytes(8, "little")))
 """
 
-from .access import PRIVATE
-from .database import Database
-from .error import FDBError
-from .file import is_writable
-from .keys import KeySelector, KeyValue
-from .readonly import ReadOnlyDatabase
-from .transaction import Transaction
+from cq.store.embedded.access import PRIVATE
+from cq.store.embedded.database import Database
+from cq.store.embedded.error import FDBError
+from cq.store.embedded.file import is_writable
+from cq.store.embedded.keys import KeySelector, KeyValue
+from cq.store.embedded.readonly import ReadOnlyDatabase
+from cq.store.embedded.transaction import Transaction
 
 __all__ = [
     "PRIVATE",

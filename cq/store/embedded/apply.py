@@ -11,9 +11,16 @@ import sqlite3
 from collections.abc import Iterable
 from itertools import chain
 
-from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, apply, stamp, stamp_at
-from .changes import CLEAR_RANGE, Changes, Mutation
-from .stamped import StampedKey
+from cq.store.embedded.atomic import (
+    SET,
+    SET_VERSIONSTAMPED_KEY,
+    SET_VERSIONSTAMPED_VALUE,
+    apply,
+    stamp,
+    stamp_at,
+)
+from cq.store.embedded.changes import CLEAR_RANGE, Changes, Mutation
+from cq.store.embedded.stamped import StampedKey
 
 _FEW = 64
 _SIZES = (1024, 64)

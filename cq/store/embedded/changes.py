@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, Operation, apply
-from .keys import Range
-from .stamped import Stamped
+from cq.store.embedded.atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, Operation, apply
+from cq.store.embedded.keys import Range
+from cq.store.embedded.stamped import Stamped
 
 CLEAR_RANGE = 1
 

@@ -22,11 +22,10 @@ from collections.abc import Callable
 
 from cq import machine
 from cq.errors import StoreError
-
-from .apply import Applier
-from .changes import Changes
-from .conflicts import ConflictLog, Group, encode, overlaps
-from .error import (
+from cq.store.embedded.apply import Applier
+from cq.store.embedded.changes import Changes
+from cq.store.embedded.conflicts import ConflictLog, Group, encode, overlaps
+from cq.store.embedded.error import (
     COMMIT_UNKNOWN_RESULT,
     NOT_COMMITTED,
     TRANSACTION_TIMED_OUT,
@@ -34,12 +33,12 @@ from .error import (
     is_unwritten,
     storage_error,
 )
-from .future import FutureVoid
-from .keys import Range
-from .latest import Latest
-from .lockfile import LockFile
-from .readset import ReadSet
-from .wal import WalKeeper
+from cq.store.embedded.future import FutureVoid
+from cq.store.embedded.keys import Range
+from cq.store.embedded.latest import Latest
+from cq.store.embedded.lockfile import LockFile
+from cq.store.embedded.readset import ReadSet
+from cq.store.embedded.wal import WalKeeper
 
 GROUP_TRANSACTIONS = 500
 GROUP_BYTES = 16_000_000

@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Iterable, Set
 from itertools import accumulate, pairwise
 
-from .error import NOT_COMMITTED, TRANSACTION_TOO_OLD
-from .keys import Range
-from .readset import ReadSet
+from cq.store.embedded.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
+from cq.store.embedded.keys import Range
+from cq.store.embedded.readset import ReadSet
 
 KEPT_VERSIONS = 5_500_000
 """Rows younger than this are kept: five seconds, and some time for a commit to be checked."""

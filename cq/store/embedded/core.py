@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import chain
 
-from .backoff import BackOff, Backoffs
-from .changes import Changes
-from .committer import Request
-from .error import (
+from cq.store.embedded.backoff import BackOff, Backoffs
+from cq.store.embedded.changes import Changes
+from cq.store.embedded.committer import Request
+from cq.store.embedded.error import (
     CLIENT_INVALID_OPERATION,
     KEY_OUTSIDE_LEGAL_RANGE,
     KEY_TOO_LARGE,
@@ -21,12 +21,12 @@ from .error import (
     WATCHES_DISABLED,
     FDBError,
 )
-from .future import Flight, FutureInt64, FutureVoid, Key, failed, ready
-from .keys import METADATA_VERSION, max_key_bytes
-from .reading import Reading
-from .readset import RANGE_BYTES
-from .watches import Watch
-from .writing import MUTATION_BYTES, Writing
+from cq.store.embedded.future import Flight, FutureInt64, FutureVoid, Key, failed, ready
+from cq.store.embedded.keys import METADATA_VERSION, max_key_bytes
+from cq.store.embedded.reading import Reading
+from cq.store.embedded.readset import RANGE_BYTES
+from cq.store.embedded.watches import Watch
+from cq.store.embedded.writing import MUTATION_BYTES, Writing
 
 
 class Core(Reading, Writing):

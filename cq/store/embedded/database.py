@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cq.errors import StoreError
-
-from . import access, file, handles
-from .access import Access
-from .committer import WAIT_SECONDS, Committer
-from .error import FDBError
-from .future import FutureVoid, Value
-from .keys import KeySelector, KeyValue
-from .latest import Latest
-from .lockfile import LockFile
-from .operations import AtomicOperations
-from .options import DatabaseOptions, Settings
-from .ranges import WANT_ALL
-from .snapshots import Glance, Pool, Snapshot, leak
-from .transaction import Transaction
-from .wal import pressing
-from .watches import Watches
+from cq.store.embedded import access, file, handles
+from cq.store.embedded.access import Access
+from cq.store.embedded.committer import WAIT_SECONDS, Committer
+from cq.store.embedded.error import FDBError
+from cq.store.embedded.future import FutureVoid, Value
+from cq.store.embedded.keys import KeySelector, KeyValue
+from cq.store.embedded.latest import Latest
+from cq.store.embedded.lockfile import LockFile
+from cq.store.embedded.operations import AtomicOperations
+from cq.store.embedded.options import DatabaseOptions, Settings
+from cq.store.embedded.ranges import WANT_ALL
+from cq.store.embedded.snapshots import Glance, Pool, Snapshot, leak
+from cq.store.embedded.transaction import Transaction
+from cq.store.embedded.wal import pressing
+from cq.store.embedded.watches import Watches
 
 T = TypeVar("T")
 

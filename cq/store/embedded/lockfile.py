@@ -23,9 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cq.errors import NotAStore
-
-from .access import Access
-from .filelock import FileLock
+from cq.store.embedded.access import Access
+from cq.store.embedded.filelock import FileLock
 
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .error import INVALID_OPTION_VALUE, FDBError
-from .keys import MAX_TRANSACTION_BYTES
+from cq.store.embedded.error import INVALID_OPTION_VALUE, FDBError
+from cq.store.embedded.keys import MAX_TRANSACTION_BYTES
 
 if TYPE_CHECKING:
-    from .core import Core
-    from .database import Database
+    from cq.store.embedded.core import Core
+    from cq.store.embedded.database import Database
 
 _TRANSACTION_NAMES = (
     "causal_write_risky causal_read_risky causal_read_disable include_port_in_address read_ahead_disable "

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
-from .error import FDBError
-from .keys import KeyValue, after
-from .readset import Place
-from .writes import Row
+from cq.store.embedded.error import FDBError
+from cq.store.embedded.keys import KeyValue, after
+from cq.store.embedded.readset import Place
+from cq.store.embedded.writes import Row
 
 WANT_ALL = -2
 ITERATOR = -1

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from .asked import Asked
-from .error import (
+from cq.store.embedded.asked import Asked
+from cq.store.embedded.error import (
     EXACT_MODE_WITHOUT_LIMITS,
     INVERTED_RANGE,
     KEY_OUTSIDE_LEGAL_RANGE,
     RANGE_LIMITS_INVALID,
     FDBError,
 )
-from .future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
-from .keys import MAX_KEY_BYTES, METADATA_VERSION, USER_END, max_key_bytes
-from .ranges import EXACT
-from .reads import View
-from .readset import Place, RangeRead, seen_range, seen_range_plain
-from .sizes import range_size, split_points
-from .snapshots import Glance, Snapshot
-from .state import State
-from .writes import Row, Writes
+from cq.store.embedded.future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
+from cq.store.embedded.keys import MAX_KEY_BYTES, METADATA_VERSION, USER_END, max_key_bytes
+from cq.store.embedded.ranges import EXACT
+from cq.store.embedded.reads import View
+from cq.store.embedded.readset import Place, RangeRead, seen_range, seen_range_plain
+from cq.store.embedded.sizes import range_size, split_points
+from cq.store.embedded.snapshots import Glance, Snapshot
+from cq.store.embedded.state import State
+from cq.store.embedded.writes import Row, Writes
 
 _UNLIMITED_ROWS = 1 << 40
 

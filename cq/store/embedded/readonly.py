@@ -18,15 +18,14 @@ from typing import Any, Final, TypeVar
 
 from cq import machine
 from cq.errors import StoreError
-
-from . import file, handles
-from .committer import Request
-from .database import Database
-from .error import TRANSACTION_TOO_OLD, FDBError
-from .keys import METADATA_VERSION
-from .snapshots import Glance, Pool, Snapshot
-from .watches import Watches
-from .writes import Row
+from cq.store.embedded import file, handles
+from cq.store.embedded.committer import Request
+from cq.store.embedded.database import Database
+from cq.store.embedded.error import TRANSACTION_TOO_OLD, FDBError
+from cq.store.embedded.keys import METADATA_VERSION
+from cq.store.embedded.snapshots import Glance, Pool, Snapshot
+from cq.store.embedded.watches import Watches
+from cq.store.embedded.writes import Row
 
 _Mark = tuple[int, ...]
 _SHARED: Final = "mode=ro&readonly_shm=1"

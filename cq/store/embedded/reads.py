@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .error import ACCESSED_UNREADABLE, FDBError
-from .future import Value, ready
-from .keys import after
-from .snapshots import Snapshot
-from .writes import Row, Writes
+from cq.store.embedded.error import ACCESSED_UNREADABLE, FDBError
+from cq.store.embedded.future import Value, ready
+from cq.store.embedded.keys import after
+from cq.store.embedded.snapshots import Snapshot
+from cq.store.embedded.writes import Row, Writes
 
 _PIECE_BYTES = 120_000
 _PIECE_ROWS = 1_000

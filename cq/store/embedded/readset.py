@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .keys import Range, after
-from .writes import Row, Writes
+from cq.store.embedded.keys import Range, after
+from cq.store.embedded.writes import Row, Writes
 
 RANGE_BYTES = 24
 """What a conflict range costs beside its keys, in FoundationDB's sizes."""

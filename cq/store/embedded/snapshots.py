@@ -23,13 +23,12 @@ from typing import Any, NamedTuple
 
 from cq import machine
 from cq.errors import StoreError
-
-from . import asked
-from .asked import Asked
-from .error import TRANSACTION_TOO_OLD, FDBError, storage_error
-from .keys import METADATA_VERSION
-from .latest import Latest
-from .writes import Row
+from cq.store.embedded import asked
+from cq.store.embedded.asked import Asked
+from cq.store.embedded.error import TRANSACTION_TOO_OLD, FDBError, storage_error
+from cq.store.embedded.keys import METADATA_VERSION
+from cq.store.embedded.latest import Latest
+from cq.store.embedded.writes import Row
 
 LIFETIME_SECONDS = 5.0
 _PRESSED_SECONDS = 1.0

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .atomic import stamp_at
-from .keys import STAMP_BYTES, Range, after
+from cq.store.embedded.atomic import stamp_at
+from cq.store.embedded.keys import STAMP_BYTES, Range, after
 
 
 class StampedKey(NamedTuple):

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cq import machine
-
-from .backoff import Backoffs
-from .committer import Request
-from .error import (
+from cq.store.embedded.backoff import Backoffs
+from cq.store.embedded.committer import Request
+from cq.store.embedded.error import (
     CLIENT_INVALID_OPERATION,
     FUTURE_VERSION,
     READ_VERSION_ALREADY_SET,
@@ -28,16 +27,16 @@ from .error import (
     VERSION_INVALID,
     FDBError,
 )
-from .future import Flight, FutureInt64, Key, failed, ready
-from .keys import METADATA_VERSION, SYSTEM_END, USER_END
-from .options import Settings
-from .readset import ReadSet
-from .snapshots import Glance, Snapshot
-from .watches import Watch
-from .writes import Writes
+from cq.store.embedded.future import Flight, FutureInt64, Key, failed, ready
+from cq.store.embedded.keys import METADATA_VERSION, SYSTEM_END, USER_END
+from cq.store.embedded.options import Settings
+from cq.store.embedded.readset import ReadSet
+from cq.store.embedded.snapshots import Glance, Snapshot
+from cq.store.embedded.watches import Watch
+from cq.store.embedded.writes import Writes
 
 if TYPE_CHECKING:
-    from .database import Database
+    from cq.store.embedded.database import Database
 
 
 _FUTURE_VERSIONS = 1_000_000

@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .core import Core
-from .error import INVERTED_RANGE, FDBError
-from .future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value
-from .keys import USER_END, KeySelector, after, key_bytes, strinc, value_bytes
-from .operations import AtomicOperations
-from .options import TransactionOptions
-from .ranges import ITERATOR, FDBRange
-from .readset import Place
+from cq.store.embedded.core import Core
+from cq.store.embedded.error import INVERTED_RANGE, FDBError
+from cq.store.embedded.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value
+from cq.store.embedded.keys import USER_END, KeySelector, after, key_bytes, strinc, value_bytes
+from cq.store.embedded.operations import AtomicOperations
+from cq.store.embedded.options import TransactionOptions
+from cq.store.embedded.ranges import ITERATOR, FDBRange
+from cq.store.embedded.readset import Place
 
 if TYPE_CHECKING:
-    from .database import Database
+    from cq.store.embedded.database import Database
 
 
 class TransactionRead:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from .file import BUSY_SECONDS, PAGE_BYTES
-from .lockfile import LockFile
-from .snapshots import LIFETIME_SECONDS
+from cq.store.embedded.file import BUSY_SECONDS, PAGE_BYTES
+from cq.store.embedded.lockfile import LockFile
+from cq.store.embedded.snapshots import LIFETIME_SECONDS
 
 CHECKPOINT_PAGES = 2_000
 LIMIT_PAGES = 64_000_000 // PAGE_BYTES

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from cq.errors import StoreError
-
-from .conflicts import Group
-from .error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
-from .future import FutureVoid
-from .lockfile import Listener
+from cq.store.embedded.conflicts import Group
+from cq.store.embedded.error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
+from cq.store.embedded.future import FutureVoid
+from cq.store.embedded.lockfile import Listener
 
 MAX_WATCHES = 10_000
 _CHECK_SECONDS = 1.0

@@ -16,11 +16,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import chain, islice
 
-from .atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, apply, merge
-from .changes import CLEAR_RANGE, INDEPENDENT, STAMPED, Changes, Pending
-from .keys import SYSTEM_END, Range, after
-from .segments import CLEARED, UNREADABLE, Segments
-from .stamped import Stamped, StampedKey, StampedValue
+from cq.store.embedded.atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, apply, merge
+from cq.store.embedded.changes import CLEAR_RANGE, INDEPENDENT, STAMPED, Changes, Pending
+from cq.store.embedded.keys import SYSTEM_END, Range, after
+from cq.store.embedded.segments import CLEARED, UNREADABLE, Segments
+from cq.store.embedded.stamped import Stamped, StampedKey, StampedValue
 
 Row = tuple[bytes, bytes]
 """A key and its value."""

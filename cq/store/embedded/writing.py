@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import atomic
-from .error import (
+from cq.store.embedded import atomic
+from cq.store.embedded.error import (
     CLIENT_INVALID_OPERATION,
     INVERTED_RANGE,
     KEY_OUTSIDE_LEGAL_RANGE,
@@ -11,7 +11,7 @@ from .error import (
     VALUE_TOO_LARGE,
     FDBError,
 )
-from .keys import (
+from cq.store.embedded.keys import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     METADATA_VERSION,
@@ -21,9 +21,9 @@ from .keys import (
     clip,
     max_key_bytes,
 )
-from .readset import RANGE_BYTES
-from .stamped import StampedKey, StampedValue
-from .state import State
+from cq.store.embedded.readset import RANGE_BYTES
+from cq.store.embedded.stamped import StampedKey, StampedValue
+from cq.store.embedded.state import State
 
 MUTATION_BYTES = 44
 """What a mutation costs beside its key and value, in FoundationDB's sizes."""
