@@ -6,10 +6,13 @@ import ast
 import importlib
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import cq
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(set(re.findall(r"`([A-Za-z_][\w.]*)`", (ROOT / "docs" / "correctness.md").read_text())))
@@ -36,11 +39,13 @@ def test_the_page_names_some_of_each() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_that_is_named_exists(name: str) -> None:
-    parts = name.split(".")
-    of_module = 2 if parts[0] == "observers" else 1
-    found: Any = importlib.import_module(".".join(["cq", *parts[:of_module]]))
-    for part in parts[of_module:]:
+    found: Any = cq
+    for part in name.split("."):
         fields = getattr(found, "__dataclass_fields__", {})
+        # A module before a name that its package imports: both may have the same name.
+        if hasattr(found, "__path__") and find_spec(f"{found.__name__}.{part}"):
+            found = importlib.import_module(f"{found.__name__}.{part}")
+            continue
         assert hasattr(found, part) or part in fields, part
         found = getattr(found, part, None)
 
