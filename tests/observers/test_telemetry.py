@@ -73,7 +73,7 @@ def events() -> Iterator[Events]:
 def nodes() -> Iterator[ast.AST]:
     """All of the code that may emit events."""
     for folder in ("observers", "cli"):
-        for file in (ROOT / folder).glob("*.py"):
+        for file in (ROOT / folder).rglob("*.py"):
             if file.name != "events.py":
                 yield from ast.walk(ast.parse(file.read_text()))
 
