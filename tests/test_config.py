@@ -97,7 +97,7 @@ def test_only_configured_queues_can_be_paused(db: Any, name: str) -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade(db: Any, name: str) -> None:
-    transact(db, lambda tr: tr.set(QueueKeys(name).config, cq.codec.encode({"format": 99})))
+    transact(db, lambda tr: tr.set(QueueKeys(name).config, codec.encode({"format": 99})))
 
     with pytest.raises(CodeMismatch, match="upgrade cq"):
         transact(db, lambda tr: read_config(tr, name))

@@ -34,7 +34,7 @@ CHANGES: Final[dict[str, tuple[Callable[[Any, str], object], Callable[[Any, str]
     "put": (lambda db, name: None, lambda db, name: cq.put_observer(db, name, top())),
     "remove": (
         lambda db, name: cq.put_observer(db, name, top()),
-        lambda db, name: cq.configuring.remove_observer(db, name, "top"),
+        lambda db, name: cq.remove_observer(db, name, "top"),
     ),
     "rebuild": (
         lambda db, name: cq.put_observer(db, name, top()),

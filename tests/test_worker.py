@@ -503,7 +503,7 @@ class TestSharing:
         app = cq.App()
         app.queue(name, observers=[cq.Observer("told", 1, hangs)])
         app.configure(db, name, buckets=1)
-        limits = cq.batch.Limits(stale_seconds=0.1)
+        limits = Limits(stale_seconds=0.1)
         with (
             running(Worker(db, app, [name], beat_seconds=0.05, limits=limits)),
             running(Worker(db, app, [name], beat_seconds=0.05, limits=limits)),

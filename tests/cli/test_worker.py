@@ -19,6 +19,7 @@ import pytest
 
 import cq
 from cq import keys
+from cq.config import read_config
 from cq.keys import QueueKeys
 from cq.observers.members import Member, read_members
 from cq.status import is_drained
@@ -64,7 +65,7 @@ def running(
 def wait_for(db: Any, name: str, key: Any, value: Any) -> None:
     """Wait until the key has this value."""
     queue, stored = cq.CombineQueue(name), QueueKeys(name)
-    encoded = transact(db, lambda tr: cq.config.read_config(tr, name)).key.encoder()(key)
+    encoded = transact(db, lambda tr: read_config(tr, name)).key.encoder()(key)
     while True:
         found, watch = transact(db, lambda tr: (queue.get(tr, key), tr.watch(stored.value(encoded))))
         if found == value:

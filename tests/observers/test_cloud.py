@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import machine
+from cq import codec, machine
 from cq.config import ObserverConfig
 from cq.configuring import remove_observer
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
@@ -403,7 +403,7 @@ def test_readers_of_groups_that_there_are_not_are_told_so(db: Any) -> None:
 def test_a_cloud_of_another_format_is_refused(db: Any) -> None:
     told = ToldTop(db)
     head = CloudKeys(told.keys).head(None)
-    for stored in (cq.codec.encode([2, 1, 1, b"", 0, b""]), cq.codec.encode("x"), b"\xff"):
+    for stored in (codec.encode([2, 1, 1, b"", 0, b""]), codec.encode("x"), b"\xff"):
         transact(db, lambda tr: tr.set(head, stored))  # noqa: B023
         with pytest.raises(CorruptData):
             cloud(told)
@@ -433,12 +433,12 @@ SCRIPT = '1"><script>alert(1)</script>'
         {"abc": 1},
         [["a", 1, 5]] * 10_001,
     ],
-    ids=lambda entries: cq.codec.brief(entries)[:40],
+    ids=lambda entries: codec.brief(entries)[:40],
 )
 def test_forged_entries_are_refused(db: Any, entries: Any) -> None:
     """Each reader may rely on their types and ranges, whoever has written them."""
     told = ToldTop(db)
-    data = cq.codec.encode(entries)
+    data = codec.encode(entries)
     head = CloudKeys(told.keys).head(None)
     transact(db, lambda tr: tr.set(head, Head(1, 1, digest_of(data), 0, data).to_bytes()))
 
@@ -466,7 +466,7 @@ def test_a_forged_score_of_the_top_is_not_published(db: Any) -> None:
         transact(
             db,
             lambda tr: [
-                tr.set(row.key, cq.codec.encode(forged))  # noqa: B023
+                tr.set(row.key, codec.encode(forged))  # noqa: B023
                 for row in tr.get_range(place, prefix_end(place)).to_list()
             ],
         )

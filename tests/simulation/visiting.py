@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import cq
-from cq import machine
+from cq import codec, machine
 from cq.batch import Limits
 from cq.config import read_config
 from cq.keys import QueueKeys, version_of
@@ -269,7 +269,7 @@ class Site(Scenario):
         config = read_config(tr, name)
         sums: defaultdict[Any, int] = defaultdict(int)
         for row in tr.get_range(*QueueKeys(name).values()):
-            sums[config.key.decode(QueueKeys(name).encoded_key(row.key))] += cq.codec.decode(row.value)
+            sums[config.key.decode(QueueKeys(name).encoded_key(row.key))] += codec.decode(row.value)
         for encoded, number in read_waiting(tr, config).items():
             sums[config.key.decode(encoded)] += number
         for aside in read_aside(tr, name):
