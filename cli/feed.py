@@ -11,8 +11,8 @@ from cq.cli.options import Json, Store, make_store, open_store, read_store, seco
 from cq.cli.output import note, print_json, print_table, print_words, say
 from cq.cli.shape import Yes, confirm
 from cq.cli.verify import DIFFERENT
+from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
-from cq.jsonvalues import to_json
 from cq.observers.feed import Feed, Message, Page
 from cq.observers.feeds import FeedStatus, read_all, read_status
 from cq.observers.feedverify import verify_feed

@@ -13,7 +13,7 @@ import typer
 
 import cq
 from cq.app import App
-from cq.codec import brief
+from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.store import OpenDatabase, close
 

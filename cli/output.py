@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from cq.jsonvalues import to_json
+from cq.encoding.json_values import to_json
 from cq.plaintext import printable
 
 _WIDE: Final = 200  # columns of output without a terminal

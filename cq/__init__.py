@@ -4,7 +4,6 @@ from cq.app import App
 from cq.celldata import UserData
 from cq.cells import Cells
 from cq.changes import Change, Observer, ObserverSpec
-from cq.codec import DELETE
 from cq.combiners import Combiner, changes
 from cq.config import QueueConfig
 from cq.configuring import (
@@ -17,6 +16,7 @@ from cq.configuring import (
     resume,
 )
 from cq.emitter import Emitter
+from cq.encoding.codec import DELETE
 from cq.errors import (
     BacklogTooDeep,
     CellError,

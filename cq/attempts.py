@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from cq import codec, machine
+from cq import machine
 from cq.config import QueueConfig
+from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of
 from cq.store.api import Database, Transaction

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from cq import codec
 from cq.auditkeys import AuditKeys
 from cq.config import Audit, QueueConfig, read_config
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of, overlapping
 from cq.errors import CorruptData, InvalidConfiguration, NotChecked, NotNow, QueueNotConfigured
-from cq.hashing import bucket_of, overlapping
 from cq.keys import QueueKeys, after
 from cq.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.purging import is_to_be_purged

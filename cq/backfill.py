@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cq import codec, keys
+from cq import keys
 from cq.config import MOST_GENERATIONS, ObserverConfig, QueueConfig, read_config
+from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
 from cq.state import BucketState

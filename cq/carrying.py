@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args, get_type_hints
 
 from cq.app import App, Factory
-from cq.codec import KeyType, ValueType
 from cq.config import Audit, Flags, Named, ObserverConfig, QueueConfig, queue_names, read_config, read_flags
 from cq.configuring import create
+from cq.encoding.codec import KeyType, ValueType
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys, check_name
 from cq.store.api import Database, Transaction

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cq import cellkeys, codec
+from cq import cellkeys
+from cq.encoding import codec
 from cq.errors import CorruptData, InvalidData
 from cq.store.api import Transaction
 

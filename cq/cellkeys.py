@@ -20,7 +20,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, Final
 
-from cq import codec
+from cq.encoding import codec
 from cq.errors import InvalidData, TooLarge
 from cq.keys import ROOT, prefix_end
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from cq import codec
+from cq.encoding import codec
 
 OPEN: Final = "open"
 DRAINING: Final = "draining"

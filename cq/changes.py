@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cq.codec import brief
+from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 
 _LONGEST_NAME: Final = 200

@@ -13,9 +13,9 @@ from functools import partial
 from types import NoneType
 from typing import Any
 
-from cq import codec
-from cq.codec import DELETE, KeyType, ValueType
 from cq.combiners import Combiner, combine_many
+from cq.encoding import codec
+from cq.encoding.codec import DELETE, KeyType, ValueType
 from cq.errors import CorruptData
 from cq.memory import Memory
 

@@ -19,8 +19,8 @@ from operator import ne
 from types import NoneType
 from typing import Any, Final
 
-from cq.bounds import check_merged
-from cq.codec import DELETE, shown
+from cq.encoding.bounds import check_merged
+from cq.encoding.codec import DELETE, shown
 from cq.errors import InvalidConfiguration, InvalidData
 
 

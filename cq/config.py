@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
-from cq import codec, keys
-from cq.codec import KeyType, ValueType
+from cq import keys
 from cq.configcache import ConfigCache, tell_change
+from cq.encoding import codec
+from cq.encoding.codec import KeyType, ValueType
 from cq.errors import (
     CorruptData,
     NotNow,

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cq import codec, keys, machine
+from cq import keys, machine
 from cq.audit import include_all
 from cq.backfill import clear_abandoned
 from cq.changes import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
-from cq.codec import KeyType, ValueType
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config import (
     DEFAULT_BUCKETS,
@@ -31,6 +30,8 @@ from cq.config import (
     refuse_while_rebucketing,
     write_config,
 )
+from cq.encoding import codec
+from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
 from cq.ledger import refuse_unless_summed, with_audit, without_audit

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from cq import codec, hashing, keys, machine
+from cq import keys, machine
 from cq.combiners import changes
+from cq.encoding import codec, hashing
 from cq.errors import CorruptData, InvalidData, TooLarge, WritesUnreadable
 from cq.keys import QueueKeys
 from cq.queue import CombineQueue

@@ -21,9 +21,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from cq import codec, keys, machine
+from cq import keys, machine
 from cq.config import read_config
 from cq.emitterbuffer import EmitterBuffer, EmitterStatistics
+from cq.encoding import codec
 from cq.errors import (
     CodeMismatch,
     CqError,

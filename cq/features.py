@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cq import codec
+from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData
 
 FEATURES: Final = ("audit", "window")

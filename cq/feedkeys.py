@@ -27,7 +27,7 @@ from struct import Struct
 from typing import Any, Final
 from zlib import crc32
 
-from cq import codec
+from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys import ROOT, VERSIONSTAMP_BYTES, check_name, prefix_end
 

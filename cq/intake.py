@@ -12,10 +12,11 @@ from contextlib import suppress
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cq import codec, machine
-from cq.codec import is_int64
+from cq import machine
 from cq.combiners import Combiner, sum_
 from cq.config import QueueConfig
+from cq.encoding import codec
+from cq.encoding.codec import is_int64
 from cq.errors import TooLarge
 from cq.packing import check_update, columns
 from cq.store.api import Transaction

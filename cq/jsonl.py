@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from cq import codec, machine
+from cq import machine
 from cq.config import QueueConfig, read_config
+from cq.encoding import codec
+from cq.encoding.json_values import key_from_json, value_from_json
 from cq.errors import InvalidData
-from cq.jsonvalues import key_from_json, value_from_json
 from cq.keys import QueueKeys
 from cq.packing import check_update
 from cq.queue import CombineQueue

@@ -47,9 +47,9 @@ from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
 
-from cq.codec import brief
+from cq.encoding.codec import brief
+from cq.encoding.hashing import HASHES, bucket_bounds, key_hash
 from cq.errors import CorruptData, InvalidConfiguration
-from cq.hashing import HASHES, bucket_bounds, key_hash
 
 ROOT: Final = b"cq/"
 QUEUES: Final = ROOT + b"queues/"

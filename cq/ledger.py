@@ -22,8 +22,8 @@ from typing import Any, Final
 from cq import combiners
 from cq.auditkeys import AuditKeys
 from cq.config import Audit, Named, QueueConfig
+from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import InvalidConfiguration
-from cq.hashing import bucket_at, key_hash
 from cq.store.api import Transaction
 
 MODULUS: Final = 1 << 128

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from cq import codec
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_at, overlapping
 from cq.errors import CorruptData, InvalidData
-from cq.hashing import bucket_at, overlapping
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.setaside import set_aside
 from cq.state import BucketState, fresh_token

@@ -16,11 +16,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from cq import codec
 from cq.changes import Change
 from cq.config import QueueConfig, read_config
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData
-from cq.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
 from cq.missedkeys import MissedKeys
 from cq.plaintext import printable

@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from cq import codec
 from cq.arguments import repeatable
-from cq.codec import DELETE, MAX_UPDATE_BYTES, are_int64
 from cq.combiners import COMPARING, is_comparable
 from cq.config import QueueConfig
+from cq.encoding import codec
+from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, are_int64
+from cq.encoding.hashing import buckets_of
 from cq.errors import InvalidData
-from cq.hashing import buckets_of
 
 ROW_BYTES: Final = 8_000
 """Where a row is split: FoundationDB likes values below 10 kB."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from cq import codec, keys
+from cq import keys
 from cq.batch import Batch
 from cq.changes import Change
 from cq.config import QueueConfig
+from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, place
 from cq.purging import has_new_purge

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, repeat
 from typing import Any, Final, NamedTuple, Protocol
 
-from cq import codec, hashing, keys
+from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import BUILT_IN, Combiner
 from cq.config import QueueConfig, read_config
+from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.ledger import count_added

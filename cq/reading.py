@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from cq import codec
 from cq.config import QueueConfig
+from cq.encoding import codec
 from cq.keys import QueueKeys, after, place, places
 from cq.sizes import clear_bytes
 from cq.store.api import WANT_ALL, Transaction, TransactionRead, Value

@@ -18,11 +18,11 @@ from itertools import accumulate
 from operator import add
 from typing import Final, NamedTuple
 
-from cq import codec
+from cq.encoding import codec
+from cq.encoding.cbor import array_head, encode_strings
 from cq.keys import places
 from cq.packing import ROW_BYTES
 from cq.rows import Row, Updates
-from cq.simplecbor import array_head, encode_strings
 from cq.turns import order_in_turn
 
 _LEAST_GAIN: Final = 2

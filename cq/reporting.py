@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cq import codec
 from cq.app import QueueCode
 from cq.changes import Change
 from cq.config import QueueConfig
+from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys, places
 from cq.missed import NOTHING, MissedReports, as_received

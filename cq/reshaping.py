@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cq import hashing
 from cq.backfill import progress
-from cq.codec import brief
 from cq.config import (
     MAX_BUCKETS,
     QueueConfig,
@@ -23,6 +21,8 @@ from cq.config import (
     refuse_while_rebucketing,
     write_config,
 )
+from cq.encoding import hashing
+from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
 from cq.purging import read_purging

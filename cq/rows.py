@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from cq import codec
-from cq.codec import MAX_KEY_BYTES, MAX_OPERATION_BYTES
+from cq.encoding import codec
+from cq.encoding.codec import MAX_KEY_BYTES, MAX_OPERATION_BYTES
 from cq.errors import CorruptData
 from cq.foundkeys import bucket_behind, is_row, later_than, versionstamp_behind
 from cq.keys import QueueKeys, version_of

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any, Final, NamedTuple
 
-from cq import codec
+from cq.encoding import codec
 from cq.errors import CqError
 from cq.keys import after, place
 from cq.store.api import KeyValue

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq import codec
 from cq.config import read_config
+from cq.encoding import codec
 from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after
 from cq.ledger import count_added, count_dropped

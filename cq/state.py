@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from cq import codec, machine
+from cq import machine
+from cq.encoding import codec
 from cq.errors import CorruptData
 
 _TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None, bool)

@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import Final
 
 from cq.config import QueueConfig, read_config
-from cq.hashing import bucket_of
+from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys, after
 from cq.pressure import admitted
 from cq.queue import write_updates

@@ -11,8 +11,8 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from cq import codec
 from cq.config import ObserverConfig, QueueConfig
+from cq.encoding import codec
 from cq.mending import wake
 from cq.missedkeys import MissedKeys
 from cq.purging import is_to_be_purged

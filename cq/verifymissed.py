@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from cq import codec
 from cq.config import QueueConfig
 from cq.configuring import rebuild_observer
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
-from cq.hashing import bucket_at, key_hash
 from cq.keys import place
 from cq.layout import of_missed
 from cq.mending import rewrite_state

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from cq import layout
-from cq.codec import DELETE
 from cq.config import QueueConfig
+from cq.encoding.codec import DELETE
+from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData
-from cq.hashing import bucket_of
 from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
 from cq.layout import RowPlace, of_bucket, of_emitter, of_marker, of_row
 from cq.mending import keep, keep_raw, rewrite_state, wake

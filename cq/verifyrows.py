@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from cq import codec
 from cq.attempts import parse_note
 from cq.backfill import current_generation
 from cq.config import Flags, QueueConfig
+from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.exportkeys import SEQUENCE_BYTES
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, prefix_end

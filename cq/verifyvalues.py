@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from cq import codec
 from cq.combiners import BUILT_IN
 from cq.config import QueueConfig
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
-from cq.hashing import bucket_at, key_hash
 from cq.layout import of_aside, of_value
 from cq.mending import keep, keep_raw, rewrite_state, touch, wake
 from cq.store.api import KeyValue

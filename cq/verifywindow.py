@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from cq import codec
 from cq.config import QueueConfig, read_config
+from cq.encoding import codec
 from cq.errors import BacklogTooDeep, CorruptData
 from cq.keys import QueueKeys, version_of
 from cq.mending import keep_raw

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from cq import codec
-from cq.codec import is_int64
 from cq.config import QueueConfig
+from cq.encoding import codec
+from cq.encoding.codec import is_int64
 from cq.errors import BacklogTooDeep, CorruptData, InvalidData
 from cq.keys import QueueKeys
 from cq.packing import split

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from cq import codec, keys
+from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import Combiner
 from cq.config import QueueConfig, read_config
+from cq.encoding import codec
 from cq.errors import ConfigurationConflict, InvalidData
 from cq.keys import QueueKeys, place
 from cq.packing import columns

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from cq import machine
-from cq.codec import brief
+from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 
 SLICES: Final = 60

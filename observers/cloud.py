@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from cq import codec, machine
+from cq import machine
 from cq.backfill import parse_generation
 from cq.config import read_config
+from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotReady
 from cq.keys import QueueKeys
 from cq.observers.ranking import check_group, missing, settings_of

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cq import codec
+from cq.encoding import codec
 from cq.feedkeys import BUCKETS, ID_BYTES, Range, id_of
 from cq.keys import after
 from cq.observers.feedconfig import FeedConfig

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cq import codec
 from cq.changes import Change, ObserverFunction, ObserverSpec
-from cq.codec import brief
 from cq.config import QueueConfig, read_config
+from cq.encoding import codec
+from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.keys import check_name
 from cq.queue import CombineQueue

@@ -15,8 +15,8 @@ from typing import Any, Final
 from cq.arguments import repeatable
 from cq.changes import Change, ObserverFunction
 from cq.config import QueueConfig
+from cq.encoding.hashing import bucket_of
 from cq.exportkeys import ExportKeys
-from cq.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.exportrows import Entry, encoded_keys, pack
 from cq.observers.exportspec import NAME, check_alone

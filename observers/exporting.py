@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq import codec, machine
+from cq import machine
+from cq.encoding import codec
 from cq.exportkeys import ExportKeys
 from cq.keys import after
 from cq.observers.exportbatch import Batch, Exporter, Halving, Position

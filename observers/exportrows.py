@@ -19,8 +19,9 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from cq import codec, machine
-from cq.codec import MAX_VALUE_BYTES
+from cq import machine
+from cq.encoding import codec
+from cq.encoding.codec import MAX_VALUE_BYTES
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.exportkeys import SEQUENCE_BYTES, ExportKeys, generation_of, sequences_from, versionstamp_of
 from cq.keys import after, version_of

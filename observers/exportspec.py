@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cq.changes import ObserverSpec
-from cq.codec import brief
 from cq.config import QueueConfig
+from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 
 NAME: Final = "export"

@@ -13,7 +13,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from cq import codec, keys, machine
+from cq import keys, machine
+from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration
 from cq.exportkeys import ExportKeys, behind_queue, name_of, queue_names_below
 from cq.plaintext import printable

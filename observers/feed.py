@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from cq import codec, machine
+from cq import machine
 from cq.arguments import repeatable
+from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
 from cq.feedkeys import (
     FeedKeys,

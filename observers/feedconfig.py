@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cq import codec, keys
+from cq import keys
 from cq.configcache import ConfigCache, tell_change
+from cq.encoding import codec
 from cq.errors import CorruptData, FeedNotConfigured, InvalidConfiguration
 from cq.feedkeys import FeedKeys, feed_entries, feed_entry, feed_of_entry
 from cq.store.api import Transaction, TransactionRead

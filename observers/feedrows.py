@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, Final
 
-from cq import codec, machine
+from cq import machine
+from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.feedkeys import ID_BYTES, FeedKeys, as_name, bucket_of, id_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq.codec import brief
+from cq.encoding.codec import brief
 from cq.errors import CorruptData
 from cq.feedkeys import ID_BYTES, FeedKeys, bucket_of, decode_name, id_of, split_mark, versionstamp_of_id
 from cq.keys import after, prefix_end

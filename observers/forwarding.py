@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from cq import store
-from cq.codec import DELETE
 from cq.config import QueueConfig, read_config
+from cq.encoding.codec import DELETE
 from cq.errors import CorruptData, InvalidData, InvalidUrl, QueueFull
 from cq.exportkeys import SEQUENCE_BYTES, generation_of, received
 from cq.observers.exportbatch import Batch

@@ -11,7 +11,7 @@ from decimal import Decimal
 from html import escape
 from typing import Any, Final
 
-from cq.jsonvalues import to_json
+from cq.encoding.json_values import to_json
 from cq.observers.cloud import Cloud, CloudEntry
 from cq.observers.scores import Score
 

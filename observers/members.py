@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from cq import codec, keys
+from cq import keys
+from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, version_of
 from cq.store.api import WANT_ALL, TransactionRead, seconds_since

@@ -20,7 +20,8 @@ from functools import partial
 from hashlib import blake2b
 from typing import Final
 
-from cq import codec, keys, machine
+from cq import keys, machine
+from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.observers.members import BEAT_SECONDS, ROLES, Member, Report, Share, kinds_of, order, read_members
 from cq.observers.telemetry import emit

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from cq import codec
 from cq.backfill import parse_generation
 from cq.config import QueueConfig, read_config
+from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotReady
 from cq.keys import QueueKeys, after, prefix_end
 from cq.observers.scores import Score, descending

@@ -21,7 +21,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Final
 
-from cq.codec import shown
+from cq.encoding.codec import shown
 from cq.errors import InvalidData, TooLarge
 
 Score = int | Decimal | float

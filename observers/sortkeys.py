@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cq.codec import KeyType
+from cq.encoding.codec import KeyType
 from cq.errors import CorruptData
 
 _NUL: Final = b"\x00"

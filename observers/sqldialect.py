@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cq.codec import is_int64
+from cq.encoding.codec import is_int64
+from cq.encoding.json_values import to_json
 from cq.errors import CqError
-from cq.jsonvalues import to_json
 
 Row = Mapping[str, Any]
 

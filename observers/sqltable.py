@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cq.codec import KeyType, ValueType
+from cq.encoding.codec import KeyType, ValueType
 from cq.errors import InvalidConfiguration
 from cq.exportkeys import SEQUENCE_BYTES
 from cq.observers.exportspec import check_identifier

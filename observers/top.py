@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq import codec
 from cq.changes import Change, ObserverFunction, ObserverSpec
 from cq.config import QueueConfig
+from cq.encoding import codec
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.observers.scores import descending

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from cq import codec
 from cq.config import ObserverConfig, QueueConfig
+from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
 from cq.layout import of_published

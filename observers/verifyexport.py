@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from cq import codec
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, CqError
 from cq.exportkeys import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
-from cq.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.observers.export import BUCKETS
 from cq.observers.exporterrors import ExportFailed

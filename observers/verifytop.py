@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from cq import codec
 from cq.app import App
 from cq.backfill import read_states
 from cq.config import ObserverConfig, QueueConfig
 from cq.configuring import rebuild_observer
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_at
 from cq.errors import ConfigurationError, CorruptData
-from cq.hashing import bucket_at
 from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
 from cq.layout import of_observer_data, of_value
 from cq.observers import top

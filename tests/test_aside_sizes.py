@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq import codec
 from cq.audit import audit_findings
 from cq.batch import LOCAL_LIMITS, Limits
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.setaside import drop_aside, retry_aside, set_aside
 from cq.store.transact import transact

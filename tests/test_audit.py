@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq import codec
 from cq.audit import audit_findings, check_audit
 from cq.auditkeys import AuditKeys
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.config import read_config
-from cq.hashing import key_hash
+from cq.encoding import codec
+from cq.encoding.hashing import key_hash
 from cq.keys import QueueKeys
 from cq.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.observers.worker import Worker

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec
 from cq.backfill import current_generation, progress, switch_observers
 from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config import read_config
 from cq.configuring import rebuild_observer
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.worker import Worker
 from cq.store.transact import transact

@@ -14,10 +14,10 @@ import cbor2
 import pytest
 
 import cq
-from cq import codec
-from cq.bounds import MAX_INT_BYTES, MOST_ALIKE
-from cq.codec import KeyType
 from cq.combiners import counter, union
+from cq.encoding import codec
+from cq.encoding.bounds import MAX_INT_BYTES, MOST_ALIKE
+from cq.encoding.codec import KeyType
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys import QueueKeys
 from cq.observers.distinct import distinct

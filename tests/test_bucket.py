@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec
 from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.combining import Pass
+from cq.encoding import codec
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
 from cq.results import ManyFailed

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq import codec
-from cq.codec import KeyType, ValueType
+from cq.encoding import codec
+from cq.encoding.cbor import encode_ints, encode_strings, encode_texts
+from cq.encoding.codec import KeyType, ValueType
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
-from cq.simplecbor import encode_ints, encode_strings, encode_texts
 
 PARTS = {"str": st.text(), "int": st.integers(), "bytes": st.binary()}
 

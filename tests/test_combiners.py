@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import cq
 from cq import combiners
-from cq.codec import DELETE
 from cq.combiners import BUILT_IN, counter, sum_
+from cq.encoding.codec import DELETE
 from cq.errors import InvalidConfiguration, InvalidData
 
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec
 from cq.app import QueueCode
 from cq.batch import Limits
 from cq.combining import Pass
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.memory import Memory
 from cq.results import PassResult

@@ -9,10 +9,11 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq import codec, features
+from cq import features
 from cq.carrying import export_config
 from cq.combining import Pass
 from cq.config import QueueConfig, read_config, write_config
+from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData
 from cq.keys import QueueKeys
 from cq.observers.telemetry import subscribe

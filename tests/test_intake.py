@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq.bounds import MAX_INT_BYTES
-from cq.codec import MAX_UPDATE_BYTES, KeyType, ValueType
 from cq.combiners import BUILT_IN
 from cq.config import Named, QueueConfig
+from cq.encoding.bounds import MAX_INT_BYTES
+from cq.encoding.codec import MAX_UPDATE_BYTES, KeyType, ValueType
 from cq.intake import FLUSH_BYTES, Flush, Intake
 from cq.packing import check_update
 

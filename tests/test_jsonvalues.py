@@ -13,9 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.codec import KeyType, ValueType
+from cq.encoding.codec import KeyType, ValueType
+from cq.encoding.json_values import (
+    key_from_json,
+    key_from_word,
+    split_word,
+    to_json,
+    value_from_json,
+    value_from_word,
+)
 from cq.errors import InvalidData
-from cq.jsonvalues import key_from_json, key_from_word, split_word, to_json, value_from_json, value_from_word
 
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "str": st.text(st.characters(codec="utf-8")),

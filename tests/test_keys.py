@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq import hashing, keys
+from cq import keys
+from cq.encoding import hashing
 from cq.errors import CorruptData, InvalidConfiguration
 from cq.keys import QueueKeys
 

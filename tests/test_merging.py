@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import codec
 from cq.app import QueueCode
 from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config import read_config
+from cq.encoding import codec
 from cq.keys import QueueKeys, after
 from cq.memory import Memory
 from cq.merging import RunsPass

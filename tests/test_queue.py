@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import codec
-from cq.codec import MAX_UPDATE_BYTES
+from cq.encoding import codec
+from cq.encoding.codec import MAX_UPDATE_BYTES
 from cq.errors import (
     BacklogTooDeep,
     CodeMismatch,

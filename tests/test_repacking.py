@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import codec
 from cq.batch import Limits
 from cq.combining import Pass
+from cq.encoding import codec
 from cq.keys import QueueKeys, place
 from cq.memory import Memory
 from cq.packing import ROW_BYTES

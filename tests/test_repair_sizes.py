@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec, layout
+from cq import layout
+from cq.encoding import codec
 from cq.keys import QueueKeys, place
 from cq.missedkeys import MissedKeys
 from cq.reshaping import rebucket

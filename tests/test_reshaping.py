@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec, keys
+from cq import keys
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.config import Shape, read_config
 from cq.documents import Documents
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of, overlapping
 from cq.exportkeys import ExportKeys
-from cq.hashing import bucket_of, overlapping
 from cq.keys import QueueKeys
 from cq.observers.export import ExportQueue
 from cq.observers.top import top

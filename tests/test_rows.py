@@ -8,7 +8,8 @@ from unittest.mock import patch
 import pytest
 
 import cq
-from cq import codec, rows
+from cq import rows
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.rows import read_rows
 from cq.store.transact import transact

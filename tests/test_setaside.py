@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import cq
-from cq import codec
 from cq.cli.main import app as command_line
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.setaside import drop_aside, retry_aside
 from cq.store.transact import transact

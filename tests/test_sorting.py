@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq import codec
-from cq.codec import ValueType
 from cq.combiners import BUILT_IN
+from cq.encoding import codec
+from cq.encoding.codec import ValueType
+from cq.encoding.hashing import key_hash
 from cq.errors import InvalidData
-from cq.hashing import key_hash
 from cq.keys import place
 from cq.rows import decode_content
 from cq.sorting import sorted_pairs

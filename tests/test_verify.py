@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec, hashing, keys, layout
+from cq import keys, layout
+from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, QueueNotConfigured
 from cq.exportkeys import received
 from cq.keys import QueueKeys

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec
 from cq.app import App
 from cq.combining import Pass
 from cq.config import Flags, read_config, read_flags
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
 from cq.errors import NotNow
-from cq.hashing import bucket_of
 from cq.keys import QueueKeys
 from cq.layout import row_in
 from cq.rows import encode_row

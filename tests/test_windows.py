@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import codec, pendingrows, takeout, windowrows
+from cq import pendingrows, takeout, windowrows
+from cq.encoding import codec
 from cq.errors import (
     BacklogTooDeep,
     ConfigurationConflict,

@@ -10,7 +10,7 @@ from threading import Event, Thread
 from typing import Final
 
 import cq
-from cq import codec
+from cq.encoding import codec
 from cq.observers.worker import Worker
 from cq.store.api import Database
 from cq.store.transact import transact

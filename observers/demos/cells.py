@@ -14,8 +14,9 @@ from random import Random
 from typing import Any, Final
 
 import cq
-from cq import cellkeys, codec, machine
+from cq import cellkeys, machine
 from cq.cellrecords import HERE, Fence
+from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.exportkeys import ExportKeys
 from cq.keys import after

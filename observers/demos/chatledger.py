@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from cq import codec
+from cq.encoding import codec
 from cq.keys import VERSIONSTAMP_BYTES, after, prefix_end
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact

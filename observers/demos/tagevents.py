@@ -18,7 +18,7 @@ from random import Random
 from typing import Final, NamedTuple, TextIO
 from zlib import crc32
 
-from cq import codec
+from cq.encoding import codec
 from cq.errors import InvalidData
 
 VOCABULARY: Final = 20_000

@@ -15,7 +15,8 @@ from threading import Event
 from typing import Any, Final
 
 import cq
-from cq import codec, machine
+from cq import machine
+from cq.encoding import codec
 from cq.observers.demos.accesslog import Visit
 from cq.observers.visits import Visits
 from cq.store.transact import transact

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import cq
-from cq import codec, keys, machine
+from cq import keys, machine
+from cq.encoding import codec
 from cq.errors import BacklogTooDeep, InvalidData
 from cq.observers.demos.accesslog import Visit, read_log
 from cq.observers.demos.crew import DemoCrew, DemoRole

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.layout import shown
 from cq.store.transact import transact

@@ -39,7 +39,7 @@ SERVER = "needs a PostgreSQL or MySQL server of that name"
 
 OPEN = """
 import cq
-from cq.bounds import MAX_INT_BYTES
+from cq.encoding.bounds import MAX_INT_BYTES
 from cq.observers.top import top
 from cq.observers.worker import Worker
 

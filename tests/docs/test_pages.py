@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec, config, markers, packing, pendingrows
+from cq import config, markers, packing, pendingrows
+from cq.encoding import codec
 from cq.testing import drain
 
 ROOT = Path(__file__).parents[2]

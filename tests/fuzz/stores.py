@@ -11,13 +11,14 @@ from itertools import islice
 from typing import Any, Final
 
 import cq
-from cq import codec, keys
+from cq import keys
 from cq.app import App
 from cq.backfill import switch_observers
 from cq.bucket import Bucket
 from cq.carrying import export_config, import_config
 from cq.config import read_config
 from cq.documents import Documents
+from cq.encoding import codec
 from cq.errors import CqError
 from cq.exportkeys import ExportKeys
 from cq.jsonl import add_jsonl

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq import codec
-from cq.codec import KeyType, ValueType
+from cq.encoding import codec
+from cq.encoding.codec import KeyType, ValueType
+from cq.encoding.json_values import to_json
 from cq.errors import CorruptData, InvalidData, TooLarge
-from cq.jsonvalues import to_json
 from tests.fuzz.inputs import BOMBS, bounded, broken, few, mutated, nested, searched, values
 
 KEY_TYPES = [KeyType.parse(spec) for spec in ("str", "int", "bytes", "(str, int)", "(bytes, str, int)")]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cq import codec
 from cq.cli.main import main
+from cq.encoding import codec
 from cq.keys import QueueKeys, worker
 from cq.store.transact import transact
 from tests.cli.conftest import ROOT, VARIABLES

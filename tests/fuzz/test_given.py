@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import carrying, codec
+from cq import carrying
 from cq.config import read_config
+from cq.encoding import codec
+from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import CqError, InvalidData, NotAStore
 from cq.jsonl import add_jsonl
-from cq.jsonvalues import key_from_word, split_word, value_from_word
 from cq.observers.builtin import CHECKED
 from cq.observers.export import ExportQueue
 from cq.observers.exportspec import export_spec

@@ -10,9 +10,9 @@ import cbor2
 import pytest
 
 import cq
-from cq import codec
 from cq.app import App
 from cq.config import Flags, QueueConfig, read_config
+from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.markers import Trim

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec
+from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, QueueKeys
 from cq.observers.members import read_members

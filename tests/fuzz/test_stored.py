@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec
-from cq.codec import KeyType, ValueType
 from cq.config import Named, QueueConfig
 from cq.documents import Documents
+from cq.encoding import codec
+from cq.encoding.codec import KeyType, ValueType
 from cq.exportkeys import ExportKeys
 from cq.keys import INCOMPLETE_VERSIONSTAMP, ROOT, STORE_ID, QueueKeys, queue_entry
 from cq.observers.exporting import ExportTask

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec, keys
+from cq import keys
+from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.health import health

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import codec, machine
+from cq import machine
 from cq.config import ObserverConfig
 from cq.configuring import remove_observer
+from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import prefix_end
 from cq.observers.cloud import CLOUD_BYTES, Cloud, CloudEntry, CloudReader, Head, digest_of, encode_entries

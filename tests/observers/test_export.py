@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import cq
 from cq.config import read_config
+from cq.encoding.hashing import bucket_of
 from cq.exportkeys import ExportKeys
-from cq.hashing import bucket_of
 from cq.observers import export, exporting, exportstate
 from cq.observers.export import BUCKETS, ExportQueue
 from cq.observers.exportbatch import Batch, Halving, Position

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq import codec, keys
+from cq import keys
+from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.observers.members import ROLES, Member, Report, Share, kinds_of, order, read_members
 from cq.observers.membership import Membership

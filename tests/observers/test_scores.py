@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cq.codec import KeyType
+from cq.encoding.codec import KeyType
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.observers.scores import SCORE_BYTES, ascending, descending
 from cq.observers.sortkeys import from_sort_key, to_sort_key

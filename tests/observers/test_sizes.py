@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import cq
+from cq.encoding.hashing import bucket_of
 from cq.exportkeys import ExportKeys
 from cq.feedkeys import bucket_of as name_bucket
 from cq.feedkeys import encode_name
-from cq.hashing import bucket_of
 from cq.observers.delivering import delivering_tasks
 from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch

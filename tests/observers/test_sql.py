@@ -19,8 +19,8 @@ from sqlalchemy import event
 from sqlalchemy.dialects import mysql
 
 import cq
-from cq.codec import KeyType, ValueType
 from cq.config import read_config
+from cq.encoding.codec import KeyType, ValueType
 from cq.exportkeys import ExportKeys, first_sequence, generation_of
 from cq.observers import sqlverify
 from cq.observers.exporterrors import CannotExport, ExportFailed

@@ -19,8 +19,8 @@ import pytest
 import sqlalchemy as sa
 
 import cq
+from cq.encoding.hashing import bucket_of
 from cq.exportkeys import ExportKeys
-from cq.hashing import bucket_of
 from cq.observers.export import BUCKETS
 from cq.observers.exporting import ExportTask
 from cq.observers.exportrows import encoded_key

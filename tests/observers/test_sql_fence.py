@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 import cq
+from cq.encoding.hashing import bucket_of
 from cq.exportkeys import ExportKeys, generation_of
-from cq.hashing import bucket_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch
 from cq.observers.exporterrors import CannotExport, ExportStopped, OutdatedBatch

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import cq
-from cq import codec
 from cq.backfill import current_generation
 from cq.bucket import Bucket
 from cq.config import read_config
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
 from cq.exportkeys import ExportKeys, first_sequence
-from cq.hashing import bucket_of
 from cq.keys import QueueKeys
 from cq.observers import cloud, verifytop
 from cq.observers.builtin import FACTORIES

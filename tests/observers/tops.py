@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import cq
-from cq import codec
 from cq.changes import Change, ObserverFunction, ObserverSpec
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.top import observer, top
 from cq.store.transact import transact

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import cq
-from cq import codec, repacking
+from cq import repacking
 from cq.batch import Limits
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.worker import Worker
 from cq.setaside import read_aside

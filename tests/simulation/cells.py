@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import cq
-from cq import cellkeys, cellmoving, codec
+from cq import cellkeys, cellmoving
 from cq.cellrecords import HERE, Fence, Record
+from cq.encoding import codec
 from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys
 from cq.observers.forwardspec import forward_spec

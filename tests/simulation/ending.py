@@ -8,10 +8,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import cq
-from cq import codec
 from cq.audit import audit_findings
 from cq.backfill import is_settled
 from cq.config import read_config
+from cq.encoding import codec
 from cq.errors import NotReady
 from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys, prefix_end

@@ -9,9 +9,10 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq import audit as cq_audit
-from cq import combining, configuring, documents, hashing, jsonl, purging, reshaping, setaside
+from cq import combining, configuring, documents, jsonl, purging, reshaping, setaside
 from cq.auditkeys import AuditKeys
 from cq.config import QueueConfig, read_config, write_config
+from cq.encoding import hashing
 from cq.keys import QueueKeys
 from cq.ledger import to_bytes
 from cq.markers import Trim

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import cq
-from cq import codec, machine
+from cq import machine
 from cq.batch import Limits
 from cq.config import read_config
+from cq.encoding import codec
 from cq.keys import QueueKeys, version_of
 from cq.observers.builtin import put_built_in
 from cq.observers.distinct import distinct

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import cq
-from cq import codec
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.exports import find_export
 from cq.observers.exportspec import export_spec

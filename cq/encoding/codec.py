@@ -17,9 +17,9 @@ from typing import Any, Final, get_args
 
 import cbor2
 
-from cq.bounds import DECODERS, MAX_INT_BYTES, check_collection, check_int
+from cq.encoding.bounds import DECODERS, MAX_INT_BYTES, check_collection, check_int
+from cq.encoding.cbor import are_simple, decode_simple, encode_ints, encode_strings, encode_texts
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
-from cq.simplecbor import are_simple, decode_simple, encode_ints, encode_strings, encode_texts
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
 """What a queue's key can be: str, int or bytes, or a tuple of them."""

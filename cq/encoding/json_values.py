@@ -15,7 +15,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from cq.codec import DELETE, KeyType, ValueType, brief, shown
+from cq.encoding.codec import DELETE, KeyType, ValueType, brief, shown
 from cq.errors import InvalidData
 
 _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
