@@ -13,7 +13,7 @@ import typer
 from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
 from cq.cli.output import as_word, note, print_json, print_table, print_words, progress, say
 from cq.encoding.json_values import to_json
-from cq.exportkeys import ExportKeys
+from cq.keys.export import ExportKeys
 from cq.observers.exportrows import decoded_keys
 from cq.observers.exports import Export, find_export
 from cq.observers.exportstate import entries_aside

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from cq.auditkeys import AuditKeys
 from cq.config import Audit, QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
 from cq.errors import CorruptData, InvalidConfiguration, NotChecked, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys, after
+from cq.keys.audit import AuditKeys
 from cq.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.purging import is_to_be_purged
 from cq.rows import decode_row

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cq import cellkeys
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidData
+from cq.keys import cell as cellkeys
 from cq.store.api import Transaction
 
 

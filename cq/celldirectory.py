@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from cq import cellkeys as keys
 from cq.cellrecords import DRAINING, OPEN, Cell, Record
 from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
 from cq.keys import after, check_name, prefix_end
+from cq.keys import cell as keys
 from cq.store import absolute
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact

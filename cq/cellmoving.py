@@ -22,12 +22,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from cq import cellkeys as keys
 from cq.celldirectory import Directory
 from cq.cellrecords import ARRIVING, GONE, HERE, LEAVING, Fence, Progress, Record
 from cq.cellstores import Stores
 from cq.errors import CellMismatch, MoveFailed
 from cq.keys import after
+from cq.keys import cell as keys
 from cq.store.api import Database, KeyValue, Transaction, TransactionRead
 from cq.store.transact import transact
 

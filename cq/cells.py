@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from cq import cellkeys as keys
 from cq import machine, store
 from cq.celldata import UserData
 from cq.celldirectory import CellStatus, Directory, checked_cell, emptiest
@@ -24,6 +23,7 @@ from cq.cellmoving import Moving
 from cq.cellrecords import DRAINING, HERE, Fence, Record
 from cq.cellstores import Stores
 from cq.errors import CellMismatch, CellNotKnown, UserMoving
+from cq.keys import cell as keys
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

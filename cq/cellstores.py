@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from cq import cellkeys as keys
 from cq import store
 from cq.celldirectory import Directory
 from cq.cellrecords import Identity
 from cq.errors import CellMismatch
+from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 

@@ -10,8 +10,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from cq.errors import CorruptData
-from cq.foundkeys import later_than
 from cq.keys import EMITTER_ID_BYTES, QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
+from cq.keys.foreign import later_than
 from cq.storeid import STORE_ID_BYTES
 
 PARTS: Final = frozenset("abdeijklmnorstuvwxyz")

@@ -20,10 +20,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cq import combiners
-from cq.auditkeys import AuditKeys
 from cq.config import Audit, Named, QueueConfig
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import InvalidConfiguration
+from cq.keys.audit import AuditKeys
 from cq.store.api import Transaction
 
 MODULUS: Final = 1 << 128

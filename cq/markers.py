@@ -14,12 +14,12 @@ from cq import keys
 from cq.config import read_config
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
+from cq.keys.window import WindowKeys
 from cq.rows import oldest_by_bucket
 from cq.sizes import clear_bytes, conflict_bytes
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 from cq.versionclock import clock_of
-from cq.windowkeys import WindowKeys
 
 REMEMBER_SECONDS: Final = 24 * 3600.0
 _PAGE: Final = 1000

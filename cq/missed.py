@@ -22,7 +22,7 @@ from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
-from cq.missedkeys import MissedKeys
+from cq.keys.missed import MissedKeys
 from cq.plaintext import printable
 from cq.reading import leading, read_by_place
 from cq.sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes

@@ -15,11 +15,11 @@ from cq import keys
 from cq.backfill import read_states
 from cq.config import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys
+from cq.keys.window import WindowKeys
 from cq.ledger import with_audit, without_audit
 from cq.state import BucketState
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
-from cq.windowkeys import WindowKeys
 
 
 def purge(db: Database, name: str) -> QueueConfig:

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from cq.encoding import codec
 from cq.encoding.codec import MAX_KEY_BYTES, MAX_OPERATION_BYTES
 from cq.errors import CorruptData
-from cq.foundkeys import bucket_behind, is_row, later_than, versionstamp_behind
 from cq.keys import QueueKeys, version_of
+from cq.keys.foreign import bucket_behind, is_row, later_than, versionstamp_behind
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 
 _PIECE_BYTES: Final = 100_000

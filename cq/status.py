@@ -13,7 +13,7 @@ from cq.backfill import progress
 from cq.config import queue_names, read_config, read_flags
 from cq.errors import CqError
 from cq.keys import QueueKeys
-from cq.missedkeys import MissedKeys
+from cq.keys.missed import MissedKeys
 from cq.pressure import read_full
 from cq.rangesize import COUNTED_BYTES, count_rows
 from cq.rows import oldest_by_bucket

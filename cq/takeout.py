@@ -22,6 +22,7 @@ from typing import Final
 from cq.config import QueueConfig, read_config
 from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys, after
+from cq.keys.window import WindowKeys
 from cq.pressure import admitted
 from cq.queue import write_updates
 from cq.rows import Broken, Row
@@ -30,7 +31,6 @@ from cq.sizes import clear_bytes, fitting, set_bytes
 from cq.state import fresh_token
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
-from cq.windowkeys import WindowKeys
 from cq.windowrows import Leaving, read_leaving, sum_up
 from cq.windowspec import milliseconds
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from cq.config import ObserverConfig, QueueConfig
 from cq.encoding import codec
+from cq.keys.missed import MissedKeys
 from cq.mending import wake
-from cq.missedkeys import MissedKeys
 from cq.purging import is_to_be_purged
 from cq.state import BucketState
 from cq.verifying import Difference, Piece, Verification

@@ -11,10 +11,10 @@ from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
 from cq.keys import place
+from cq.keys.missed import MissedKeys
 from cq.layout import of_missed
 from cq.mending import rewrite_state
 from cq.missed import NOTHING, may_have_missed
-from cq.missedkeys import MissedKeys
 from cq.store.api import KeyValue
 from cq.verifying import Difference, Piece, Verification
 from cq.verifyqueued import key_of

@@ -11,8 +11,8 @@ from cq.backfill import current_generation
 from cq.config import Flags, QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
-from cq.exportkeys import SEQUENCE_BYTES
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, prefix_end
+from cq.keys.export import SEQUENCE_BYTES
 from cq.layout import (
     check_attempt,
     check_received,

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Final
 
 from cq import keys, layout
-from cq.cellkeys import CELLS
 from cq.config import QueueConfig
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration
-from cq.feedkeys import is_of_feeds
 from cq.keys import QueueKeys, after, prefix_end
+from cq.keys.cell import CELLS
+from cq.keys.feed import is_of_feeds
 from cq.store.api import KeyValue
 from cq.storeid import STORE_ID_BYTES
 from cq.verifying import Difference, Piece, Verification

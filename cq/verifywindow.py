@@ -16,6 +16,7 @@ from cq.config import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, CorruptData
 from cq.keys import QueueKeys, version_of
+from cq.keys.window import WindowKeys
 from cq.mending import keep_raw
 from cq.purging import read_purging
 from cq.rows import decode_row
@@ -24,7 +25,6 @@ from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 from cq.store.transact import transact
 from cq.verifying import FROM_THE_FUTURE, Difference, Piece, Verification
 from cq.verifyqueued import key_of, shown_key
-from cq.windowkeys import WindowKeys
 from cq.windowreading import read_waiting
 from cq.windowrows import read_leaving, sum_up
 

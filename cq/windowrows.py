@@ -17,10 +17,10 @@ from cq.encoding import codec
 from cq.encoding.codec import is_int64
 from cq.errors import BacklogTooDeep, CorruptData, InvalidData
 from cq.keys import QueueKeys
+from cq.keys.window import WindowKeys
 from cq.packing import split
 from cq.rows import Broken, Row, by_key, decode_content, first_tries
 from cq.store.api import WANT_ALL, Transaction, TransactionRead
-from cq.windowkeys import WindowKeys
 
 OVERDUE_BYTES: Final = 1_000_000
 """How much that is due and not taken out yet a read subtracts at most."""

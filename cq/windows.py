@@ -12,10 +12,10 @@ from cq.config import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import ConfigurationConflict, InvalidData
 from cq.keys import QueueKeys, place
+from cq.keys.window import MOST_MS, WindowKeys
 from cq.packing import columns
 from cq.queue import CombineQueue, Page, write_updates
 from cq.store.api import Transaction, TransactionRead, snapshot_of
-from cq.windowkeys import MOST_MS, WindowKeys
 from cq.windowreading import read_changes, read_waiting
 from cq.windowrows import read_overdue
 from cq.windowspec import WindowSpec, milliseconds

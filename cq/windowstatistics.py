@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cq.keys.window import WindowKeys
 from cq.store.api import TransactionRead
-from cq.windowkeys import WindowKeys
 from cq.windowspec import milliseconds
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import typer.main
 
-from cq import keys
 from cq.cli.main import app
+from cq.keys import queue as keys
 from cq.observers.events import EVENTS, FIELDS, Metric
 from cq.verifykinds import KINDS
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq.encoding import codec
-from cq.feedkeys import BUCKETS, ID_BYTES, Range, id_of
 from cq.keys import after
+from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of
 from cq.observers.feedconfig import FeedConfig
 from cq.observers.feedrows import by_group, put_messages, take
 from cq.observers.feedturns import Turns

@@ -16,8 +16,8 @@ from cq.arguments import repeatable
 from cq.changes import Change, ObserverFunction
 from cq.config import QueueConfig
 from cq.encoding.hashing import bucket_of
-from cq.exportkeys import ExportKeys
 from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys.export import ExportKeys
 from cq.observers.exportrows import Entry, encoded_keys, pack
 from cq.observers.exportspec import NAME, check_alone
 from cq.store.api import Transaction

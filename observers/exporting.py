@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from cq import machine
 from cq.encoding import codec
-from cq.exportkeys import ExportKeys
 from cq.keys import after
+from cq.keys.export import ExportKeys
 from cq.observers.exportbatch import Batch, Exporter, Halving, Position
 from cq.observers.exporterrors import ExportFailed, ExportStopped, OutdatedBatch
 from cq.observers.exportnote import FailureNote

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
-from cq.exportkeys import ExportKeys, first_sequence, versionstamp_of
 from cq.keys import version_of
+from cq.keys.export import ExportKeys, first_sequence, versionstamp_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch, Position
 from cq.observers.exporterrors import ExportStopped, OutdatedBatch

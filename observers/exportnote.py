@@ -7,8 +7,8 @@ from typing import Final
 
 import tenacity
 
-from cq.exportkeys import ExportKeys, name_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys.export import ExportKeys, name_of
 from cq.observers.exportstate import Failure, next_failure, read_failures, write_failure
 from cq.observers.telemetry import emit
 from cq.plaintext import describe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cq.exportkeys import ExportKeys
+from cq.keys.export import ExportKeys
 from cq.observers.exportbatch import Position
 from cq.observers.exportrows import holds
 from cq.observers.exportstate import view

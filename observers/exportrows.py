@@ -23,8 +23,8 @@ from cq import machine
 from cq.encoding import codec
 from cq.encoding.codec import MAX_VALUE_BYTES
 from cq.errors import CorruptData, InvalidData, TooLarge
-from cq.exportkeys import SEQUENCE_BYTES, ExportKeys, generation_of, sequences_from, versionstamp_of
 from cq.keys import after, version_of
+from cq.keys.export import SEQUENCE_BYTES, ExportKeys, generation_of, sequences_from, versionstamp_of
 from cq.store.api import WANT_ALL, TransactionRead
 
 ROW_BYTES: Final = 8_000

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from cq.backfill import current_generation
 from cq.config import ObserverConfig, QueueConfig, read_config
 from cq.errors import InvalidConfiguration
-from cq.exportkeys import ExportKeys
 from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys.export import ExportKeys
 from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Exporter
 from cq.observers.exporterrors import ExportFailed

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from cq import keys, machine
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration
-from cq.exportkeys import ExportKeys, behind_queue, name_of, queue_names_below
+from cq.keys.export import ExportKeys, behind_queue, name_of, queue_names_below
 from cq.plaintext import printable
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact

@@ -9,8 +9,8 @@ from typing import Any, Final
 from cq.backfill import current_generation
 from cq.config import queue_names, read_config
 from cq.errors import CqError, QueueNotConfigured
-from cq.exportkeys import ExportKeys, versionstamp_of
 from cq.keys import version_of
+from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportspec import EXPORTERS
 from cq.observers.exportstate import (

@@ -17,7 +17,8 @@ from cq import machine
 from cq.arguments import repeatable
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
-from cq.feedkeys import (
+from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys.feed import (
     FeedKeys,
     bucket_of,
     check_id,
@@ -27,7 +28,6 @@ from cq.feedkeys import (
     split_mark,
     versionstamp_of_id,
 )
-from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.feedconfig import FeedConfig, clear_feed, read_feed_config, write_feed_config
 from cq.observers.feedrows import (
     MAX_MESSAGE_BYTES,

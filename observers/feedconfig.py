@@ -13,7 +13,7 @@ from cq import keys
 from cq.configcache import ConfigCache, tell_change
 from cq.encoding import codec
 from cq.errors import CorruptData, FeedNotConfigured, InvalidConfiguration
-from cq.feedkeys import FeedKeys, feed_entries, feed_entry, feed_of_entry
+from cq.keys.feed import FeedKeys, feed_entries, feed_entry, feed_of_entry
 from cq.store.api import Transaction, TransactionRead
 
 _FORMAT: Final = 1

@@ -8,8 +8,8 @@ from typing import Any, Final
 from cq.changes import Change, ObserverFunction, ObserverSpec
 from cq.config import QueueConfig
 from cq.errors import InvalidConfiguration, TooLarge
-from cq.feedkeys import FeedKeys, check_feed_name, encode_name
 from cq.keys import check_name
+from cq.keys.feed import FeedKeys, check_feed_name, encode_name
 from cq.observers.feedconfig import is_feed, read_feed_config
 from cq.observers.feedrows import encode_message, put_messages
 from cq.store.api import Transaction, TransactionRead

@@ -14,8 +14,8 @@ from typing import Any, Final
 from cq import machine
 from cq.encoding import codec
 from cq.errors import CorruptData
-from cq.feedkeys import ID_BYTES, FeedKeys, as_name, bucket_of, id_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys.feed import ID_BYTES, FeedKeys, as_name, bucket_of, id_of
 from cq.observers.feedconfig import FeedConfig
 from cq.store.api import KeyValue, Transaction
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from cq import machine
 from cq.errors import CorruptData
-from cq.feedkeys import FeedKeys, first_id_at, id_of, mark, split_mark
 from cq.keys import after
+from cq.keys.feed import FeedKeys, first_id_at, id_of, mark, split_mark
 from cq.observers.feedconfig import FeedConfig
 from cq.observers.feedrows import take
 from cq.observers.jobs import Task

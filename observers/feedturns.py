@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.feedkeys import FeedKeys, Range
 from cq.keys import after
+from cq.keys.feed import FeedKeys, Range
 from cq.observers.feedconfig import FeedConfig
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE

@@ -14,7 +14,7 @@ from cq.changes import Change, ObserverFunction
 from cq.combiners import BUILT_IN
 from cq.config import Named, ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
-from cq.exportkeys import ExportKeys
+from cq.keys.export import ExportKeys
 from cq.observers.export import ExportQueue
 from cq.observers.exporterrors import ExportFailed
 from cq.observers.exportnote import FailureNote

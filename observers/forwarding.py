@@ -21,7 +21,7 @@ from cq import store
 from cq.config import QueueConfig, read_config
 from cq.encoding.codec import DELETE
 from cq.errors import CorruptData, InvalidData, InvalidUrl, QueueFull
-from cq.exportkeys import SEQUENCE_BYTES, generation_of, received
+from cq.keys.export import SEQUENCE_BYTES, generation_of, received
 from cq.observers.exportbatch import Batch
 from cq.observers.exporterrors import CannotExport, ExportFailed, ExportStopped, OutdatedBatch
 from cq.queue import CombineQueue

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from cq.errors import CorruptData
-from cq.feedkeys import FeedKeys, id_of, versionstamp_of_id
+from cq.keys.feed import FeedKeys, id_of, versionstamp_of_id
 from cq.observers.feedrows import next_counter
 from cq.store.api import KeyValue, Transaction
 

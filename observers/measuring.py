@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cq.exportkeys import ExportKeys, versionstamp_of
 from cq.keys import QueueKeys, version_of
+from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export import BUCKETS
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit

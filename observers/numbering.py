@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cq.feedkeys import BUCKETS, ID_BYTES, Range, id_of, mark, split_mark
+from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of, mark, split_mark
 from cq.observers.feedconfig import FeedConfig
 from cq.observers.feedrows import take
 from cq.observers.feedturns import Turns

@@ -17,6 +17,7 @@ from cq import machine
 from cq.backfill import parse_generation
 from cq.config import ObserverConfig, QueueConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, prefix_end
+from cq.keys.top import CloudKeys, TopKeys, group_of
 from cq.observers.cloud import CLOUD_BYTES, PIECE_BYTES, Head, digest_of, encode_entries
 from cq.observers.jobs import Task
 from cq.observers.ranking import entry_of
@@ -25,7 +26,6 @@ from cq.observers.telemetry import emit
 from cq.observers.top import NAME
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
-from cq.topkeys import CloudKeys, TopKeys, group_of
 
 BUILDING_SECONDS: Final = 1.0
 """How often a publisher looks whether the top that it is for has been built."""

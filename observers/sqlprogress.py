@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cq import machine
-from cq.exportkeys import SEQUENCE_BYTES
+from cq.keys.export import SEQUENCE_BYTES
 from cq.observers.sqldialect import TABLES_REMEMBERED, Dialect
 from cq.storeid import STORE_ID_BYTES
 

@@ -12,7 +12,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from cq.configuring import rebuild_observer
-from cq.exportkeys import ExportKeys, generation_of
+from cq.keys.export import ExportKeys, generation_of
 from cq.observers.export import BUCKETS
 from cq.observers.exporterrors import ExportFailed
 from cq.observers.exportposition import read_position

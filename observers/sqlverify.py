@@ -17,8 +17,8 @@ from cq import machine
 from cq.backfill import current_generation
 from cq.encoding.hashing import bucket_of
 from cq.errors import CqError
-from cq.exportkeys import ExportKeys, versionstamp_of
 from cq.keys import version_of
+from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportrows import encoded_key
 from cq.observers.exports import NAME, Export

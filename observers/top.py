@@ -21,10 +21,10 @@ from cq.config import QueueConfig
 from cq.encoding import codec
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
+from cq.keys.top import TopKeys
 from cq.observers.scores import descending
 from cq.observers.sortkeys import to_sort_key
 from cq.store.api import Transaction
-from cq.topkeys import TopKeys
 
 ScoreFunction = Callable[[Any, Any], Any]
 """`score(key, value)`: an int, Decimal or float, or None to keep the key out."""

@@ -14,8 +14,8 @@ from typing import Final
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, CqError
-from cq.exportkeys import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
+from cq.keys.export import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
 from cq.observers.export import BUCKETS
 from cq.observers.exporterrors import ExportFailed
 from cq.observers.exportrows import MOST_PIECES, Waiting, is_piece, is_whole, unpack

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 import cq
 from cq.audit import audit_findings, check_audit
-from cq.auditkeys import AuditKeys
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.config import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import key_hash
 from cq.keys import QueueKeys
+from cq.keys.audit import AuditKeys
 from cq.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.observers.worker import Worker
 from cq.reshaping import finish_rebucket

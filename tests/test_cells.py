@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import cellkeys, cellmoving
+from cq import cellmoving
 from cq.cellrecords import GONE, HERE, LEAVING, Fence, Identity, Record
 from cq.cells import Cells
 from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, UserMoving, UserNotPlaced
+from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.verify import verify

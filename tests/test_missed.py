@@ -16,7 +16,7 @@ from cq.config import read_config
 from cq.configuring import rebuild_observer
 from cq.encoding import codec
 from cq.keys import QueueKeys, prefix_end
-from cq.missedkeys import MissedKeys
+from cq.keys.missed import MissedKeys
 from cq.purging import purge
 from cq.setaside import drop_aside, retry_aside
 from cq.store.transact import transact

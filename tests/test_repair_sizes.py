@@ -12,7 +12,7 @@ import cq
 from cq import layout
 from cq.encoding import codec
 from cq.keys import QueueKeys, place
-from cq.missedkeys import MissedKeys
+from cq.keys.missed import MissedKeys
 from cq.reshaping import rebucket
 from cq.store.transact import transact
 from cq.testing import drain

@@ -19,8 +19,8 @@ from cq.config import Shape, read_config
 from cq.documents import Documents
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
-from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys
+from cq.keys.export import ExportKeys
 from cq.observers.export import ExportQueue
 from cq.observers.top import top
 from cq.observers.worker import Worker

@@ -14,8 +14,8 @@ import cq
 from cq import keys, layout
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, QueueNotConfigured
-from cq.exportkeys import received
 from cq.keys import QueueKeys
+from cq.keys.export import received
 from cq.setaside import retry_aside
 from cq.state import BucketState
 from cq.store.embedded import Database as Embedded
@@ -537,7 +537,7 @@ def test_what_workers_leave_behind_is_no_difference(db: Any, name: str, queue: Q
 
 
 def test_keys_of_the_layout_are_known_to_it() -> None:
-    """Those in the table at the head of cq/keys.py: a new kind is to be looked at by a verification, too."""
+    """Those in the table at the head of cq/keys/queue.py: a new kind is to be looked at by a verification, too."""
     table = inspect.getdoc(keys) or ""
     letters = set(re.findall(r'^ *P "(\w)"', table, flags=re.MULTILINE))
     single = set(re.findall(r'^ *P "(\w\w+)"', table, flags=re.MULTILINE))

@@ -25,6 +25,7 @@ from cq.errors import (
     QueueFull,
 )
 from cq.keys import QueueKeys
+from cq.keys.window import WindowKeys
 from cq.markers import Trim
 from cq.observers.telemetry import subscribe
 from cq.observers.windowing import WindowTask
@@ -37,7 +38,6 @@ from cq.store.transact import transact
 from cq.takeout import take_out
 from cq.testing import assert_drained, drain
 from cq.verify import verify
-from cq.windowkeys import WindowKeys
 from cq.windowspec import WindowSpec
 from tests.clocks import START, Clock, set_clock
 from tests.helpers import add, combine_all, stored

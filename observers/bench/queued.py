@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import cq
 from cq import machine
 from cq.errors import QueueNotConfigured
-from cq.exportkeys import ExportKeys
+from cq.keys.export import ExportKeys
 from cq.observers.bench.errors import WrongSum
 from cq.observers.bench.stored import opened
 from cq.observers.bench.system import Adder

@@ -14,12 +14,13 @@ from random import Random
 from typing import Any, Final
 
 import cq
-from cq import cellkeys, machine
+from cq import machine
 from cq.cellrecords import HERE, Fence
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
-from cq.exportkeys import ExportKeys
 from cq.keys import after
+from cq.keys import cell as cellkeys
+from cq.keys.export import ExportKeys
 from cq.observers.demos.cellroles import ALL, QUEUE, CellWorkers, Mover, WriteLoad, Writer, read_position
 from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cq.feedkeys import encode_name
+from cq.keys.feed import encode_name
 from cq.observers.demos.chat import MessageRecount, inbox_of
 from cq.observers.demos.chatledger import Action, Entry, place_of
 from cq.observers.demos.chatroles import FEED, act

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cq.feedkeys import encode_name
+from cq.keys.feed import encode_name
 from cq.observers.feed import Feed
 from cq.observers.feedtrimming import FeedTrimming
 from cq.store.transact import transact

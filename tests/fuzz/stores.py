@@ -20,9 +20,9 @@ from cq.config import read_config
 from cq.documents import Documents
 from cq.encoding import codec
 from cq.errors import CqError
-from cq.exportkeys import ExportKeys
 from cq.jsonl import add_jsonl
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
+from cq.keys.export import ExportKeys
 from cq.markers import Trim
 from cq.observers.builtin import CHECKED, FACTORIES
 from cq.observers.cloud import CloudReader

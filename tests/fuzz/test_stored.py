@@ -15,8 +15,8 @@ from cq.config import Named, QueueConfig
 from cq.documents import Documents
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
-from cq.exportkeys import ExportKeys
 from cq.keys import INCOMPLETE_VERSIONSTAMP, ROOT, STORE_ID, QueueKeys, queue_entry
+from cq.keys.export import ExportKeys
 from cq.observers.exporting import ExportTask
 from cq.observers.exportstate import entries_aside, export_names
 from cq.observers.exportstatus import export_status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cq.exportkeys import ExportKeys
+from cq.keys.export import ExportKeys
 from cq.observers import exportstate
 from cq.observers.export import BUCKETS, ExportQueue
 from cq.observers.exportbatch import Batch

@@ -21,13 +21,13 @@ from cq.configuring import remove_observer
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import prefix_end
+from cq.keys.top import CloudKeys, TopKeys
 from cq.observers.cloud import CLOUD_BYTES, Cloud, CloudEntry, CloudReader, Head, digest_of, encode_entries
 from cq.observers.publisher import BUILDING_SECONDS, MARKS, Publisher
 from cq.observers.runner import DONE
 from cq.observers.top import top
 from cq.observers.weights import weights
 from cq.store.transact import transact
-from cq.topkeys import CloudKeys, TopKeys
 from tests.faults import FaultyDatabase
 from tests.observers.tops import FIRST, ToldTop
 from tests.test_queue import Calls

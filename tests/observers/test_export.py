@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cq
 from cq.config import read_config
 from cq.encoding.hashing import bucket_of
-from cq.exportkeys import ExportKeys
+from cq.keys.export import ExportKeys
 from cq.observers import export, exporting, exportstate
 from cq.observers.export import BUCKETS, ExportQueue
 from cq.observers.exportbatch import Batch, Halving, Position

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq.feedkeys import FeedKeys, encode_name
 from cq.keys import prefix_end
+from cq.keys.feed import FeedKeys, encode_name
 from cq.observers.feed import MAX_MESSAGE_BYTES, Feed, Page
 from cq.store.api import error_code
 from cq.store.transact import transact

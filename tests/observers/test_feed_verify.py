@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from cq.feedkeys import bucket_of, encode_name, mark
+from cq.keys.feed import bucket_of, encode_name, mark
 from cq.observers import feedverify
 from cq.observers.feed import Feed
 from cq.observers.feedverify import verify_feed

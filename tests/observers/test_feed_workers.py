@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq.feedkeys import BUCKETS, bucket_of, encode_name
 from cq.keys import prefix_end
+from cq.keys.feed import BUCKETS, bucket_of, encode_name
 from cq.observers import delivering, feedtrimming, numbering
 from cq.observers.delivering import Delivering, delivering_tasks
 from cq.observers.feed import Feed, Message

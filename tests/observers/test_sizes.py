@@ -10,9 +10,9 @@ import pytest
 
 import cq
 from cq.encoding.hashing import bucket_of
-from cq.exportkeys import ExportKeys
-from cq.feedkeys import bucket_of as name_bucket
-from cq.feedkeys import encode_name
+from cq.keys.export import ExportKeys
+from cq.keys.feed import bucket_of as name_bucket
+from cq.keys.feed import encode_name
 from cq.observers.delivering import delivering_tasks
 from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch

@@ -21,7 +21,7 @@ from sqlalchemy.dialects import mysql
 import cq
 from cq.config import read_config
 from cq.encoding.codec import KeyType, ValueType
-from cq.exportkeys import ExportKeys, first_sequence, generation_of
+from cq.keys.export import ExportKeys, first_sequence, generation_of
 from cq.observers import sqlverify
 from cq.observers.exporterrors import CannotExport, ExportFailed
 from cq.observers.exporting import ExportTask

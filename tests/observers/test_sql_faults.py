@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 import cq
 from cq.encoding.hashing import bucket_of
-from cq.exportkeys import ExportKeys
+from cq.keys.export import ExportKeys
 from cq.observers.export import BUCKETS
 from cq.observers.exporting import ExportTask
 from cq.observers.exportrows import encoded_key

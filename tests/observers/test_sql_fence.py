@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 import cq
 from cq.encoding.hashing import bucket_of
-from cq.exportkeys import ExportKeys, generation_of
+from cq.keys.export import ExportKeys, generation_of
 from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch
 from cq.observers.exporterrors import CannotExport, ExportStopped, OutdatedBatch

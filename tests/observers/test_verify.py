@@ -14,8 +14,9 @@ from cq.bucket import Bucket
 from cq.config import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
-from cq.exportkeys import ExportKeys, first_sequence
 from cq.keys import QueueKeys
+from cq.keys.export import ExportKeys, first_sequence
+from cq.keys.top import CloudKeys, TopKeys
 from cq.observers import cloud, verifytop
 from cq.observers.builtin import FACTORIES
 from cq.observers.cloud import CloudReader, Head
@@ -27,7 +28,6 @@ from cq.observers.top import top
 from cq.observers.verify import Difference, Progress, verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
-from cq.topkeys import CloudKeys, TopKeys
 from cq.verifykinds import KINDS
 from tests.helpers import add, stored
 from tests.observers.exporthelpers import entries_aside

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 from unittest.mock import patch
 
-from cq import celldirectory, cellkeys
+from cq import celldirectory
 from cq.celldata import UserData
 from cq.cellrecords import Record
 from cq.cells import Cells, Location
+from cq.keys import cell as cellkeys
 from cq.observers.forwarding import ForwardExporter
 from cq.store.transact import transact
 

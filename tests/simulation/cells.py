@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import cq
-from cq import cellkeys, cellmoving
+from cq import cellmoving
 from cq.cellrecords import HERE, Fence, Record
 from cq.encoding import codec
-from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys
+from cq.keys import cell as cellkeys
+from cq.keys.export import ExportKeys
 from cq.observers.forwardspec import forward_spec
 from cq.observers.worker import Worker
 from cq.setaside import retry_aside

@@ -13,10 +13,10 @@ from cq.backfill import is_settled
 from cq.config import read_config
 from cq.encoding import codec
 from cq.errors import NotReady
-from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys, prefix_end
+from cq.keys.export import ExportKeys
+from cq.keys.missed import MissedKeys
 from cq.missed import retry_missed
-from cq.missedkeys import MissedKeys
 from cq.observers.cloud import CloudReader
 from cq.observers.ranking import Ranking
 from cq.observers.settling import SettleTask

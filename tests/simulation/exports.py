@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Final
 import sqlalchemy as sa
 
 import cq
-from cq.exportkeys import ExportKeys
 from cq.keys import QueueKeys
+from cq.keys.export import ExportKeys
 from cq.observers import sqlrebuild
 from cq.observers.exports import find_export
 from cq.observers.exportspec import export_spec

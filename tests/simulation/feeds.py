@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq.feedkeys import encode_name, split_mark
+from cq.keys.feed import encode_name, split_mark
 from cq.observers import delivering, numbering
 from cq.observers.delivering import Delivering
 from cq.observers.feed import Feed

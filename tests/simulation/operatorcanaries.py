@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 from cq import audit as cq_audit
 from cq import combining, configuring, documents, jsonl, purging, reshaping, setaside
-from cq.auditkeys import AuditKeys
 from cq.config import QueueConfig, read_config, write_config
 from cq.encoding import hashing
 from cq.keys import QueueKeys
+from cq.keys.audit import AuditKeys
 from cq.ledger import to_bytes
 from cq.markers import Trim
 from cq.observers import sql

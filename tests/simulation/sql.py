@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine.default import DefaultDialect
 
-from cq.exportkeys import ExportKeys
+from cq.keys.export import ExportKeys
 from cq.observers import sqlrebuild
 from cq.observers.exporterrors import ExportFailed
 from cq.observers.exports import find_export

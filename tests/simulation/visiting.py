@@ -21,6 +21,7 @@ from cq.batch import Limits
 from cq.config import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, version_of
+from cq.keys.window import WindowKeys
 from cq.observers.builtin import put_built_in
 from cq.observers.distinct import distinct
 from cq.observers.worker import Worker
@@ -29,7 +30,6 @@ from cq.setaside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.verify import verify
-from cq.windowkeys import WindowKeys
 from cq.windowreading import read_waiting
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process

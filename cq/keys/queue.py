@@ -8,8 +8,8 @@ big-endian, so that keys sort as the numbers do.
     "cq/id"                                   random, made with the store      whoever first needs it
     "cq/w/" id8                               a worker's latest beat           that worker; others once it is gone
     "cq/workers"                              versionstamp of the last change  workers that come or find one gone
-    "cq/c/" ...                               cells, and their directory       see cq.cellkeys
-    "cq/feeds/" ..., "cq/f/" ...              feeds, and what they have        see cq.feedkeys
+    "cq/c/" ...                               cells, and their directory       see cq.keys.cell
+    "cq/feeds/" ..., "cq/f/" ...              feeds, and what they have        see cq.keys.feed
     P = "cq/q/" name "/"
     P "u" g4 bucket4 versionstamp10 counter8  packed updates                   add (blind)
     P "n" g4 bucket4                          versionstamp of the latest add   add (blind), cleared by a pass
@@ -26,10 +26,10 @@ big-endian, so that keys sort as the numbers do.
     P "t" g4 ...                              what a generation of an observer keeps
     P "y" observer                            generation that readers use      configure, workers
     P "z" observer 0 ...                      what an observer publishes       workers
-    P "e" ...                                 what waits to be exported        see cq.exportkeys
-    P "j" ...                                 sums of the audit                see cq.auditkeys
-    P "v" ...                                 what is to leave the window      see cq.windowkeys
-    P "m" ...                                 reports that observers missed    see cq.missedkeys
+    P "e" ...                                 what waits to be exported        see cq.keys.export
+    P "j" ...                                 sums of the audit                see cq.keys.audit
+    P "v" ...                                 what is to leave the window      see cq.keys.window
+    P "m" ...                                 reports that observers missed    see cq.keys.missed
     P "r" store16 bucket4 name                last sequence that was forwarded workers of the queue `name` of that store
     P "config"                                shape of the queue               configure, rebucket, purge
     P "full"                                  why it is full, and what adds do workers

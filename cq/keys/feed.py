@@ -29,7 +29,7 @@ from zlib import crc32
 
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
-from cq.keys import ROOT, VERSIONSTAMP_BYTES, check_name, prefix_end
+from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, check_name, prefix_end
 
 BUCKETS: Final = 8
 """Over how many tasks the receivers, and the groups, of a feed are spread, for good."""

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.keys import ROOT, VERSIONSTAMP_BYTES, QueueKeys, check_name, prefix_end
+from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, QueueKeys, check_name, prefix_end
 
 _INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
 _NUMBER: Final = Struct(">I")

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from cq.encoding import codec
 from cq.errors import InvalidData, TooLarge
-from cq.keys import ROOT, prefix_end
+from cq.keys.queue import ROOT, prefix_end
 
 CELLS: Final = ROOT + b"c/"
 MAX_USER_BYTES: Final = 200

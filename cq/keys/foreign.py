@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from cq.keys import VERSIONSTAMP_BYTES
+from cq.keys.queue import VERSIONSTAMP_BYTES
 
 _BUCKET: Final = Struct(">II")
 _COUNTER_BYTES: Final = 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from cq.keys import QueueKeys, prefix_end
+from cq.keys.queue import QueueKeys, prefix_end
 
 _GENERATION: Final = Struct(">I")
 _BUCKET: Final = Struct(">II")

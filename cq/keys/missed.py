@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from cq.keys import QueueKeys, of_hashes, prefix_end
+from cq.keys.queue import QueueKeys, of_hashes, prefix_end
 
 _NUMBER: Final = Struct(">I")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from cq.keys import VERSIONSTAMP_BYTES, QueueKeys, prefix_end, version_of
+from cq.keys.queue import VERSIONSTAMP_BYTES, QueueKeys, prefix_end, version_of
 
 MOST_MS: Final = (1 << 62) - 1
 """The latest time that a key has room for, with others behind it; in milliseconds since 1970."""

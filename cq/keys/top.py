@@ -1,4 +1,4 @@
-"""The keys of a queue's top and of its published clouds, below the prefixes that `cq.keys` gives to observers.
+"""The keys of a queue's top and of its published clouds, below the prefixes that `cq.keys.queue` gives to observers.
 
 Numbers are big-endian, so that keys sort as the numbers do.
 """
@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.keys import QueueKeys, prefix_end
+from cq.keys.queue import QueueKeys, prefix_end
 
 _LENGTH: Final = Struct(">H")
 _VERSION: Final = Struct(">Q")

@@ -1,0 +1,61 @@
+"""Every key of the database, one module for each keyspace.
+
+No other room builds or parses a key. The keys of a queue and of the whole store, which nearly every room uses, can be
+imported from here; the other keyspaces from their modules. The room may import `cq.encoding`.
+"""
+
+from cq.keys.queue import (
+    CHANGED,
+    EMITTER_ID_BYTES,
+    INCOMPLETE_VERSIONSTAMP,
+    QUEUES,
+    ROOT,
+    STORE_ID,
+    VERSIONSTAMP_BYTES,
+    WORKER_ID_BYTES,
+    WORKERS_CHANGED,
+    GenerationRanges,
+    QueueKeys,
+    after,
+    check_name,
+    new_flush,
+    of_hashes,
+    parse_flush,
+    place,
+    places,
+    prefix_end,
+    queue_entry,
+    queue_of_entry,
+    version_of,
+    worker,
+    worker_of,
+    workers,
+)
+
+__all__ = [
+    "CHANGED",
+    "EMITTER_ID_BYTES",
+    "INCOMPLETE_VERSIONSTAMP",
+    "QUEUES",
+    "ROOT",
+    "STORE_ID",
+    "VERSIONSTAMP_BYTES",
+    "WORKERS_CHANGED",
+    "WORKER_ID_BYTES",
+    "GenerationRanges",
+    "QueueKeys",
+    "after",
+    "check_name",
+    "new_flush",
+    "of_hashes",
+    "parse_flush",
+    "place",
+    "places",
+    "prefix_end",
+    "queue_entry",
+    "queue_of_entry",
+    "version_of",
+    "worker",
+    "worker_of",
+    "workers",
+]
