@@ -19,7 +19,7 @@ from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_versioned
-from cq.versionclock import clock_of
+from cq.store.version_clock import clock_of
 
 _DEATHS_ALONE: Final = 3
 _DEATHS_AMONG: Final = 6

@@ -20,9 +20,9 @@ from cq.reading import read_by_place
 from cq.repacking import UPDATE_BYTES, makes_less
 from cq.rows import Backlog, Row, Updates, encode_row, first_tries, left_out, read_rows, updates_of
 from cq.runs import ForRuns
-from cq.sizes import SET_COPIES, WRITE_BYTES
 from cq.state import BucketState
 from cq.store.api import Transaction
+from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
 from cq.turns import are_in_turn
 
 _SAMPLES: Final = 500  # so many keys tell whether all are in turn
@@ -38,10 +38,11 @@ class Limits:
     Attributes:
         read_bytes: rows read (about; the last one may exceed it).
         load_bytes: staged updates read, and current values read (each; the last one may exceed it).
-        write_bytes: bytes of keys and updates that the pass itself writes, as `cq.sizes` counts them (about).
-        repack_bytes: updates that may be left as rows again (about); 0 for never.
+        write_bytes: bytes of keys and updates that the pass itself writes, as `cq.store.write_sizes` counts them
+        (about). repack_bytes: updates that may be left as rows again (about); 0 for never.
         observer_bytes: what observers may write, as predicted from what their reports have cost so far.
-        reported_bytes: bytes of the reported values, as `cq.sizes` counts them, in a queue with observers. A bucket
+        reported_bytes: bytes of the reported values, as `cq.store.write_sizes` counts them, in a queue with
+        observers. A bucket
             predicts with how many of them the observers write `observer_bytes`.
         max_report: how many keys are reported.
         overload_seconds: how long a bucket may not be read to its end before a pass reports all the same.

@@ -24,7 +24,6 @@ from cq.pace import Pace
 from cq.reporting import ReportFailed
 from cq.results import PassResult
 from cq.runs import NO_RUNS, THE_FIRST, ForRuns, NotInRuns
-from cq.sizes import SET_COPIES, WRITE_BYTES
 from cq.store.api import (
     NOT_COMMITTED,
     TRANSACTION_TOO_LARGE,
@@ -33,6 +32,7 @@ from cq.store.api import (
     Transaction,
     error_code,
 )
+from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
 
 _LEAST_READ: Final = 100_000  # bytes of rows, where few of those read could be taken
 _FIRST_RATE: Final = 25.0  # bytes that observers write for each byte of writing a value, before any report

@@ -15,10 +15,10 @@ from cq import keys
 from cq.batch import Batch, Limits
 from cq.config import QueueConfig
 from cq.keys import QueueKeys, place
-from cq.sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
 from cq.store.api import WANT_ALL, Transaction
+from cq.store.version_clock import clock_of
+from cq.store.write_sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
 from cq.turns import in_turn, turn_of, until
-from cq.versionclock import clock_of
 
 
 @dataclass(slots=True)

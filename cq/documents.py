@@ -20,7 +20,7 @@ from cq.errors import CorruptData, InvalidData, TooLarge, WritesUnreadable
 from cq.keys import QueueKeys
 from cq.queue import CombineQueue
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
-from cq.store.ownwrites import hides_writes, note_writes
+from cq.store.own_writes import hides_writes, note_writes
 from cq.store.transact import transact
 
 _PART_ITEMS: Final = 20_000

@@ -25,10 +25,10 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
 from cq.keys.missed import MissedKeys
 from cq.plaintext import printable
 from cq.reading import leading, read_by_place
-from cq.sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 from cq.state import BucketState
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact
+from cq.store.write_sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 
 NOTHING: Final = b""
 """Stored where an observer has received nothing of a key, or its deletion: no encoded value is empty."""

@@ -11,7 +11,7 @@ from cq.errors import BacklogTooDeep, PendingUnreadable
 from cq.keys import QueueKeys
 from cq.rows import Backlog, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, TransactionRead, error_code
-from cq.store.ownwrites import hides_writes
+from cq.store.own_writes import hides_writes
 
 PENDING_BYTES: Final = 1_000_000
 """How much a read combines at most of what waits in a bucket, and of what is staged."""

@@ -19,11 +19,11 @@ from cq.config import Flags, QueueConfig, change_flags, read_config, read_flags,
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
-from cq.rangesize import count_rows
 from cq.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.range_size import count_rows
 from cq.store.transact import transact
-from cq.versionclock import clock_of
+from cq.store.version_clock import clock_of
 
 LOOK_SECONDS: Final = 1.0
 """How often workers compare what waits with the limits, and how often a process that adds reads the mark at most."""
@@ -102,7 +102,7 @@ def read_waiting(tr: Transaction, name: str) -> Waiting:
     """The backlog at the transaction's read version.
 
     Costs a read for each bucket with work, and a read of the first 1 MB of the rows: a cluster's estimate of a smaller
-    range says nothing, see `cq.rangesize`.
+    range says nothing, see `cq.store.range_size`.
     """
     snapshot, queue = tr.snapshot, QueueKeys(name)
     version = tr.get_read_version()

@@ -25,7 +25,7 @@ from cq.store.api import (
     TransactionRead,
     snapshot_of,
 )
-from cq.store.ownwrites import note_writes
+from cq.store.own_writes import note_writes
 from cq.store.transact import transact
 from cq.windowrows import pack_leaving, write_leaving
 from cq.windowspec import milliseconds

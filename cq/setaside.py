@@ -21,9 +21,9 @@ from cq.missed import drop_missed, read_missed, retry_missed
 from cq.plaintext import printable
 from cq.queue import write_updates
 from cq.rows import Broken
-from cq.sizes import fitting
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
+from cq.store.write_sizes import fitting
 
 _PIECE_BYTES: Final = 90_000
 _UPDATE_BYTES: Final = 12

@@ -15,9 +15,9 @@ from cq.errors import CqError
 from cq.keys import QueueKeys
 from cq.keys.missed import MissedKeys
 from cq.pressure import read_full
-from cq.rangesize import COUNTED_BYTES, count_rows
 from cq.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_since
+from cq.store.range_size import COUNTED_BYTES, count_rows
 from cq.store.transact import transact, transact_versioned
 from cq.windowstatistics import WindowStatistics, read_statistics
 

@@ -27,10 +27,10 @@ from cq.pressure import admitted
 from cq.queue import write_updates
 from cq.rows import Broken, Row
 from cq.setaside import set_aside
-from cq.sizes import clear_bytes, fitting, set_bytes
 from cq.state import fresh_token
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
+from cq.store.write_sizes import clear_bytes, fitting, set_bytes
 from cq.windowrows import Leaving, read_leaving, sum_up
 from cq.windowspec import milliseconds
 

@@ -25,7 +25,6 @@ from cq.config import MAX_BUCKETS, Named, QueueConfig
 from cq.errors import CorruptConfiguration, CorruptData, QueueNotConfigured
 from cq.keys import QueueKeys, after, prefix_end
 from cq.layout import part_of
-from cq.sizes import TRANSACTION_BYTES
 from cq.state import BucketState
 from cq.store.api import (
     COMMIT_UNKNOWN_RESULT,
@@ -37,6 +36,7 @@ from cq.store.api import (
     TransactionRead,
     error_code,
 )
+from cq.store.write_sizes import TRANSACTION_BYTES
 
 T = TypeVar("T")
 

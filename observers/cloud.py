@@ -26,10 +26,10 @@ from cq.keys.top import CloudKeys
 from cq.observers.ranking import check_group, missing, settings_of
 from cq.observers.scores import exact
 from cq.observers.top import MAX_N, NAME
-from cq.observers.watching import wait_for
 from cq.observers.weights import LEAST, MOST, weights
 from cq.store.api import Database, Transaction, TransactionRead, Void, snapshot_of
 from cq.store.transact import transact
+from cq.store.watch import wait_for
 
 PIECE_BYTES: Final = 90_000
 """What goes into one value, so that it stays below FoundationDB's limit of 100,000 bytes."""

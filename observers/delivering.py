@@ -21,9 +21,9 @@ from cq.observers.feedturns import Turns
 from cq.observers.groups import Event, by_user, clear_outdated, is_member
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
-from cq.sizes import WRITE_BYTES, clear_bytes, set_bytes
 from cq.store.api import Database, KeyValue, Transaction
 from cq.store.api import Range as Rows
+from cq.store.write_sizes import WRITE_BYTES, clear_bytes, set_bytes
 
 MESSAGES: Final = 50
 """How many messages of a group are delivered together at most."""

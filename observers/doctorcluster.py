@@ -13,7 +13,7 @@ from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.status import current_version
 from cq.store import OpenDatabase
 from cq.store.api import VERSIONS_PER_SECOND
-from cq.store.clusterfile import check_cluster_file, default_cluster_file
+from cq.store.cluster_file import check_cluster_file, default_cluster_file
 from cq.store.foundationdb import INSTALL_BINDING, client_version, open_cluster, server_versions
 
 ANSWER_SECONDS: Final = 3.0

@@ -30,9 +30,9 @@ from cq.observers.exportstate import ExportState, ExportView, set_entry_aside, s
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
-from cq.sizes import fitting
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
+from cq.store.write_sizes import fitting
 
 BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000

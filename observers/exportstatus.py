@@ -22,9 +22,9 @@ from cq.observers.exportstate import (
     view,
 )
 from cq.observers.forwardspec import NAME as FORWARD
-from cq.rangesize import count_rows
 from cq.status import current_version
 from cq.store.api import Database, Transaction, seconds_since
+from cq.store.range_size import count_rows
 from cq.store.transact import transact
 
 _MOST_ASIDE: Final = 1_000

@@ -40,7 +40,6 @@ from cq.observers.feedrows import (
     take,
 )
 from cq.observers.groups import by_user, events_in, is_member, put_event
-from cq.observers.watching import wait_for
 from cq.store.api import (
     ACCESSED_UNREADABLE,
     Database,
@@ -51,6 +50,7 @@ from cq.store.api import (
     snapshot_of,
 )
 from cq.store.transact import transact
+from cq.store.watch import wait_for
 
 __all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "Message", "Page"]
 

@@ -20,7 +20,7 @@ from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
 from cq.store.transact import transact
-from cq.versionclock import clock_of
+from cq.store.version_clock import clock_of
 
 EVERY_SECONDS: Final = 1.0, 60.0
 """How long it rests between two looks at all receivers: a hundredth of the time that is kept, within these."""

@@ -19,9 +19,9 @@ from cq.observers.feedconfig import FeedConfig
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
-from cq.sizes import fitting
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
 from cq.store.transact import transact
+from cq.store.write_sizes import fitting
 
 TROUBLE_SECONDS: Final = 1.0
 """After how long those who could not be served are tried again."""

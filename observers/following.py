@@ -18,10 +18,10 @@ from typing import Final
 
 from cq import machine
 from cq.observers.cloud import Cloud, CloudReader
-from cq.observers.watchslot import WatchSlot
 from cq.plaintext import describe
 from cq.store.api import Database
 from cq.store.transact import transact
+from cq.store.watch_slot import WatchSlot
 
 SAFETY_SECONDS: Final = 30.0
 """How often the store is looked at although the watch has not fired."""

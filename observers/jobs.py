@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from cq.observers.members import Share
-from cq.observers.watchslot import WatchSlot
+from cq.store.watch_slot import WatchSlot
 
 
 class Task(ABC):

@@ -14,11 +14,11 @@ from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export import BUCKETS
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
-from cq.rangesize import count_rows
 from cq.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction
+from cq.store.range_size import count_rows
 from cq.store.transact import transact
-from cq.versionclock import clock_of
+from cq.store.version_clock import clock_of
 
 MEASURE_SECONDS: Final = 15.0
 """How often a queue is measured in which something waits."""

@@ -27,7 +27,7 @@ from cq.observers.members import BEAT_SECONDS, ROLES, Member, Report, Share, kin
 from cq.observers.telemetry import emit
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_versioned
-from cq.versionclock import clock_of
+from cq.store.version_clock import clock_of
 
 _BUSY: Final = 4  # times as often while it has something to do, and is missed so much sooner
 _FIRST_BEATS: Final = 10  # that come as soon: those who have just begun die more often than others

@@ -16,8 +16,8 @@ from cq.observers.feedrows import take
 from cq.observers.feedturns import Turns
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
-from cq.sizes import set_bytes
 from cq.store.api import Database, Transaction
+from cq.store.write_sizes import set_bytes
 
 MESSAGES: Final = 1_000
 """How many messages a step numbers at most."""

@@ -31,10 +31,10 @@ from cq.observers.runner import DONE, Lane, Runner
 from cq.observers.telemetry import emit
 from cq.observers.telling import Telling
 from cq.observers.totals import Totals
-from cq.observers.watchslot import WatchSlot
 from cq.observers.work import Work
 from cq.store.api import Database, error_code
 from cq.store.transact import transact
+from cq.store.watch_slot import WatchSlot
 
 log = logging.getLogger("cq.worker")
 

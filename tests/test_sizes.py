@@ -10,7 +10,6 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq import sizes
 from cq.audit import audit_findings
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.bucket import Bucket
@@ -19,6 +18,7 @@ from cq.markers import Trim
 from cq.observers.top import top
 from cq.purging import delete
 from cq.reshaping import finish_rebucket, rebucket
+from cq.store import write_sizes
 from cq.store.transact import transact
 from cq.takeout import take_out
 from cq.testing import drain
@@ -112,8 +112,8 @@ def test_sizes_are_those_of_the_store(db: Any) -> None:
     clearing.clear(key)
     setting.set(key, value)
     for tr, predicted in (
-        (clearing, sizes.clear_bytes(key)),
-        (setting, sizes.SET_COPIES * len(key) + sizes.WRITE_BYTES + len(value)),
+        (clearing, write_sizes.clear_bytes(key)),
+        (setting, write_sizes.SET_COPIES * len(key) + write_sizes.WRITE_BYTES + len(value)),
     ):
         found = tr.get_approximate_size().wait()
         assert 0.9 * predicted < found <= predicted + 1

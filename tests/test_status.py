@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import cq
-from cq import rangesize
 from cq import status as module
 from cq.errors import QueueNotConfigured
 from cq.pressure import compare
 from cq.status import QueueStatus, current_version, is_drained, status
+from cq.store import range_size
 from cq.store.transact import transact
 from cq.testing import drain
 
@@ -127,7 +127,7 @@ def test_what_was_set_aside_is_counted(db: Any, name: str) -> None:
 
 
 def test_a_deep_backlog_is_estimated(db: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rangesize, "COUNTED_BYTES", 10_000)
+    monkeypatch.setattr(range_size, "COUNTED_BYTES", 10_000)
     cq.configure(db, name, buckets=1)
     for _ in range(50):
         add(db, name, {f"key {number}": 1 for number in range(100)})

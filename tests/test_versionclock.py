@@ -23,7 +23,7 @@ from cq.observers.worker import Worker
 from cq.pressure import compare
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.transact import transact
-from cq.versionclock import UNSEEN_SECONDS, VersionClock
+from cq.store.version_clock import UNSEEN_SECONDS, VersionClock
 from tests.clocks import Jumping, jumping
 from tests.helpers import add, stored
 from tests.test_combining import Seen, one_pass

@@ -18,7 +18,7 @@ from typing import Any
 
 from cq.errors import ClientLibraryError, StoreUnreachable
 from cq.store.api import error_code
-from cq.store.clusterfile import check_cluster_file, default_cluster_file
+from cq.store.cluster_file import check_cluster_file, default_cluster_file
 from cq.store.transact import transact
 
 API_VERSION = 730

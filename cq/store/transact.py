@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from cq.store.api import error_code, may_have_committed
-from cq.store.ownwrites import forget_writes
+from cq.store.own_writes import forget_writes
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from cq.observers.exportspec import export_spec
 from cq.observers.top import top
 from cq.store import located
 from cq.store.api import error_code
-from cq.store.clusterfile import check_cluster_file
+from cq.store.cluster_file import check_cluster_file
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from tests.fuzz.inputs import bounded, few, mutated, nested, searched, values

@@ -20,7 +20,7 @@ import pytest
 
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.store import foundationdb
-from cq.store.clusterfile import check_cluster_file, default_cluster_file, is_connection_string
+from cq.store.cluster_file import check_cluster_file, default_cluster_file, is_connection_string
 from cq.store.foundationdb import client_version, open_cluster, server_versions
 
 

@@ -26,7 +26,7 @@ class TransactionRead:
     def __init__(self, core: Core, snapshot: bool) -> None:
         self._core = core
         self._snapshot = snapshot
-        self.cq_noted: Any = None  # see `cq.store.ownwrites`
+        self.cq_noted: Any = None  # see `cq.store.own_writes`
 
     @property
     def db(self) -> Database:
