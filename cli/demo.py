@@ -23,7 +23,7 @@ from cq.cli.demoing import DEMO_URL, DemoStore
 from cq.cli.options import Json, make_store
 from cq.cli.output import note, print_json, print_table, progress, quantity
 from cq.cli.worker import stop_on_signals
-from cq.config import read_flags
+from cq.config.queue import read_flags
 from cq.documents import Documents
 from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.observers.builtin import put_built_in

@@ -84,10 +84,10 @@ def visits(
     """
     from random import Random
 
+    from cq.config.window import WindowSpec
     from cq.observers.demos import visits as demo_of_visits
     from cq.observers.demos.accesslog import write_log
     from cq.observers.demos.visitchart import to_svg
-    from cq.windowspec import WindowSpec
 
     spec = WindowSpec.parse(window)
     db = make_store(store)

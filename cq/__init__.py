@@ -5,7 +5,7 @@ from cq.celldata import UserData
 from cq.cells import Cells
 from cq.changes import Change, Observer, ObserverSpec
 from cq.combiners import Combiner, changes
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.configuring import (
     configure,
     pause,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from cq import configuring, keys
 from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.combiners import BUILT_IN, Combiner, resolve
-from cq.config import Named, ObserverConfig, QueueConfig
+from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.errors import CodeMismatch
 from cq.store.api import Database
 

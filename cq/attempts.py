@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any, Final
 
 from cq import machine
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of

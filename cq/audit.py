@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from cq.config import Audit, QueueConfig, read_config
+from cq.config.queue import Audit, QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
 from cq.errors import CorruptData, InvalidConfiguration, NotChecked, NotNow, QueueNotConfigured

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cq import keys
-from cq.config import MOST_GENERATIONS, ObserverConfig, QueueConfig, read_config
+from cq.config.queue import MOST_GENERATIONS, ObserverConfig, QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from typing import Final
 
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch
 from cq.keys import QueueKeys, after
 from cq.memory import Memory

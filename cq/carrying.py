@@ -12,14 +12,23 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args, get_type_hints
 
 from cq.app import App, Factory
-from cq.config import Audit, Flags, Named, ObserverConfig, QueueConfig, queue_names, read_config, read_flags
+from cq.config.queue import (
+    Audit,
+    Flags,
+    Named,
+    ObserverConfig,
+    QueueConfig,
+    queue_names,
+    read_config,
+    read_flags,
+)
+from cq.config.window import WindowSpec
 from cq.configuring import create
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys, check_name
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
-from cq.windowspec import WindowSpec
 
 FORMAT: Final = 1
 """The version of the document; a higher one is refused."""

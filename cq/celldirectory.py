@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from cq.cellrecords import DRAINING, OPEN, Cell, Record
+from cq.config.store_id import ensure_store_id
 from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
 from cq.keys import after, check_name, prefix_end
 from cq.keys import cell as keys
 from cq.store import absolute
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
-from cq.storeid import ensure_store_id
 
 T = TypeVar("T")
 

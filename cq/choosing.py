@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from cq import keys
 from cq.batch import Batch, Limits
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.keys import QueueKeys, place
 from cq.store.api import WANT_ALL, Transaction
 from cq.store.version_clock import clock_of

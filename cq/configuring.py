@@ -15,7 +15,7 @@ from cq.audit import include_all
 from cq.backfill import clear_abandoned
 from cq.changes import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
 from cq.combiners import BUILT_IN, Combiner, resolve
-from cq.config import (
+from cq.config.queue import (
     DEFAULT_BUCKETS,
     LOCAL_BUCKETS,
     MAX_BUCKETS,
@@ -30,6 +30,7 @@ from cq.config import (
     refuse_while_rebucketing,
     write_config,
 )
+from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
@@ -41,7 +42,6 @@ from cq.purging import read_purging
 from cq.store import is_local
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
-from cq.windowspec import WindowSpec
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from cq import keys, machine
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.emitterbuffer import EmitterBuffer, EmitterStatistics
 from cq.encoding import codec
 from cq.errors import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cq import machine
 from cq.combiners import Combiner, sum_
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import is_int64
 from cq.errors import TooLarge

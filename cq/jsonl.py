@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from cq import machine
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.json_values import key_from_json, value_from_json
 from cq.errors import InvalidData

@@ -9,10 +9,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
+from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CorruptData
 from cq.keys import EMITTER_ID_BYTES, QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
 from cq.keys.foreign import later_than
-from cq.storeid import STORE_ID_BYTES
 
 PARTS: Final = frozenset("abdeijklmnorstuvwxyz")
 """The letters that begin a key behind a queue's prefix."""

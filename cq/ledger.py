@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cq import combiners
-from cq.config import Audit, Named, QueueConfig
+from cq.config.queue import Audit, Named, QueueConfig
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import InvalidConfiguration
 from cq.keys.audit import AuditKeys

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from cq import keys
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys

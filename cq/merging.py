@@ -19,7 +19,7 @@ from cq.app import QueueCode
 from cq.batch import Limits, write_values
 from cq.choosing import affordable
 from cq.columns import new_values
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.keys import QueueKeys, after, place, places, version_of
 from cq.ledger import count_dropped
 from cq.memory import Memory

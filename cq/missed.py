@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cq.changes import Change
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData

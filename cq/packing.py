@@ -16,7 +16,7 @@ import cbor2
 
 from cq.arguments import repeatable
 from cq.combiners import COMPARING, is_comparable
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, are_int64
 from cq.encoding.hashing import buckets_of

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from cq import machine
-from cq.config import Flags, QueueConfig, change_flags, read_config, read_flags, write_config
+from cq.config.queue import Flags, QueueConfig, change_flags, read_config, read_flags, write_config
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cq import keys
 from cq.batch import Batch
 from cq.changes import Change
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, place

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cq import keys
 from cq.backfill import read_states
-from cq.config import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
+from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
 from cq.ledger import with_audit, without_audit

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import BUILT_IN, Combiner
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
+from cq.config.window import milliseconds
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
@@ -28,7 +29,6 @@ from cq.store.api import (
 from cq.store.own_writes import note_writes
 from cq.store.transact import transact
 from cq.windowrows import pack_leaving, write_leaving
-from cq.windowspec import milliseconds
 
 PAGE_BYTES: Final = 1_000_000
 """How much a page of items holds, about."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.keys import QueueKeys, after, place, places
 from cq.store.api import WANT_ALL, Transaction, TransactionRead, Value

@@ -14,7 +14,7 @@ from typing import Any
 
 from cq.app import QueueCode
 from cq.changes import Change
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys, places

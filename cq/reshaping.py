@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cq.backfill import progress
-from cq.config import (
+from cq.config.queue import (
     MAX_BUCKETS,
     QueueConfig,
     Shape,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cq import keys, machine
 from cq.backfill import progress
-from cq.config import queue_names, read_config, read_flags
+from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import CqError
 from cq.keys import QueueKeys
 from cq.keys.missed import MissedKeys

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
+from cq.config.window import milliseconds
 from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys, after
 from cq.keys.window import WindowKeys
@@ -32,7 +33,6 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 from cq.store.write_sizes import clear_bytes, fitting, set_bytes
 from cq.windowrows import Leaving, read_leaving, sum_up
-from cq.windowspec import milliseconds
 
 TAKE_BYTES: Final = 200_000
 """How much of the rows that are due one transaction takes out, about."""

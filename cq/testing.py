@@ -19,7 +19,7 @@ from cq import machine
 from cq.app import App, QueueCode
 from cq.backfill import switch_observers
 from cq.bucket import Bucket
-from cq.config import QueueConfig, queue_names, read_config, read_flags
+from cq.config.queue import QueueConfig, queue_names, read_config, read_flags
 from cq.encoding.codec import DELETE
 from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from cq.config import ObserverConfig, QueueConfig
+from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.keys.missed import MissedKeys
 from cq.mending import wake

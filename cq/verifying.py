@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from cq.combiners import BUILT_IN, Combiner
-from cq.config import MAX_BUCKETS, Named, QueueConfig
+from cq.config.queue import MAX_BUCKETS, Named, QueueConfig
 from cq.errors import CorruptConfiguration, CorruptData, QueueNotConfigured
 from cq.keys import QueueKeys, after, prefix_end
 from cq.layout import part_of

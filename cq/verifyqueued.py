@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from cq import layout
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding.codec import DELETE
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData

@@ -8,7 +8,7 @@ from typing import Final
 
 from cq.attempts import parse_note
 from cq.backfill import current_generation
-from cq.config import Flags, QueueConfig
+from cq.config.queue import Flags, QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, prefix_end

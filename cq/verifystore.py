@@ -7,13 +7,13 @@ from functools import partial
 from typing import Final
 
 from cq import keys, layout
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
+from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration
 from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.cell import CELLS
 from cq.keys.feed import is_of_feeds
 from cq.store.api import KeyValue
-from cq.storeid import STORE_ID_BYTES
 from cq.verifying import Difference, Piece, Verification
 
 _QUEUES: Final = 50

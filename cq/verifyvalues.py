@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from cq.combiners import BUILT_IN
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, CorruptData
 from cq.keys import QueueKeys, version_of

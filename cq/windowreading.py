@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding import codec, hashing
 from cq.keys import QueueKeys
 from cq.pendingrows import PENDING_BYTES, before_adds, read_pending, refuse_if_hidden, too_deep

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import is_int64
 from cq.errors import BacklogTooDeep, CorruptData, InvalidData

@@ -8,7 +8,8 @@ from typing import Any, Final
 from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import Combiner
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
+from cq.config.window import WindowSpec, milliseconds
 from cq.encoding import codec
 from cq.errors import ConfigurationConflict, InvalidData
 from cq.keys import QueueKeys, place
@@ -18,7 +19,6 @@ from cq.queue import CombineQueue, Page, write_updates
 from cq.store.api import Transaction, TransactionRead, snapshot_of
 from cq.windowreading import read_changes, read_waiting
 from cq.windowrows import read_overdue
-from cq.windowspec import WindowSpec, milliseconds
 from cq.windowstatistics import WindowStatistics, read_statistics
 
 TAKEN: Final = "taken"

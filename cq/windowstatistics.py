@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cq.config.window import milliseconds
 from cq.keys.window import WindowKeys
 from cq.store.api import TransactionRead
-from cq.windowspec import milliseconds
 
 
 @dataclass(frozen=True, slots=True)

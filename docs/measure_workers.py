@@ -101,7 +101,7 @@ def in_process(url: str, queues: list[str]) -> Any:
 def until_changed(db: Any, name: str, key: Any, before: Any, change: Callable[[], object]) -> float:
     """Seconds from the end of a change until the key has another value."""
     queue, stored = cq.CombineQueue(name), QueueKeys(name)
-    encoded = transact(db, lambda tr: cq.config.read_config(tr, name)).key.encoder()(key)
+    encoded = transact(db, lambda tr: cq.config.queue.read_config(tr, name)).key.encoder()(key)
     watch = transact(db, lambda tr: tr.watch(stored.value(encoded)))
     fired = threading.Event()
     watch.on_ready(lambda _: fired.set())

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cq.app import Factory
 from cq.changes import ObserverFunction, ObserverSpec
-from cq.config import ObserverConfig, QueueConfig
+from cq.config.queue import ObserverConfig, QueueConfig
 from cq.configuring import put_observer
 from cq.errors import InvalidConfiguration
 from cq.observers import distinct, export, feedobserver, forward, top

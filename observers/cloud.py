@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from cq import machine
 from cq.backfill import parse_generation
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotReady
 from cq.keys import QueueKeys

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cq.changes import Change, ObserverFunction, ObserverSpec
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration

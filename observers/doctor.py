@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import Final
 
 from cq import machine
-from cq.config import queue_names, read_config, read_flags
+from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidUrl
 from cq.observers.doctorcluster import ClusterStore
 from cq.observers.doctorembedded import EmbeddedStore

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cq.arguments import repeatable
 from cq.changes import Change, ObserverFunction
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys

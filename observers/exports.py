@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cq.backfill import current_generation
-from cq.config import ObserverConfig, QueueConfig, read_config
+from cq.config.queue import ObserverConfig, QueueConfig, read_config
+from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys
@@ -21,7 +22,6 @@ from cq.observers.exportspec import DEFAULT_ENV, NAME, export_spec
 from cq.observers.jobs import Task
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
-from cq.storeid import ensure_store_id
 
 if TYPE_CHECKING:
     from cq.observers.exportkeeper import KeptExporter

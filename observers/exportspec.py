@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cq.changes import ObserverSpec
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from cq.backfill import current_generation
-from cq.config import queue_names, read_config
+from cq.config.queue import queue_names, read_config
 from cq.errors import CqError, QueueNotConfigured
 from cq.keys import version_of
 from cq.keys.export import ExportKeys, versionstamp_of

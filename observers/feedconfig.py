@@ -1,6 +1,6 @@
 """A feed's configuration, and how it is stored.
 
-As with queues, every process caches it under the store's metadata version, see `cq.configcache`: an append reads
+As with queues, every process caches it under the store's metadata version, see `cq.config.cache`: an append reads
 nothing more, and conflicts with a change of its feed.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq import keys
-from cq.configcache import ConfigCache, tell_change
+from cq.config.cache import ConfigCache, tell_change
 from cq.encoding import codec
 from cq.errors import CorruptData, FeedNotConfigured, InvalidConfiguration
 from cq.keys.feed import FeedKeys, feed_entries, feed_entry, feed_of_entry

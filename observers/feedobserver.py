@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cq.changes import Change, ObserverFunction, ObserverSpec
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.errors import InvalidConfiguration, TooLarge
 from cq.keys import check_name
 from cq.keys.feed import FeedKeys, check_feed_name, encode_name

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from cq.changes import Change, ObserverFunction
 from cq.combiners import BUILT_IN
-from cq.config import Named, ObserverConfig, QueueConfig
+from cq.config.queue import Named, ObserverConfig, QueueConfig
+from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
 from cq.keys.export import ExportKeys
 from cq.observers.export import ExportQueue
@@ -24,7 +25,6 @@ from cq.observers.forwarding import ForwardExporter
 from cq.observers.forwardspec import NAME
 from cq.observers.jobs import Task
 from cq.store.api import Database, Transaction
-from cq.storeid import ensure_store_id
 
 
 def _negative(value: Any) -> Any:

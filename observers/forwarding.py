@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from cq import store
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
+from cq.config.store_id import store_id
 from cq.encoding.codec import DELETE
 from cq.errors import CorruptData, InvalidData, InvalidUrl, QueueFull
 from cq.keys.export import SEQUENCE_BYTES, generation_of, received
@@ -27,7 +28,6 @@ from cq.observers.exporterrors import CannotExport, ExportFailed, ExportStopped,
 from cq.queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
-from cq.storeid import store_id
 
 REPEATABLE: Final = frozenset({"minimum", "maximum", "union", "last"})
 """The combiners to which it means nothing to be told of all values again."""

@@ -6,7 +6,7 @@ import socket
 from typing import Final, NamedTuple
 
 from cq import machine
-from cq.config import queue_names, read_flags
+from cq.config.queue import queue_names, read_flags
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
 from cq.observers.members import Member, read_members

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cq.config import MAX_BUCKETS
+from cq.config.queue import MAX_BUCKETS
 from cq.observers.exportstatus import ExportStatus, export_status
 from cq.observers.members import Member, Share, read_members
 from cq.status import QueueStatus, current_version, status

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cq import machine
 from cq.backfill import parse_generation
-from cq.config import ObserverConfig, QueueConfig
+from cq.config.queue import ObserverConfig, QueueConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, prefix_end
 from cq.keys.top import CloudKeys, TopKeys, group_of
 from cq.observers.cloud import CLOUD_BYTES, PIECE_BYTES, Head, digest_of, encode_entries

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cq import keys, machine
 from cq.app import App, QueueCode
 from cq.backfill import current_generation, switch_observers
-from cq.config import Flags, queue_names, read_config, read_flags
+from cq.config.queue import Flags, queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, check_settings

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from cq.backfill import parse_generation
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotReady
 from cq.keys import QueueKeys, after, prefix_end

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cq import machine
+from cq.config.store_id import STORE_ID_BYTES
 from cq.keys.export import SEQUENCE_BYTES
 from cq.observers.sqldialect import TABLES_REMEMBERED, Dialect
-from cq.storeid import STORE_ID_BYTES
 
 CLOSED: Final = b"\xff" * SEQUENCE_BYTES
 """The progress of an epoch that was ended by a rebuild or rebase: there is no entry behind it."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from cq.app import App
 from cq.combiners import Combiner
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
 from cq.observers.verifycloud import check_cloud

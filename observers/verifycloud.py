@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from cq.config import ObserverConfig, QueueConfig
+from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cq.app import App
 from cq.backfill import read_states
-from cq.config import ObserverConfig, QueueConfig
+from cq.config.queue import ObserverConfig, QueueConfig
 from cq.configuring import rebuild_observer
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at

@@ -21,11 +21,11 @@ from typing import Any, Final
 import cq
 from cq import machine
 from cq.arguments import repeatable
+from cq.config.window import milliseconds
 from cq.observers.builtin import put_built_in
 from cq.observers.distinct import count_now, distinct
 from cq.store.api import Database, Transaction, TransactionRead, snapshot_of
 from cq.windows import TAKEN
-from cq.windowspec import milliseconds
 
 _PAIR: Final = (str, str)
 

@@ -11,7 +11,7 @@ from functools import partial
 from cq import machine
 from cq.app import App
 from cq.batch import Limits
-from cq.config import MAX_BUCKETS
+from cq.config.queue import MAX_BUCKETS
 from cq.errors import ConfigurationError, CorruptData
 from cq.failures import FailureShare
 from cq.observers.builtin import observer_tasks

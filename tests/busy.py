@@ -14,7 +14,7 @@ from cq.app import App
 from cq.backfill import switch_observers
 from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.config import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
 from cq.reshaping import finish_rebucket

@@ -9,7 +9,7 @@ import cq
 from cq.app import App, QueueCode
 from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.results import PassResult
 from cq.setaside import Aside, read_aside

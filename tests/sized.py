@@ -8,7 +8,7 @@ import cq
 from cq.app import QueueCode
 from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.observers.builtin import FACTORIES
 from cq.store.transact import transact
 from tests.helpers import add

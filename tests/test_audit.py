@@ -18,7 +18,7 @@ import cq
 from cq.audit import audit_findings, check_audit
 from cq.batch import Limits
 from cq.combining import Pass
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import key_hash
 from cq.keys import QueueKeys

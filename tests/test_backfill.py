@@ -11,7 +11,7 @@ import cq
 from cq.backfill import current_generation, progress, switch_observers
 from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.configuring import rebuild_observer
 from cq.encoding import codec
 from cq.keys import QueueKeys

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 import cq
 from cq.carrying import Imported, export_config, from_text, import_config, to_text
-from cq.config import Audit, Flags, queue_names, read_config, read_flags
+from cq.config.queue import Audit, Flags, queue_names, read_config, read_flags
+from cq.config.window import WindowSpec
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, QueueNotConfigured
 from cq.observers.builtin import CHECKED, FACTORIES
 from cq.observers.exportspec import export_spec
 from cq.observers.top import top
 from cq.store.embedded import Database
 from cq.testing import assert_values, drain
-from cq.windowspec import WindowSpec
 from tests.helpers import add
 
 pytest_plugins = ["cq.testing"]

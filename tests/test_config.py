@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 import cq
-from cq import config
-from cq.config import DEFAULT_BUCKETS, LOCAL_BUCKETS, Flags, QueueConfig, queue_names, read_config, read_flags
+from cq.config import queue as config
+from cq.config.queue import (
+    DEFAULT_BUCKETS,
+    LOCAL_BUCKETS,
+    Flags,
+    QueueConfig,
+    queue_names,
+    read_config,
+    read_flags,
+)
 from cq.encoding import codec
 from cq.errors import (
     CodeMismatch,

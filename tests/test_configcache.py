@@ -11,7 +11,7 @@ import pytest
 
 import cq
 from cq.combining import Pass
-from cq.config import read_config, write_config
+from cq.config.queue import read_config, write_config
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.feed import Feed
 from cq.observers.top import top

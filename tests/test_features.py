@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq import features
 from cq.carrying import export_config
 from cq.combining import Pass
-from cq.config import QueueConfig, read_config, write_config
+from cq.config import features
+from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData
 from cq.keys import QueueKeys

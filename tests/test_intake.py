@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq.combiners import BUILT_IN
-from cq.config import Named, QueueConfig
+from cq.config.queue import Named, QueueConfig
 from cq.encoding.bounds import MAX_INT_BYTES
 from cq.encoding.codec import MAX_UPDATE_BYTES, KeyType, ValueType
 from cq.intake import FLUSH_BYTES, Flush, Intake

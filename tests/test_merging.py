@@ -15,7 +15,7 @@ import cq
 from cq.app import QueueCode
 from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, after
 from cq.memory import Memory

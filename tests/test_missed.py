@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import cq
 from cq.bucket import Bucket
 from cq.cli.main import app as command_line
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.configuring import rebuild_observer
 from cq.encoding import codec
 from cq.keys import QueueKeys, prefix_end

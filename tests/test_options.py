@@ -12,7 +12,7 @@ import pytest
 from fdb.fdboptions import TransactionOption
 
 import cq
-from cq.config import read_config, write_config
+from cq.config.queue import read_config, write_config
 from cq.documents import Documents
 from cq.errors import PendingUnreadable, WritesUnreadable
 from cq.keys import INCOMPLETE_VERSIONSTAMP

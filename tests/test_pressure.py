@@ -13,7 +13,7 @@ import cq
 from cq import pressure
 from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.worker import Worker
 from cq.pace import Pace

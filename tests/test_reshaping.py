@@ -15,7 +15,7 @@ import cq
 from cq import keys
 from cq.batch import Limits
 from cq.combining import Pass
-from cq.config import Shape, read_config
+from cq.config.queue import Shape, read_config
 from cq.documents import Documents
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping

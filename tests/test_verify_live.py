@@ -11,7 +11,7 @@ import pytest
 import cq
 from cq.app import App
 from cq.combining import Pass
-from cq.config import Flags, read_config, read_flags
+from cq.config.queue import Flags, read_config, read_flags
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import NotNow

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq import pendingrows, takeout, windowrows
+from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.errors import (
     BacklogTooDeep,
@@ -38,7 +39,6 @@ from cq.store.transact import transact
 from cq.takeout import take_out
 from cq.testing import assert_drained, drain
 from cq.verify import verify
-from cq.windowspec import WindowSpec
 from tests.clocks import START, Clock, set_clock
 from tests.helpers import add, combine_all, stored
 

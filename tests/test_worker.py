@@ -18,7 +18,7 @@ import cq
 from cq import machine
 from cq.backfill import is_settled
 from cq.batch import LOCAL_LIMITS, Limits
-from cq.config import Flags, read_flags
+from cq.config.queue import Flags, read_flags
 from cq.keys import QueueKeys
 from cq.observers import worker as worker_module
 from cq.observers.combining import CombineTask

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 METADATA_VERSION = b"\xff/metadataVersion"
-"""The key whose value every client gets with its read version; see `cq.configcache`."""
+"""The key whose value every client gets with its read version; see `cq.config.cache`."""
 
 WANT_ALL = -2
 """The binding's `StreamingMode.want_all`: transfer the whole range as early as possible."""

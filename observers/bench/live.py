@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import cq
 from cq import machine
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.bench.crew import BenchCrew
 from cq.observers.bench.errors import CannotMeasure

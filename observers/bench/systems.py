@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from cq.config import queue_names
+from cq.config.queue import queue_names
 from cq.observers.bench import postgresserver, redisserver
 from cq.observers.bench.errors import CannotMeasure, Unavailable
 from cq.observers.bench.names import AGAINST

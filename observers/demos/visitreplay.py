@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import cq
 from cq import machine
+from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.observers.demos.accesslog import Visit
 from cq.observers.visits import Visits
 from cq.store.transact import transact
 from cq.windows import TAKEN
-from cq.windowspec import WindowSpec
 
 NAME: Final = "demo_visits"
 KEYS: Final = b"demo_visits/"

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import cq
 from cq import keys, machine
+from cq.config.window import LEAST_MS, milliseconds
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, InvalidData
 from cq.observers.demos.accesslog import Visit, read_log
@@ -39,7 +40,6 @@ from cq.observers.visits import Visits
 from cq.observers.worker import Worker
 from cq.store.api import Database
 from cq.store.transact import transact
-from cq.windowspec import LEAST_MS, milliseconds
 
 _SECONDS: Final = 86_400.0
 _SHOWN: Final = 5

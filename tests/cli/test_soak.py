@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import cq
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.observers.members import read_members
 from cq.status import is_drained, status
 from cq.store.transact import transact

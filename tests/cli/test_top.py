@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.config import ObserverConfig
+from cq.config.queue import ObserverConfig
 from cq.observers.publisher import Publisher
 from cq.observers.runner import DONE
 from cq.observers.top import observer, top

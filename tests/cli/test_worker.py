@@ -19,7 +19,7 @@ import pytest
 
 import cq
 from cq import keys
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.members import Member, read_members
 from cq.status import is_drained

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq import config, markers, packing, pendingrows
+from cq import markers, packing, pendingrows
+from cq.config import queue as config
 from cq.encoding import codec
 from cq.testing import drain
 

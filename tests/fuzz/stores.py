@@ -16,7 +16,7 @@ from cq.app import App
 from cq.backfill import switch_observers
 from cq.bucket import Bucket
 from cq.carrying import export_config, import_config
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.documents import Documents
 from cq.encoding import codec
 from cq.errors import CqError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq import carrying
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import CqError, InvalidData, NotAStore

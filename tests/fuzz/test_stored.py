@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq.config import Named, QueueConfig
+from cq.config.queue import Named, QueueConfig
+from cq.config.store_id import ensure_store_id
 from cq.documents import Documents
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
@@ -25,7 +26,6 @@ from cq.observers.overview import overview, remarks
 from cq.status import status
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
-from cq.storeid import ensure_store_id
 from tests.fuzz import stores
 from tests.fuzz.inputs import BOMBS, bounded, searched
 from tests.helpers import add, get

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq import machine
-from cq.config import ObserverConfig
+from cq.config.queue import ObserverConfig
 from cq.configuring import remove_observer
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, NotReady

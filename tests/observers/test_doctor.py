@@ -16,7 +16,7 @@ import pytest
 
 import cq
 from cq import machine
-from cq.config import QueueConfig
+from cq.config.queue import QueueConfig
 from cq.errors import CodeMismatch, StoreUnreachable
 from cq.observers import doctorcluster, doctorembedded
 from cq.observers.doctor import Check, doctor

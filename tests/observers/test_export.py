@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding.hashing import bucket_of
 from cq.keys.export import ExportKeys
 from cq.observers import export, exporting, exportstate

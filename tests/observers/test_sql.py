@@ -19,7 +19,7 @@ from sqlalchemy import event
 from sqlalchemy.dialects import mysql
 
 import cq
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding.codec import KeyType, ValueType
 from cq.keys.export import ExportKeys, first_sequence, generation_of
 from cq.observers import sqlverify

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.config import MAX_BUCKETS
+from cq.config.queue import MAX_BUCKETS
 from cq.observers.events import EVENTS, FIELDS
 from cq.observers.exportbatch import Batch
 from cq.observers.logs import JsonFormatter, TextFormatter

@@ -11,7 +11,7 @@ import pytest
 import cq
 from cq.backfill import current_generation
 from cq.bucket import Bucket
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys

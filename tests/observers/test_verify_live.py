@@ -9,7 +9,7 @@ import pytest
 
 import cq
 from cq.app import App
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.observers import verifytop
 from cq.observers.builtin import observer_tasks
 from cq.observers.export import ExportQueue

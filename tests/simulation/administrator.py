@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 import cq
 from cq.carrying import export_config, import_config
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.markers import Trim
 from cq.observers import sqlrebuild

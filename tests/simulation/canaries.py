@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import batch, combining, config, missed, packing, purging, queue, reporting
-from cq.configcache import ConfigCache
+from cq import batch, combining, missed, packing, purging, queue, reporting
+from cq.config import queue as config
+from cq.config.cache import ConfigCache
 from cq.emitter import Emitter
 from cq.emitterbuffer import EmitterBuffer
 from cq.intake import Flush

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import backfill, config, configuring, pressure, purging, queue, reshaping, verifybuckets
+from cq import backfill, configuring, pressure, purging, queue, reshaping, verifybuckets
+from cq.config import queue as config
 from cq.markers import Trim
 from cq.queue import CombineQueue
 from tests.simulation.store import FaultyTransaction

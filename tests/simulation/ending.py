@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import cq
 from cq.audit import audit_findings
 from cq.backfill import is_settled
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import NotReady
 from cq.keys import QueueKeys, prefix_end

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from cq import audit as cq_audit
 from cq import combining, configuring, documents, jsonl, purging, reshaping, setaside
-from cq.config import QueueConfig, read_config, write_config
+from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import hashing
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys

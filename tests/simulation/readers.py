@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cq
 from cq.backfill import current_generation
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.keys.missed import MissedKeys
 from cq.observers.ranking import Ranking
 from cq.purging import read_purging

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 import cq
 from cq import machine
 from cq.batch import Limits
-from cq.config import read_config
+from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys

@@ -9,9 +9,9 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq import purging, queue, takeout, windows
+from cq.config.window import WindowSpec
 from cq.keys.window import WindowKeys
 from cq.observers import builtin, distinct
-from cq.windowspec import WindowSpec
 from tests.simulation.store import FaultyTransaction, Reads
 
 

@@ -1,6 +1,6 @@
 """A queue's configuration: its shape, how it is stored, and how every process knows it without a round trip.
 
-The shape lies in one key for each queue, and every process caches it, see `cq.configcache`: an add knows it without a
+The shape lies in one key for each queue, and every process caches it, see `cq.config.cache`: an add knows it without a
 round trip, and does not commit under an outdated one.
 
 Pauses lie in a key of their own, the flags, which only workers read: a change of them disturbs no add.
@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from cq import keys
-from cq.configcache import ConfigCache, tell_change
+from cq.config.cache import ConfigCache, tell_change
+from cq.config.features import refuse_unknown, stored_features
+from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import (
@@ -20,10 +22,8 @@ from cq.errors import (
     NotNow,
     QueueNotConfigured,
 )
-from cq.features import refuse_unknown, stored_features
 from cq.keys import QueueKeys
 from cq.store.api import Transaction, TransactionRead
-from cq.windowspec import WindowSpec
 
 DEFAULT_PRIORITY: Final = 10
 MAX_PRIORITY: Final = 100
@@ -140,7 +140,7 @@ class QueueConfig:
 
     @property
     def features(self) -> list[str]:
-        """The features that a process must have to work with the queue, see `cq.features`."""
+        """The features that a process must have to work with the queue, see `cq.config.features`."""
         needed = {"audit": self.audit is not None, "window": self.window is not None}
         return [feature for feature, is_needed in needed.items() if is_needed]
 
