@@ -14,7 +14,7 @@ from cq.cli.shape import Yes, confirm
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word, to_json
 from cq.errors import InvalidData
-from cq.setaside import ANY, Aside, drop_aside, read_aside, retry_aside
+from cq.queue.set_aside import ANY, Aside, drop_aside, read_aside, retry_aside
 
 Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One key. Default: all keys.")]
 aside = typer.Typer(

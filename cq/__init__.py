@@ -50,9 +50,9 @@ from cq.errors import (
     UserNotPlaced,
     WritesUnreadable,
 )
-from cq.pressure import limit
 from cq.purging import delete, purge
-from cq.queue import CombineQueue, Page
+from cq.queue.combine_queue import CombineQueue, Page
+from cq.queue.limits import limit
 from cq.reshaping import rebucket
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
 from cq.store.transact import transact, transactional

@@ -2,7 +2,8 @@
 
     added = stored + staged + waiting + set aside + dropped
 
-`added` and `dropped` are sums that `cq.ledger` keeps; everything else is summed up here, for each bucket of the audit
+`added` and `dropped` are sums that `cq.queue.ledger` keeps; everything else is summed up here, for each bucket of
+the audit
 as of one version of the store. It is read in one transaction if five seconds are enough for that. If not, the next
 transaction goes on with current and staged values where the last one ended, provided that the states of the buckets of
 the queue that overlap it are what they were: whoever writes such values writes a state, with a token that nobody else
@@ -26,11 +27,11 @@ from cq.encoding.hashing import bucket_of, overlapping
 from cq.errors import CorruptData, InvalidConfiguration, NotChecked, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys, after
 from cq.keys.audit import AuditKeys
-from cq.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.purging import is_to_be_purged
-from cq.rows import decode_row
-from cq.setaside import updates_aside
-from cq.state import BucketState
+from cq.queue.bucket_state import BucketState
+from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
+from cq.queue.rows import decode_row
+from cq.queue.set_aside import updates_aside
 from cq.store.api import (
     TRANSACTION_TOO_OLD,
     WANT_ALL,

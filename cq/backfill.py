@@ -7,7 +7,7 @@ from cq.config.queue import MOST_GENERATIONS, ObserverConfig, QueueConfig, read_
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
-from cq.state import BucketState
+from cq.queue.bucket_state import BucketState
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 

@@ -16,11 +16,11 @@ from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch
 from cq.keys import QueueKeys, after
 from cq.memory import Memory
-from cq.reading import read_by_place
+from cq.queue.bounded_reads import read_by_place
+from cq.queue.bucket_state import BucketState
+from cq.queue.rows import Backlog, Row, Updates, encode_row, first_tries, left_out, read_rows, updates_of
 from cq.repacking import UPDATE_BYTES, makes_less
-from cq.rows import Backlog, Row, Updates, encode_row, first_tries, left_out, read_rows, updates_of
 from cq.runs import ForRuns
-from cq.state import BucketState
 from cq.store.api import Transaction
 from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
 from cq.turns import are_in_turn

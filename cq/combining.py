@@ -36,18 +36,18 @@ from cq.choosing import choose
 from cq.columns import KeyColumn, fold, new_values, pending
 from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
-from cq.ledger import count_dropped
 from cq.memory import Memory
-from cq.missed import MissedReports
 from cq.purgepass import purge_some
 from cq.purging import is_to_be_purged
-from cq.reading import leading, read_by_place
+from cq.queue.bounded_reads import leading, read_by_place
+from cq.queue.bucket_state import fresh_token
+from cq.queue.ledger import count_dropped
+from cq.queue.missed_reports import MissedReports
+from cq.queue.set_aside import set_aside, set_broken_aside
 from cq.repacking import repack
 from cq.reporting import Refill, RefillReader, for_all, generations_told, news_of, tell, told_so_far
 from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
-from cq.setaside import set_aside, set_broken_aside
-from cq.state import fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, Transaction
 
 _NOTHING: Final[Mapping[bytes, str]] = {}

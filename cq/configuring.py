@@ -35,10 +35,10 @@ from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
-from cq.ledger import refuse_unless_summed, with_audit, without_audit
-from cq.missed import forget_missed
-from cq.pressure import check_limits, is_positive
 from cq.purging import read_purging
+from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
+from cq.queue.limits import check_limits, is_positive
+from cq.queue.missed_reports import forget_missed
 from cq.store import is_local
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact

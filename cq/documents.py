@@ -18,7 +18,7 @@ from cq.combiners import changes
 from cq.encoding import codec, hashing
 from cq.errors import CorruptData, InvalidData, TooLarge, WritesUnreadable
 from cq.keys import QueueKeys
-from cq.queue import CombineQueue
+from cq.queue.combine_queue import CombineQueue
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.own_writes import hides_writes, note_writes
 from cq.store.transact import transact

@@ -35,8 +35,8 @@ from cq.errors import (
     TooLarge,
 )
 from cq.intake import Also, Flush, Increment, Intake
-from cq.pressure import is_positive
-from cq.queue import CombineQueue, own_combiner
+from cq.queue.combine_queue import CombineQueue, own_combiner
+from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_noting
 from cq.windows import Window

@@ -18,7 +18,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import is_int64
 from cq.errors import TooLarge
-from cq.packing import check_update, columns
+from cq.queue.packing import check_update, columns
 from cq.store.api import Transaction
 
 if TYPE_CHECKING:

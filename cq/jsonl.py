@@ -19,8 +19,8 @@ from cq.encoding import codec
 from cq.encoding.json_values import key_from_json, value_from_json
 from cq.errors import InvalidData
 from cq.keys import QueueKeys
-from cq.packing import check_update
-from cq.queue import CombineQueue
+from cq.queue.combine_queue import CombineQueue
+from cq.queue.packing import check_update
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 

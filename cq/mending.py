@@ -13,8 +13,8 @@ from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, overlapping
 from cq.errors import CorruptData, InvalidData
 from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.setaside import set_aside
-from cq.state import BucketState, fresh_token
+from cq.queue.bucket_state import BucketState, fresh_token
+from cq.queue.set_aside import set_aside
 from cq.verifying import Piece
 
 _RAW_BYTES: Final = 50_000

@@ -21,19 +21,19 @@ from cq.choosing import affordable
 from cq.columns import new_values
 from cq.config.queue import read_config
 from cq.keys import QueueKeys, after, place, places, version_of
-from cq.ledger import count_dropped
 from cq.memory import Memory
-from cq.packing import ROW_BYTES
 from cq.purging import is_to_be_purged
-from cq.reading import leading, read_stored
+from cq.queue.bounded_reads import leading, read_stored
+from cq.queue.bucket_state import BucketState, fresh_token
+from cq.queue.ledger import count_dropped
+from cq.queue.packing import ROW_BYTES
+from cq.queue.rows import Row, decode_content, decode_found, find_rows, first_tries, group, left_out
 from cq.repacking import Pairs, into_rows
 from cq.reporting import Refill
 from cq.reshaping import is_blocked
 from cq.results import PassResult
-from cq.rows import Row, decode_content, decode_found, find_rows, first_tries, group, left_out
 from cq.runs import MAX_RUNS, Head, NotInRuns, Run, Runs, run_of
 from cq.sorting import sorted_pairs
-from cq.state import BucketState, fresh_token
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, error_code
 from cq.turns import Turn, order_in_turn, turn_of
 

@@ -13,8 +13,8 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, place
 from cq.purging import has_new_purge
-from cq.reading import read_values
-from cq.state import BucketState
+from cq.queue.bounded_reads import read_values
+from cq.queue.bucket_state import BucketState
 from cq.store.api import Transaction
 
 

@@ -16,8 +16,8 @@ from cq.backfill import read_states
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
-from cq.ledger import with_audit, without_audit
-from cq.state import BucketState
+from cq.queue.bucket_state import BucketState
+from cq.queue.ledger import with_audit, without_audit
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 

@@ -18,11 +18,11 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys, places
-from cq.missed import NOTHING, MissedReports, as_received
 from cq.plaintext import describe
-from cq.pressure import admitted
-from cq.reading import leading, read_by_place, read_values
-from cq.state import BucketState
+from cq.queue.bounded_reads import leading, read_by_place, read_values
+from cq.queue.bucket_state import BucketState
+from cq.queue.limits import admitted
+from cq.queue.missed_reports import NOTHING, MissedReports, as_received
 from cq.store.api import Transaction, error_code
 
 

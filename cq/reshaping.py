@@ -26,7 +26,7 @@ from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
 from cq.purging import read_purging
-from cq.state import BucketState
+from cq.queue.bucket_state import BucketState
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact
 

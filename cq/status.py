@@ -14,8 +14,8 @@ from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import CqError
 from cq.keys import QueueKeys
 from cq.keys.missed import MissedKeys
-from cq.pressure import read_full
-from cq.rows import oldest_by_bucket
+from cq.queue.limits import read_full
+from cq.queue.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_since
 from cq.store.range_size import COUNTED_BYTES, count_rows
 from cq.store.transact import transact, transact_versioned

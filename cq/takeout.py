@@ -24,15 +24,15 @@ from cq.config.window import milliseconds
 from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys, after
 from cq.keys.window import WindowKeys
-from cq.pressure import admitted
-from cq.queue import write_updates
-from cq.rows import Broken, Row
-from cq.setaside import set_aside
-from cq.state import fresh_token
+from cq.queue.bucket_state import fresh_token
+from cq.queue.combine_queue import write_updates
+from cq.queue.limits import admitted
+from cq.queue.rows import Broken, Row
+from cq.queue.set_aside import set_aside
+from cq.queue.window_rows import Leaving, read_leaving, sum_up
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 from cq.store.write_sizes import clear_bytes, fitting, set_bytes
-from cq.windowrows import Leaving, read_leaving, sum_up
 
 TAKE_BYTES: Final = 200_000
 """How much of the rows that are due one transaction takes out, about."""

@@ -29,10 +29,10 @@ from cq.observers.exports import exporter_tasks
 from cq.observers.exportstatus import export_status
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
-from cq.queue import CombineQueue
+from cq.queue.combine_queue import CombineQueue
+from cq.queue.rows import decode_row, notified
+from cq.queue.set_aside import Aside, read_aside
 from cq.reshaping import finish_rebucket
-from cq.rows import decode_row, notified
-from cq.setaside import Aside, read_aside
 from cq.store import OpenDatabase
 from cq.store.api import Database, Transaction
 from cq.store.embedded import Database as Embedded

@@ -16,7 +16,7 @@ from cq.encoding import codec
 from cq.keys.missed import MissedKeys
 from cq.mending import wake
 from cq.purging import is_to_be_purged
-from cq.state import BucketState
+from cq.queue.bucket_state import BucketState
 from cq.verifying import Difference, Piece, Verification
 
 _BUCKETS: Final = 64

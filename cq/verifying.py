@@ -25,7 +25,7 @@ from cq.config.queue import MAX_BUCKETS, Named, QueueConfig
 from cq.errors import CorruptConfiguration, CorruptData, QueueNotConfigured
 from cq.keys import QueueKeys, after, prefix_end
 from cq.layout import part_of
-from cq.state import BucketState
+from cq.queue.bucket_state import BucketState
 from cq.store.api import (
     COMMIT_UNKNOWN_RESULT,
     VERSIONS_PER_SECOND,

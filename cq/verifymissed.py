@@ -14,7 +14,7 @@ from cq.keys import place
 from cq.keys.missed import MissedKeys
 from cq.layout import of_missed
 from cq.mending import rewrite_state
-from cq.missed import NOTHING, may_have_missed
+from cq.queue.missed_reports import NOTHING, may_have_missed
 from cq.store.api import KeyValue
 from cq.verifying import Difference, Piece, Verification
 from cq.verifyqueued import key_of

@@ -14,7 +14,7 @@ from cq.errors import CorruptData, InvalidData
 from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
 from cq.layout import RowPlace, of_bucket, of_emitter, of_marker, of_row
 from cq.mending import keep, keep_raw, rewrite_state, wake
-from cq.rows import Row, decode_row, encode_row
+from cq.queue.rows import Row, decode_row, encode_row
 from cq.store.api import KeyValue
 from cq.verifying import FROM_THE_FUTURE, Piece
 

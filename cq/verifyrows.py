@@ -26,7 +26,7 @@ from cq.layout import (
 )
 from cq.mending import wake
 from cq.purging import read_purging
-from cq.state import BucketState, fresh_token
+from cq.queue.bucket_state import BucketState, fresh_token
 from cq.store.api import KeyValue
 from cq.verifying import Handler, Piece
 from cq.verifymissed import check_missed, rebuild

@@ -19,14 +19,14 @@ from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys
 from cq.mending import keep_raw
 from cq.purging import read_purging
-from cq.rows import decode_row
-from cq.setaside import updates_aside
+from cq.queue.rows import decode_row
+from cq.queue.set_aside import updates_aside
+from cq.queue.window_rows import read_leaving, sum_up
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 from cq.store.transact import transact
 from cq.verifying import FROM_THE_FUTURE, Difference, Piece, Verification
 from cq.verifyqueued import key_of, shown_key
 from cq.windowreading import read_waiting
-from cq.windowrows import read_leaving, sum_up
 
 RECOUNT_BYTES: Final = 4_000_000
 """How much is recounted at most: of rows, of values, and of what was set aside."""

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from cq.config.queue import QueueConfig
 from cq.encoding import codec, hashing
 from cq.keys import QueueKeys
-from cq.pendingrows import PENDING_BYTES, before_adds, read_pending, refuse_if_hidden, too_deep
-from cq.rows import notified
+from cq.queue.pending import PENDING_BYTES, before_adds, read_pending, refuse_if_hidden, too_deep
+from cq.queue.rows import notified
+from cq.queue.window_rows import read_overdue, sum_up
 from cq.store.api import WANT_ALL, TransactionRead
-from cq.windowrows import read_overdue, sum_up
 
 
 def read_waiting(

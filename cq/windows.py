@@ -14,11 +14,11 @@ from cq.encoding import codec
 from cq.errors import ConfigurationConflict, InvalidData
 from cq.keys import QueueKeys, place
 from cq.keys.window import MOST_MS, WindowKeys
-from cq.packing import columns
-from cq.queue import CombineQueue, Page, write_updates
+from cq.queue.combine_queue import CombineQueue, Page, write_updates
+from cq.queue.packing import columns
+from cq.queue.window_rows import read_overdue
 from cq.store.api import Transaction, TransactionRead, snapshot_of
 from cq.windowreading import read_changes, read_waiting
-from cq.windowrows import read_overdue
 from cq.windowstatistics import WindowStatistics, read_statistics
 
 TAKEN: Final = "taken"

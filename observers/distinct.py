@@ -18,7 +18,7 @@ from cq.encoding import codec
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.keys import check_name
-from cq.queue import CombineQueue
+from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Transaction, TransactionRead
 from cq.windowreading import read_changes, read_waiting
 

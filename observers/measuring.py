@@ -14,7 +14,7 @@ from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export import BUCKETS
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
-from cq.rows import oldest_by_bucket
+from cq.queue.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction
 from cq.store.range_size import count_rows
 from cq.store.transact import transact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
-from cq.pressure import LOOK_SECONDS, compare
+from cq.queue.limits import LOOK_SECONDS, compare
 from cq.store.api import Database
 
 

@@ -16,8 +16,8 @@ from cq.observers.builtin import FACTORIES, check_settings
 from cq.observers.feedconfig import is_feed
 from cq.observers.feedobserver import check_feed
 from cq.plaintext import describe
+from cq.queue.rows import notified
 from cq.reshaping import finish_rebucket
-from cq.rows import notified
 from cq.store.api import Database, Transaction, Void, error_code
 from cq.store.transact import transact
 

@@ -27,7 +27,7 @@ from cq.observers.sqlcheck import check
 from cq.observers.sqldialect import CannotConvert, Dialect
 from cq.observers.sqlsweep import pages
 from cq.observers.sqltable import SEQUENCE, UPDATED_AT, columns_of, same
-from cq.queue import CombineQueue
+from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

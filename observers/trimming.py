@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from cq.markers import Trim
 from cq.observers.jobs import Task
+from cq.queue.operation_ids import Trim
 from cq.store.api import Database
 
 FIRST_SECONDS: Final = 60.0

@@ -11,8 +11,8 @@ from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
+from cq.queue.set_aside import Aside, read_aside
 from cq.results import PassResult
-from cq.setaside import Aside, read_aside
 from cq.store.transact import transact
 
 STAGING: Final = Limits(repack_bytes=0)

@@ -12,7 +12,7 @@ from cq.audit import audit_findings
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.setaside import drop_aside, retry_aside, set_aside
+from cq.queue.set_aside import drop_aside, retry_aside, set_aside
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, combine_all

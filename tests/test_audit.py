@@ -23,10 +23,10 @@ from cq.encoding import codec
 from cq.encoding.hashing import key_hash
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
-from cq.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.observers.worker import Worker
+from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
+from cq.queue.set_aside import drop_aside, retry_aside
 from cq.reshaping import finish_rebucket
-from cq.setaside import drop_aside, retry_aside
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import drain

@@ -15,8 +15,8 @@ from cq.combining import Pass
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.memory import Memory
+from cq.queue.bucket_state import BucketState
 from cq.results import PassResult
-from cq.state import BucketState
 from cq.store.transact import transact
 from tests.helpers import STAGING, add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
 from tests.test_queue import Calls, concatenation

@@ -18,7 +18,7 @@ from cq.errors import CodeMismatch, CorruptData
 from cq.keys import QueueKeys
 from cq.observers.telemetry import subscribe
 from cq.observers.worker import Worker
-from cq.setaside import retry_aside
+from cq.queue.set_aside import retry_aside
 from cq.status import status
 from cq.store.transact import transact
 from tests.helpers import add, code_of, get

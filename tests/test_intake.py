@@ -18,7 +18,7 @@ from cq.config.queue import Named, QueueConfig
 from cq.encoding.bounds import MAX_INT_BYTES
 from cq.encoding.codec import MAX_UPDATE_BYTES, KeyType, ValueType
 from cq.intake import FLUSH_BYTES, Flush, Intake
-from cq.packing import check_update
+from cq.queue.packing import check_update
 
 
 def _refuse_odd(key: Any, values: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import cq
-from cq import markers
 from cq.keys import QueueKeys
-from cq.markers import Trim
+from cq.queue import operation_ids
+from cq.queue.operation_ids import Trim
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from tests.helpers import add, stored
@@ -82,7 +82,7 @@ def left(db: Any, name: str) -> list[bytes]:
 
 
 def test_an_id_that_nothing_depends_on_is_forgotten(db: Any, combined: str) -> None:
-    assert trim(db, combined, markers.REMEMBER_SECONDS) == 0
+    assert trim(db, combined, operation_ids.REMEMBER_SECONDS) == 0
     assert trim(db, combined) == 1
     assert left(db, combined) == []
     add(db, combined, {"a": 1}, once="op")
@@ -121,7 +121,7 @@ def test_ids_with_many_tries_are_seen_whole_whatever_the_pages(
     add(db, combined, {"b": 1})
     drain(db, combined)
     add(db, combined, {"c": 1}, once="op 3")
-    monkeypatch.setattr(markers, "_PAGE", page)
+    monkeypatch.setattr(operation_ids, "_PAGE", page)
 
     trim(db, combined)
 
@@ -135,12 +135,12 @@ def test_ids_with_many_tries_are_seen_whole_whatever_the_pages(
 def test_emitters_are_forgotten_long_after_their_last_flush(
     db: Any, combined: str, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(markers, "_PAGE", page)
+    monkeypatch.setattr(operation_ids, "_PAGE", page)
     for _ in range(5):
         emit(db, combined)
     move_on(db, combined)
 
-    assert trim(db, combined, markers.REMEMBER_SECONDS) == 0
+    assert trim(db, combined, operation_ids.REMEMBER_SECONDS) == 0
     assert remembered(db, combined) == 5
     trim(db, combined)
     assert remembered(db, combined) == 0

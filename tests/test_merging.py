@@ -22,10 +22,10 @@ from cq.memory import Memory
 from cq.merging import RunsPass
 from cq.observers.builtin import FACTORIES
 from cq.observers.top import top
+from cq.queue.bucket_state import BucketState
+from cq.queue.rows import decode_row, read_rows
 from cq.results import PassResult
-from cq.rows import decode_row, read_rows
 from cq.runs import THE_FIRST, NotInRuns, Run
-from cq.state import BucketState
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.turns import in_turn

@@ -18,7 +18,7 @@ from cq.encoding import codec
 from cq.keys import QueueKeys, prefix_end
 from cq.keys.missed import MissedKeys
 from cq.purging import purge
-from cq.setaside import drop_aside, retry_aside
+from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify import verify

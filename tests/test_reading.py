@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cq.reading import leading, read_stored
+from cq.queue.bounded_reads import leading, read_stored
 from cq.store.embedded import Database
 from cq.store.transact import transact
 

@@ -16,11 +16,11 @@ from cq.combining import Pass
 from cq.encoding import codec
 from cq.keys import QueueKeys, place
 from cq.memory import Memory
-from cq.packing import ROW_BYTES
+from cq.queue.bucket_state import BucketState
+from cq.queue.packing import ROW_BYTES
+from cq.queue.rows import Row, decode_row, encode_row, read_rows
 from cq.repacking import repack
 from cq.results import PassResult
-from cq.rows import Row, decode_row, encode_row, read_rows
-from cq.state import BucketState
 from cq.store.transact import transact
 from cq.turns import in_turn
 from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored

@@ -24,8 +24,8 @@ from cq.keys.export import ExportKeys
 from cq.observers.export import ExportQueue
 from cq.observers.top import top
 from cq.observers.worker import Worker
+from cq.queue.set_aside import retry_aside, set_aside
 from cq.reshaping import finish_rebucket
-from cq.setaside import retry_aside, set_aside
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain

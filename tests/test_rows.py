@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pytest
 
 import cq
-from cq import rows
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.rows import read_rows
+from cq.queue import rows
+from cq.queue.rows import read_rows
 from cq.store.transact import transact
 from tests.helpers import add
 

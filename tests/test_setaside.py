@@ -12,7 +12,7 @@ import cq
 from cq.cli.main import app as command_line
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.setaside import drop_aside, retry_aside
+from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from tests.helpers import add, aside, combine_all, get, nothing_queued
 

@@ -14,9 +14,9 @@ from cq.audit import audit_findings
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.bucket import Bucket
 from cq.keys import QueueKeys
-from cq.markers import Trim
 from cq.observers.top import top
 from cq.purging import delete
+from cq.queue.operation_ids import Trim
 from cq.reshaping import finish_rebucket, rebucket
 from cq.store import write_sizes
 from cq.store.transact import transact

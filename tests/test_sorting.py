@@ -16,7 +16,7 @@ from cq.encoding.codec import ValueType
 from cq.encoding.hashing import key_hash
 from cq.errors import InvalidData
 from cq.keys import place
-from cq.rows import decode_content
+from cq.queue.rows import decode_content
 from cq.sorting import sorted_pairs
 from cq.turns import in_turn
 

@@ -10,7 +10,7 @@ import pytest
 import cq
 from cq import status as module
 from cq.errors import QueueNotConfigured
-from cq.pressure import compare
+from cq.queue.limits import compare
 from cq.status import QueueStatus, current_version, is_drained, status
 from cq.store import range_size
 from cq.store.transact import transact

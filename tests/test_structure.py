@@ -75,7 +75,10 @@ def within(imported: set[str], package: str) -> set[str]:
         ("cq", ["cq.observers", "cq.cli", "observers", "cli", "typer", "rich", "cq.testing", "pytest"]),
         ("observers", ["cq.cli", "observers", "cli", "typer", "rich", "cq.testing", "pytest"]),
         ("cli", ["observers", "cli", "cq.testing", "pytest"]),
-        ("cq/store", ["cq.queue", "cq.config.queue", "cq.keys", "cq.combining", "cq.encoding.codec"]),
+        (
+            "cq/store",
+            ["cq.queue.combine_queue", "cq.config.queue", "cq.keys", "cq.combining", "cq.encoding.codec"],
+        ),
         ("cq/store/embedded", ["fdb", "cq.store.foundationdb"]),
     ],
 )

@@ -16,8 +16,8 @@ from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.keys.export import received
-from cq.setaside import retry_aside
-from cq.state import BucketState
+from cq.queue.bucket_state import BucketState
+from cq.queue.set_aside import retry_aside
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 from cq.testing import assert_values, drain

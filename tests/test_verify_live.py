@@ -17,7 +17,7 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import NotNow
 from cq.keys import QueueKeys
 from cq.layout import row_in
-from cq.rows import encode_row
+from cq.queue.rows import encode_row
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_values, drain

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq import machine, pressure
+from cq import machine
 from cq.attempts import Attempts
 from cq.batch import Limits
 from cq.keys import QueueKeys
-from cq.markers import Trim
 from cq.observers.members import Report, read_members
 from cq.observers.membership import Membership
 from cq.observers.worker import Worker
-from cq.pressure import compare
+from cq.queue import limits as pressure
+from cq.queue.limits import compare
+from cq.queue.operation_ids import Trim
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.transact import transact
 from cq.store.version_clock import UNSEEN_SECONDS, VersionClock

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import pendingrows, takeout, windowrows
+from cq import takeout
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.errors import (
@@ -27,11 +27,13 @@ from cq.errors import (
 )
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
-from cq.markers import Trim
 from cq.observers.telemetry import subscribe
 from cq.observers.windowing import WindowTask
 from cq.observers.worker import Worker
-from cq.setaside import drop_aside, read_aside, retry_aside, set_aside
+from cq.queue import pending as pendingrows
+from cq.queue import window_rows
+from cq.queue.operation_ids import Trim
+from cq.queue.set_aside import drop_aside, read_aside, retry_aside, set_aside
 from cq.status import status
 from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.embedded import Database
@@ -189,7 +191,7 @@ def test_reads_refuse_what_is_too_much_for_them(
         total(db, window, "a")
     drain(db, window.name)
 
-    monkeypatch.setattr(windowrows, "OVERDUE_BYTES", 50)
+    monkeypatch.setattr(window_rows, "OVERDUE_BYTES", 50)
     clock.now = START + 100
     with pytest.raises(BacklogTooDeep, match="run workers"):
         total(db, window, "a")

@@ -35,7 +35,7 @@ from cq.observers.telemetry import Event, subscribe
 from cq.observers.totals import Totals
 from cq.observers.work import Work
 from cq.observers.worker import Worker
-from cq.state import BucketState
+from cq.queue.bucket_state import BucketState
 from cq.store import is_local
 from cq.store.embedded import FDBError
 from cq.store.transact import transact

@@ -76,7 +76,7 @@ class Shape(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """An audit of a queue, see `cq.ledger`.
+    """An audit of a queue, see `cq.queue.ledger`.
 
     `generation` counts how often it has begun anew, `buckets` is into how many the range of hashes is cut for it, and
     `whole` says that all that the queue holds was added under it.

@@ -5,7 +5,7 @@ import tempfile
 
 import cq
 from cq.observers.worker import Worker
-from cq.setaside import read_aside, retry_aside
+from cq.queue.set_aside import read_aside, retry_aside
 
 logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a worker warns of each key that it sets aside
 stock = cq.CombineQueue("stock")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import cq
-from cq import markers, packing, pendingrows
 from cq.config import queue as config
 from cq.encoding import codec
+from cq.queue import operation_ids, packing, pending
 from cq.testing import drain
 
 ROOT = Path(__file__).parents[2]
@@ -98,9 +98,9 @@ def test_python_that_is_shown_is_python(page: Path) -> None:
         codec.MAX_UPDATE_BYTES,
         codec.MAX_VALUE_BYTES,
         config.MAX_BUCKETS,
-        pendingrows.PENDING_BYTES,
+        pending.PENDING_BYTES,
         packing.ROW_BYTES,
-        int(markers.REMEMBER_SECONDS / 3600),
+        int(operation_ids.REMEMBER_SECONDS / 3600),
     ],
 )
 def test_limits_are_those_of_the_code(number: int) -> None:

@@ -23,7 +23,6 @@ from cq.errors import CqError
 from cq.jsonl import add_jsonl
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.export import ExportKeys
-from cq.markers import Trim
 from cq.observers.builtin import CHECKED, FACTORIES
 from cq.observers.cloud import CloudReader
 from cq.observers.exporting import ExportTask
@@ -41,8 +40,9 @@ from cq.observers.ranking import Ranking
 from cq.observers.top import top
 from cq.observers.totals import Totals
 from cq.observers.work import Work
-from cq.pressure import compare
-from cq.setaside import drop_aside, read_aside, retry_aside, set_aside
+from cq.queue.limits import compare
+from cq.queue.operation_ids import Trim
+from cq.queue.set_aside import drop_aside, read_aside, retry_aside, set_aside
 from cq.status import status
 from cq.store.api import METADATA_VERSION, error_code
 from cq.store.embedded import Database

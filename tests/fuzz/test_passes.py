@@ -15,15 +15,15 @@ from cq.config.queue import Flags, QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.markers import Trim
 from cq.observers.members import ROLES
 from cq.observers.queues import find_queues
 from cq.observers.top import top
 from cq.observers.totals import Totals
 from cq.observers.work import Work
 from cq.observers.worker import Worker
-from cq.setaside import drop_aside, read_aside, retry_aside
-from cq.state import BucketState
+from cq.queue.bucket_state import BucketState
+from cq.queue.operation_ids import Trim
+from cq.queue.set_aside import drop_aside, read_aside, retry_aside
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.fuzz.inputs import BOMBS, bounded, broken, searched

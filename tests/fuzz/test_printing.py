@@ -18,7 +18,7 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, QueueKeys
 from cq.observers.members import read_members
-from cq.setaside import set_aside
+from cq.queue.set_aside import set_aside
 from cq.store.transact import transact
 from tests.fuzz import stores
 from tests.fuzz.inputs import searched

@@ -12,11 +12,11 @@ import cq
 from cq.carrying import export_config, import_config
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
-from cq.markers import Trim
 from cq.observers import sqlrebuild
 from cq.observers.exports import find_export
 from cq.observers.verify import verification
-from cq.setaside import retry_aside
+from cq.queue.operation_ids import Trim
+from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.application import SUMS, TEXTS, app

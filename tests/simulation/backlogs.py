@@ -19,7 +19,7 @@ from cq.batch import Limits
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.worker import Worker
-from cq.setaside import read_aside
+from cq.queue.set_aside import read_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.actors import WorkerPool

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import batch, combining, missed, packing, purging, queue, reporting
+from cq import batch, combining, purging, reporting
 from cq.config import queue as config
 from cq.config.cache import ConfigCache
 from cq.emitter import Emitter
@@ -17,12 +17,13 @@ from cq.emitterbuffer import EmitterBuffer
 from cq.intake import Flush
 from cq.keys import QueueKeys
 from cq.memory import Memory
-from cq.missed import MissedReports
 from cq.observers import arming, exporting, sql, top, worker
 from cq.observers.handing import Overdue
 from cq.observers.membership import Membership
 from cq.observers.runner import DONE
 from cq.observers.sqlprogress import ProgressTables
+from cq.queue import combine_queue, missed_reports, packing
+from cq.queue.missed_reports import MissedReports
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.simulation.application import SUMS, TEXTS
@@ -71,7 +72,7 @@ def overwrites_rows() -> Iterator[None]:
     """Rows of one transaction are not kept apart."""
     same = itertools.repeat(0)
     with (
-        patch.object(queue, "_counter", same),
+        patch.object(combine_queue, "_counter", same),
         patch.object(packing, "ROW_BYTES", 1),
         patch("tests.simulation.run.count", lambda: same),
     ):
@@ -143,7 +144,7 @@ def adds_under_old_shapes() -> Any:
     def read(tr: Any, name: str) -> Any:
         return config.read_config(tr.snapshot if isinstance(tr, FaultyTransaction) else tr, name)
 
-    return patch.object(queue, "read_config", read)
+    return patch.object(combine_queue, "read_config", read)
 
 
 def aborts_for_changes_of_others() -> Any:
@@ -199,7 +200,7 @@ def forgets_what_observers_missed() -> Any:
 
 def looks_for_no_missed_reports() -> Any:
     """A pass reads nothing of missed reports in a bucket that is new since a rebucketing."""
-    return patch.object(missed, "may_have_missed", lambda config, state: state.missed)
+    return patch.object(missed_reports, "may_have_missed", lambda config, state: state.missed)
 
 
 def purges_what_came_later() -> Any:

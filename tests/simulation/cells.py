@@ -20,7 +20,7 @@ from cq.keys import cell as cellkeys
 from cq.keys.export import ExportKeys
 from cq.observers.forwardspec import forward_spec
 from cq.observers.worker import Worker
-from cq.setaside import retry_aside
+from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import Process

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import backfill, configuring, pressure, purging, queue, reshaping, verifybuckets
+from cq import backfill, configuring, purging, reshaping, verifybuckets
 from cq.config import queue as config
-from cq.markers import Trim
-from cq.queue import CombineQueue
+from cq.queue import combine_queue, limits
+from cq.queue.combine_queue import CombineQueue
+from cq.queue.operation_ids import Trim
 from tests.simulation.store import FaultyTransaction
 
 
@@ -53,7 +54,7 @@ def changes_configurations_by_snapshot() -> Iterator[None]:
         return config.read_config(tr.snapshot if isinstance(tr, FaultyTransaction) else tr, name)
 
     with ExitStack() as stack:
-        for module in (configuring, pressure, purging, reshaping):
+        for module in (configuring, limits, purging, reshaping):
             stack.enter_context(patch.object(module, "read_config", read))
         yield
 
@@ -92,14 +93,14 @@ def ignores_pauses() -> Any:
 
 def adds_to_full_queues() -> Any:
     """An add does not read the mark of a full queue."""
-    return patch.object(queue, "refuse_if_full", lambda tr, config: None)
+    return patch.object(combine_queue, "refuse_if_full", lambda tr, config: None)
 
 
 def keeps_queues_full() -> Any:
     """A worker does not clear the mark of a full queue that has room again."""
-    reason = pressure._reason
+    reason = limits._reason
     return patch.object(
-        pressure,
+        limits,
         "_reason",
         lambda flags, waiting, *, is_full: "full" if is_full else reason(flags, waiting, is_full=False),
     )

@@ -16,13 +16,13 @@ from cq.errors import NotReady
 from cq.keys import QueueKeys, prefix_end
 from cq.keys.export import ExportKeys
 from cq.keys.missed import MissedKeys
-from cq.missed import retry_missed
 from cq.observers.cloud import CloudReader
 from cq.observers.ranking import Ranking
 from cq.observers.settling import SettleTask
 from cq.observers.verify import verification
 from cq.purging import is_purging
-from cq.setaside import read_aside
+from cq.queue.missed_reports import retry_missed
+from cq.queue.set_aside import read_aside
 from cq.store.transact import transact
 from tests.simulation.application import FEED, SUMS, TABLE, TOP, app
 from tests.simulation.drill import Drill

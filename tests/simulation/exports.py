@@ -31,7 +31,7 @@ from cq.observers.exportspec import export_spec
 from cq.observers.sqlcheck import init
 from cq.observers.verify import verification
 from cq.observers.worker import Worker
-from cq.setaside import retry_aside
+from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact

@@ -9,16 +9,17 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq import audit as cq_audit
-from cq import combining, configuring, documents, jsonl, purging, reshaping, setaside
+from cq import combining, configuring, documents, jsonl, purging, reshaping
 from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import hashing
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
-from cq.ledger import to_bytes
-from cq.markers import Trim
 from cq.observers import sql
 from cq.observers.exportkeeper import Keeper
 from cq.observers.publisher import Publisher
+from cq.queue import set_aside
+from cq.queue.ledger import to_bytes
+from cq.queue.operation_ids import Trim
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.transact import transact
 from tests.simulation.store import FaultyTransaction
@@ -138,7 +139,7 @@ def retries_without_clearing() -> Any:
     def without(db: Any, step: Callable[[Any], Any]) -> Any:
         return transact(db, lambda tr: step(Uncleared(tr)))
 
-    return patch.object(setaside, "transact", without)
+    return patch.object(set_aside, "transact", without)
 
 
 def includes_updates_twice() -> Any:

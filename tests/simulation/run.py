@@ -16,8 +16,9 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from cq import machine, queue
+from cq import machine
 from cq.observers import exportrows, feedrows
+from cq.queue import combine_queue
 from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
 from tests.simulation.exports import Exports
@@ -79,7 +80,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
     gc.disable()  # it must not run what it finds at moments of its own
     violation = ""
     # What is counted in a process begins anew with each run.
-    queue._counter = count()  # type: ignore[misc]
+    combine_queue._counter = count()  # type: ignore[misc]
     exportrows._counters._next = 0
     feedrows._counter = count()
     world = SCENARIOS[plan.system](plan, folder, trace)

@@ -21,7 +21,7 @@ from cq.observers.cloud import CloudReader
 from cq.observers.following import CloudFollower
 from cq.observers.top import top
 from cq.observers.worker import Worker
-from cq.setaside import retry_aside
+from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.actors import WorkerPool

@@ -26,7 +26,7 @@ from cq.observers.builtin import put_built_in
 from cq.observers.distinct import distinct
 from cq.observers.worker import Worker
 from cq.purging import is_purging
-from cq.setaside import read_aside, retry_aside
+from cq.queue.set_aside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.verify import verify

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import purging, queue, takeout, windows
+from cq import purging, takeout, windows
 from cq.config.window import WindowSpec
 from cq.keys.window import WindowKeys
 from cq.observers import builtin, distinct
+from cq.queue import combine_queue
 from tests.simulation.store import FaultyTransaction, Reads
 
 
@@ -74,7 +75,7 @@ def counts_visits_for_visitors() -> Any:
 
 def adds_without_leaving() -> Any:
     """An add puts into a window's total what never leaves it."""
-    return patch.object(queue, "write_leaving", lambda *args, **settings: None)
+    return patch.object(combine_queue, "write_leaving", lambda *args, **settings: None)
 
 
 def reads_without_overdue() -> Any:

@@ -27,7 +27,8 @@ class BucketState:
             when it has been told of all}. One that is missing has been told of none.
         purged: how many purges of the queue the bucket has been through, the one under way included.
         purging: hash and encoded key up to which values are purged; None when no purge is under way.
-        missed: whether observers may have missed reports of keys of the bucket, see `cq.missed`. Stored only if True,
+        missed: whether observers may have missed reports of keys of the bucket, see `cq.queue.missed_reports`.
+        Stored only if True,
             so that all other states are readable by versions of cq that know nothing of it.
     """
 

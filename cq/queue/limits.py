@@ -19,7 +19,7 @@ from cq.config.queue import Flags, QueueConfig, change_flags, read_config, read_
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
-from cq.rows import oldest_by_bucket
+from cq.queue.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.range_size import count_rows
 from cq.store.transact import transact

@@ -2,8 +2,8 @@
 
 An entry is [error, update, update, ...] under the key and the versionstamp of the transaction that moved it there, in
 pieces that fit into a value. They can be looked at, added again or dropped; adding them again gives up their place in
-the commit order. A report that an observer missed (see `cq.missed`) is listed as an entry without updates, and retried
-as a report.
+the commit order. A report that an observer missed (see `cq.queue.missed_reports`) is listed as an entry without
+updates, and retried as a report.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after
-from cq.ledger import count_added, count_dropped
-from cq.missed import drop_missed, read_missed, retry_missed
 from cq.plaintext import printable
-from cq.queue import write_updates
-from cq.rows import Broken
+from cq.queue.combine_queue import write_updates
+from cq.queue.ledger import count_added, count_dropped
+from cq.queue.missed_reports import drop_missed, read_missed, retry_missed
+from cq.queue.rows import Broken
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 from cq.store.write_sizes import fitting
@@ -138,7 +138,7 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
 
 
 def updates_aside(keys: QueueKeys, piece: bytes, value: bytes) -> list[tuple[bytes, Any]]:
-    """The encoded key with each of its updates in a piece, none where cq has not written it: for `cq.ledger`."""
+    """The encoded key with each of its updates in a piece, none where cq has not written it: for `cq.queue.ledger`."""
     encoded = keys.parse_aside(piece)[0]
     try:
         content = codec.decode(value)

@@ -18,8 +18,8 @@ from cq.encoding.codec import is_int64
 from cq.errors import BacklogTooDeep, CorruptData, InvalidData
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
-from cq.packing import split
-from cq.rows import Broken, Row, by_key, decode_content, first_tries
+from cq.queue.packing import split
+from cq.queue.rows import Broken, Row, by_key, decode_content, first_tries
 from cq.store.api import WANT_ALL, Transaction, TransactionRead
 
 OVERDUE_BYTES: Final = 1_000_000

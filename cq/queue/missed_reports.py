@@ -24,8 +24,8 @@ from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
 from cq.keys.missed import MissedKeys
 from cq.plaintext import printable
-from cq.reading import leading, read_by_place
-from cq.state import BucketState
+from cq.queue.bounded_reads import leading, read_by_place
+from cq.queue.bucket_state import BucketState
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact
 from cq.store.write_sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes

@@ -14,11 +14,12 @@ from cq.config.window import milliseconds
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.ledger import count_added
-from cq.packing import pack
-from cq.pendingrows import before_adds, read_pending
-from cq.pressure import refuse_if_full
-from cq.rows import first_tries, updates_of
+from cq.queue.ledger import count_added
+from cq.queue.limits import refuse_if_full
+from cq.queue.packing import pack
+from cq.queue.pending import before_adds, read_pending
+from cq.queue.rows import first_tries, updates_of
+from cq.queue.window_rows import pack_leaving, write_leaving
 from cq.store.api import (
     WANT_ALL,
     Database,
@@ -28,7 +29,6 @@ from cq.store.api import (
 )
 from cq.store.own_writes import note_writes
 from cq.store.transact import transact
-from cq.windowrows import pack_leaving, write_leaving
 
 PAGE_BYTES: Final = 1_000_000
 """How much a page of items holds, about."""

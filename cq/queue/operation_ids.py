@@ -15,7 +15,7 @@ from cq.config.queue import read_config
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys
-from cq.rows import oldest_by_bucket
+from cq.queue.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
