@@ -56,8 +56,8 @@ from cq.queue.limits import limit
 from cq.reshaping import rebucket
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
 from cq.store.transact import transact, transactional
-from cq.windows import Window
-from cq.windowstatistics import WindowStatistics
+from cq.windows.statistics import WindowStatistics
+from cq.windows.window import Window
 
 __all__ = [
     "DELETE",

@@ -39,7 +39,7 @@ from cq.queue.combine_queue import CombineQueue, own_combiner
 from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_noting
-from cq.windows import Window
+from cq.windows.window import Window
 
 if TYPE_CHECKING:
     from asyncio import Future

@@ -19,7 +19,7 @@ from cq.queue.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_since
 from cq.store.range_size import COUNTED_BYTES, count_rows
 from cq.store.transact import transact, transact_versioned
-from cq.windowstatistics import WindowStatistics, read_statistics
+from cq.windows.statistics import WindowStatistics, read_statistics
 
 _OUTSTANDING_SECONDS: Final = 10.0
 _OUTSTANDING_TIMES: Final = 5.0  # as long as half of the buckets wait at most

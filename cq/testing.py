@@ -37,7 +37,7 @@ from cq.store import OpenDatabase
 from cq.store.api import Database, Transaction
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
-from cq.takeout import take_out
+from cq.windows.expiry import take_out
 
 __all__ = ["assert_drained", "assert_values", "cq_db", "drain"]
 

@@ -26,7 +26,7 @@ from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 from cq.store.transact import transact
 from cq.verifying import FROM_THE_FUTURE, Difference, Piece, Verification
 from cq.verifyqueued import key_of, shown_key
-from cq.windowreading import read_waiting
+from cq.windows.pending import read_waiting
 
 RECOUNT_BYTES: Final = 4_000_000
 """How much is recounted at most: of rows, of values, and of what was set aside."""

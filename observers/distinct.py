@@ -20,7 +20,7 @@ from cq.errors import InvalidConfiguration
 from cq.keys import check_name
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Transaction, TransactionRead
-from cq.windowreading import read_changes, read_waiting
+from cq.windows.pending import read_changes, read_waiting
 
 NAME: Final = "distinct"
 VERSION: Final = 1

@@ -14,7 +14,7 @@ from cq.queue.rows import oldest_by_bucket
 from cq.status import CLOCK
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code
 from cq.store.transact import transact_versioned
-from cq.windowstatistics import read_statistics
+from cq.windows.statistics import read_statistics
 
 ANSWER_SECONDS: Final = 5.0
 """How long the store may take for everything."""

@@ -16,7 +16,7 @@ from cq.observers.members import Member, Share, read_members
 from cq.status import QueueStatus, current_version, status
 from cq.store.api import Database
 from cq.store.transact import transact
-from cq.windowstatistics import WindowStatistics
+from cq.windows.statistics import WindowStatistics
 
 _NUMBERS: Final = 5  # that a worker gives of a queue
 _MOST: Final = 1 << 63

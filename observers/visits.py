@@ -25,7 +25,7 @@ from cq.config.window import milliseconds
 from cq.observers.builtin import put_built_in
 from cq.observers.distinct import count_now, distinct
 from cq.store.api import Database, Transaction, TransactionRead, snapshot_of
-from cq.windows import TAKEN
+from cq.windows.window import TAKEN
 
 _PAIR: Final = (str, str)
 

@@ -6,7 +6,7 @@ from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
 from cq.store.api import Database
-from cq.takeout import take_out
+from cq.windows.expiry import take_out
 
 
 class WindowTask(Task):

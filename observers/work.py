@@ -31,7 +31,7 @@ from cq.observers.totals import Totals
 from cq.observers.trimming import TrimTask
 from cq.observers.windowing import WindowTask
 from cq.store.api import Database, Void
-from cq.takeout import take_out
+from cq.windows.expiry import take_out
 
 log = logging.getLogger("cq.worker")
 

@@ -20,8 +20,8 @@ from cq.queue.operation_ids import Trim
 from cq.reshaping import finish_rebucket, rebucket
 from cq.store import write_sizes
 from cq.store.transact import transact
-from cq.takeout import take_out
 from cq.testing import drain
+from cq.windows.expiry import take_out
 from tests.helpers import add
 from tests.sized import MOST, Sized, code_now, drained, fill, words
 

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import takeout
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.errors import (
@@ -38,9 +37,10 @@ from cq.status import status
 from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact
-from cq.takeout import take_out
 from cq.testing import assert_drained, drain
 from cq.verify import verify
+from cq.windows import expiry
+from cq.windows.expiry import take_out
 from tests.clocks import START, Clock, set_clock
 from tests.helpers import add, combine_all, stored
 
@@ -259,14 +259,14 @@ def test_a_row_committed_during_taking_out_stays(
     slow = db.create_transaction()
     clock.now = START + 1
     window.add(slow, {"slow": 1})
-    clear = takeout._clear
+    clear = expiry._clear
 
     def interrupted(*given: Any) -> None:
-        monkeypatch.setattr(takeout, "_clear", clear)
+        monkeypatch.setattr(expiry, "_clear", clear)
         slow.commit().wait()
         clear(*given)
 
-    monkeypatch.setattr(takeout, "_clear", interrupted)
+    monkeypatch.setattr(expiry, "_clear", interrupted)
     clock.now = START + 100
     take_out(db, window.name)
 
@@ -309,7 +309,7 @@ def test_two_who_take_out_conflict(db: Any, window: cq.Window, clock: Clock) -> 
     clock.now = START + 100
     first, second = db.create_transaction(), db.create_transaction()
     for tr in (first, second):
-        assert takeout._take_out(tr, window.name, round(clock.now * 1000), 1000) is not None
+        assert expiry._take_out(tr, window.name, round(clock.now * 1000), 1000) is not None
     first.commit().wait()
 
     assert refused(second)
@@ -389,7 +389,7 @@ def test_a_purge_drops_what_would_leave(db: Any, window: cq.Window, clock: Clock
     drain(db, window.name)
     visit(db, window, "a", once="op")
     taking = db.create_transaction()
-    assert takeout._take_out(taking, window.name, round(START + 100) * 1000, 1000) is not None
+    assert expiry._take_out(taking, window.name, round(START + 100) * 1000, 1000) is not None
     cq.purge(db, window.name)
     assert refused(taking)
     visit(db, window, "b")

@@ -1,7 +1,8 @@
 """What is to leave a queue's window: rows written by adds, in the order in which they are due.
 
 An add to a queue with a window writes its updates twice in one transaction: into the queue, as always, and into rows
-under the time at which they leave the window, which `cq.takeout` takes out of the queue again then. Both writes are
+under the time at which they leave the window, which `cq.windows.expiry` takes out of the queue again then. Both
+writes are
 blind. Rows are kept by when they leave and not by when they came, so that each keeps its time when the width changes.
 """
 

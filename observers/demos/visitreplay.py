@@ -21,7 +21,7 @@ from cq.encoding import codec
 from cq.observers.demos.accesslog import Visit
 from cq.observers.visits import Visits
 from cq.store.transact import transact
-from cq.windows import TAKEN
+from cq.windows.window import TAKEN
 
 NAME: Final = "demo_visits"
 KEYS: Final = b"demo_visits/"

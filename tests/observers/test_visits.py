@@ -20,8 +20,8 @@ from cq.observers.visits import PageVisits, VisitEmitter, Visits
 from cq.observers.worker import Worker
 from cq.store.embedded import Database
 from cq.store.transact import transact
-from cq.takeout import take_out
 from cq.testing import assert_values, drain
+from cq.windows.expiry import take_out
 from tests.clocks import START, Clock, set_clock
 
 

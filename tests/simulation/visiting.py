@@ -30,7 +30,7 @@ from cq.queue.set_aside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.verify import verify
-from cq.windowreading import read_waiting
+from cq.windows.pending import read_waiting
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.model import Violation

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import purging, takeout, windows
+from cq import purging
 from cq.config.window import WindowSpec
 from cq.keys.window import WindowKeys
 from cq.observers import builtin, distinct
 from cq.queue import combine_queue
+from cq.windows import expiry
+from cq.windows import window as windows
 from tests.simulation.store import FaultyTransaction, Reads
 
 
@@ -24,7 +26,7 @@ def takes_out_what_it_has_not_read() -> Any:
         for row in found.rows:
             tr.clear(window.operation_of(row.key))
 
-    return patch.object(takeout, "_clear", clear)
+    return patch.object(expiry, "_clear", clear)
 
 
 def takes_out_side_by_side() -> Any:
@@ -41,7 +43,7 @@ def takes_out_side_by_side() -> Any:
 
 def takes_out_all_tries() -> Any:
     """What every try of an operation has added is taken out."""
-    return patch.object(takeout, "sum_up", lambda snapshot, keys, rows: _summed(rows))
+    return patch.object(expiry, "sum_up", lambda snapshot, keys, rows: _summed(rows))
 
 
 def _summed(rows: Any) -> dict[bytes, int]:

@@ -18,8 +18,8 @@ from cq.queue.combine_queue import CombineQueue, Page, write_updates
 from cq.queue.packing import columns
 from cq.queue.window_rows import read_overdue
 from cq.store.api import Transaction, TransactionRead, snapshot_of
-from cq.windowreading import read_changes, read_waiting
-from cq.windowstatistics import WindowStatistics, read_statistics
+from cq.windows.pending import read_changes, read_waiting
+from cq.windows.statistics import WindowStatistics, read_statistics
 
 TAKEN: Final = "taken"
 LATE: Final = "late"
