@@ -16,7 +16,7 @@ from cq.cli.output import print_json, print_words, progress, quantity, say
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.json_values import key_from_word, split_word, to_json, value_from_word
 from cq.errors import InvalidData
-from cq.jsonl import Position, add_jsonl
+from cq.intake.json_lines import Position, add_jsonl
 
 
 def register(app: typer.Typer) -> None:

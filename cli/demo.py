@@ -24,8 +24,8 @@ from cq.cli.options import Json, make_store
 from cq.cli.output import note, print_json, print_table, progress, quantity
 from cq.cli.worker import stop_on_signals
 from cq.config.queue import read_flags
-from cq.documents import Documents
 from cq.errors import ConfigurationError, NotReady, TooLarge
+from cq.intake.documents import Documents
 from cq.observers.builtin import put_built_in
 from cq.observers.cloud import CloudReader
 from cq.observers.exports import export_spec, find_export

@@ -15,7 +15,6 @@ from cq.configuring import (
     remove_observer,
     resume,
 )
-from cq.emitter import Emitter
 from cq.encoding.codec import DELETE
 from cq.errors import (
     BacklogTooDeep,
@@ -50,6 +49,7 @@ from cq.errors import (
     UserNotPlaced,
     WritesUnreadable,
 )
+from cq.intake.emitter import Emitter
 from cq.purging import delete, purge
 from cq.queue.combine_queue import CombineQueue, Page
 from cq.queue.limits import limit

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import cq
-from cq import documents as module
-from cq.documents import Documents
 from cq.errors import InvalidData, TooLarge
+from cq.intake import documents as module
+from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.transact import transact

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.intake import FLUSH_BYTES
+from cq.intake.flush import FLUSH_BYTES
 from cq.keys import QueueKeys, parse_flush
 from cq.testing import assert_values, drain
 from tests.emitters import UNKNOWN, Gate, LateCommit, LostAnswers

@@ -17,7 +17,7 @@ from cq.combiners import BUILT_IN
 from cq.config.queue import Named, QueueConfig
 from cq.encoding.bounds import MAX_INT_BYTES
 from cq.encoding.codec import MAX_UPDATE_BYTES, KeyType, ValueType
-from cq.intake import FLUSH_BYTES, Flush, Intake
+from cq.intake.flush import FLUSH_BYTES, Flush, Intake
 from cq.queue.packing import check_update
 
 

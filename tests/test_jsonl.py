@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq import jsonl
 from cq.errors import InvalidData, QueueNotConfigured
-from cq.jsonl import Position, add_jsonl
+from cq.intake import json_lines
+from cq.intake.json_lines import Position, add_jsonl
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import drain
@@ -24,7 +24,7 @@ from tests.faults import FaultyDatabase
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "_BATCH_LINES", 3)
+    monkeypatch.setattr(json_lines, "_BATCH_LINES", 3)
 
 
 def line(key: Any, update: Any) -> bytes:

@@ -13,8 +13,8 @@ from fdb.fdboptions import TransactionOption
 
 import cq
 from cq.config.queue import read_config, write_config
-from cq.documents import Documents
 from cq.errors import PendingUnreadable, WritesUnreadable
+from cq.intake.documents import Documents
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.distinct import count_now
 from cq.observers.feed import Feed

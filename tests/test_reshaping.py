@@ -16,9 +16,9 @@ from cq import keys
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.config.queue import Shape, read_config
-from cq.documents import Documents
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
+from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.export import ExportQueue

@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 import cq
-from cq.documents import Documents
+from cq.intake.documents import Documents
 from cq.observers.following import CloudFollower
 from cq.observers.top import top
 from cq.observers.worker import Worker

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import machine
-from cq.emitter import Emitter
+from cq.intake.emitter import Emitter
 from cq.observers.bench.phases import Plan, Row, measure
 from cq.observers.bench.queued import QueueSystem
 from cq.observers.bench.roles import AdderRole, AddResult

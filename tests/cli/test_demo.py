@@ -20,7 +20,7 @@ import pytest
 import sqlalchemy
 
 import cq
-from cq.documents import Documents
+from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here

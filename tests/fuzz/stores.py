@@ -17,10 +17,10 @@ from cq.backfill import switch_observers
 from cq.bucket import Bucket
 from cq.carrying import export_config, import_config
 from cq.config.queue import read_config
-from cq.documents import Documents
 from cq.encoding import codec
 from cq.errors import CqError
-from cq.jsonl import add_jsonl
+from cq.intake.documents import Documents
+from cq.intake.json_lines import add_jsonl
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.builtin import CHECKED, FACTORIES

@@ -20,7 +20,7 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import CqError, InvalidData, NotAStore
-from cq.jsonl import add_jsonl
+from cq.intake.json_lines import add_jsonl
 from cq.observers.builtin import CHECKED
 from cq.observers.export import ExportQueue
 from cq.observers.exportspec import export_spec

@@ -13,9 +13,9 @@ import pytest
 import cq
 from cq.config.queue import Named, QueueConfig
 from cq.config.store_id import ensure_store_id
-from cq.documents import Documents
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
+from cq.intake.documents import Documents
 from cq.keys import INCOMPLETE_VERSIONSTAMP, ROOT, STORE_ID, QueueKeys, queue_entry
 from cq.keys.export import ExportKeys
 from cq.observers.exporting import ExportTask

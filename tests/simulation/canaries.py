@@ -12,9 +12,9 @@ from unittest.mock import patch
 from cq import batch, combining, purging, reporting
 from cq.config import queue as config
 from cq.config.cache import ConfigCache
-from cq.emitter import Emitter
-from cq.emitterbuffer import EmitterBuffer
-from cq.intake import Flush
+from cq.intake.emitter import Emitter
+from cq.intake.emitter_buffer import EmitterBuffer
+from cq.intake.flush import Flush
 from cq.keys import QueueKeys
 from cq.memory import Memory
 from cq.observers import arming, exporting, sql, top, worker

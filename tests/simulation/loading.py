@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
-from cq.documents import Documents
-from cq.jsonl import add_jsonl
+from cq.intake.documents import Documents
+from cq.intake.json_lines import add_jsonl
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.application import STORED

@@ -9,9 +9,10 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq import audit as cq_audit
-from cq import combining, configuring, documents, jsonl, purging, reshaping
+from cq import combining, configuring, purging, reshaping
 from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import hashing
+from cq.intake import documents, json_lines
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.observers import sql
@@ -76,13 +77,13 @@ def replaces_documents_side_by_side() -> Any:
 @contextmanager
 def adds_lines_whatever_the_position() -> Iterator[None]:
     """A file is added from the position that the process remembers."""
-    add = jsonl._add
+    add = json_lines._add
 
     def forgetful(db: Any, queue: Any, key: Any, pairs: Any, position: Any, reached: Any) -> None:
-        with patch.object(jsonl, "_read_position", lambda tr, key: position):
+        with patch.object(json_lines, "_read_position", lambda tr, key: position):
             add(db, queue, key, pairs, position, reached)
 
-    with patch.object(jsonl, "_add", forgetful):
+    with patch.object(json_lines, "_add", forgetful):
         yield
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq.emitter import Emitter
-from cq.intake import Flush
+from cq.intake.emitter import Emitter
+from cq.intake.flush import Flush
 from cq.observers.following import CloudFollower
 from cq.store.transact import transact
 from tests.simulation import tagcloud

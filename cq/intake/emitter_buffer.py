@@ -14,7 +14,7 @@ from typing import Final
 
 from cq import machine
 from cq.errors import EmitterClosed
-from cq.intake import Also, Flush, Increment, Intake
+from cq.intake.flush import Also, Flush, Increment, Intake
 from cq.plaintext import describe
 
 MOST_FLUSHES: Final = 16

@@ -23,7 +23,6 @@ from weakref import WeakSet
 
 from cq import keys, machine
 from cq.config.queue import read_config
-from cq.emitterbuffer import EmitterBuffer, EmitterStatistics
 from cq.encoding import codec
 from cq.errors import (
     CodeMismatch,
@@ -34,7 +33,8 @@ from cq.errors import (
     InvalidData,
     TooLarge,
 )
-from cq.intake import Also, Flush, Increment, Intake
+from cq.intake.emitter_buffer import EmitterBuffer, EmitterStatistics
+from cq.intake.flush import Also, Flush, Increment, Intake
 from cq.queue.combine_queue import CombineQueue, own_combiner
 from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
@@ -49,7 +49,7 @@ _SMALL: Final = 1 << 32  # of an increment that is taken in at once
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
-log = logging.getLogger("cq.emitter")
+log = logging.getLogger("cq.intake.emitter")
 
 
 class Emitter:

@@ -1,0 +1,20 @@
+"""Ways to add many updates: an emitter that merges increments in memory, documents, and files of JSON lines.
+
+Each of them ends in `CombineQueue.add`. The room may import windows, the queue and the rooms below them.
+"""
+
+from cq.intake.documents import (
+    Documents,
+)
+from cq.intake.emitter import (
+    Emitter,
+)
+from cq.intake.json_lines import (
+    add_jsonl,
+)
+
+__all__ = [
+    "Documents",
+    "Emitter",
+    "add_jsonl",
+]
