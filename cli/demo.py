@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 import cq
+from cq.admin.status import is_drained
 from cq.cli.demoing import DEMO_URL, DemoStore
 from cq.cli.options import Json, make_store
 from cq.cli.output import note, print_json, print_table, progress, quantity
@@ -32,7 +33,6 @@ from cq.observers.exports import export_spec, find_export
 from cq.observers.spawning import keep_no_semaphores, starting
 from cq.observers.top import top as top_spec
 from cq.observers.worker import Worker
-from cq.status import is_drained
 from cq.wordcount import count_words, files_below
 
 T = TypeVar("T")

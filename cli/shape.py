@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final
 import typer
 
 import cq
+from cq.admin.purge import is_purging
+from cq.admin.status import is_drained
 from cq.cli.options import Json, Queue, Store, open_store, read_store, seconds_of
 from cq.cli.output import note, print_json, progress, quantity, say
 from cq.config.queue import read_config, read_flags
 from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
-from cq.purging import is_purging
-from cq.status import is_drained
 
 _POLL_SECONDS: Final = 0.2
 

@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cq.admin.status import QueueStatus
 from cq.cli.options import Json, Store, read_store
 from cq.cli.output import make_console, make_lines, make_table, print_json, say
 from cq.observers.overview import Overview, WorkerStatus, overview, remarks
-from cq.status import QueueStatus
 
 WATCH_SECONDS: Final = 2.0
 

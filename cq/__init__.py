@@ -1,12 +1,6 @@
 """cq: a transactional combine queue on FoundationDB, or on one file."""
 
-from cq.app import App
-from cq.celldata import UserData
-from cq.cells import Cells
-from cq.changes import Change, Observer, ObserverSpec
-from cq.combiners import Combiner, changes
-from cq.config.queue import QueueConfig
-from cq.configuring import (
+from cq.admin.configure import (
     configure,
     pause,
     prioritize,
@@ -15,6 +9,14 @@ from cq.configuring import (
     remove_observer,
     resume,
 )
+from cq.admin.purge import delete, purge
+from cq.admin.rebucket import rebucket
+from cq.app import App
+from cq.celldata import UserData
+from cq.cells import Cells
+from cq.changes import Change, Observer, ObserverSpec
+from cq.combiners import Combiner, changes
+from cq.config.queue import QueueConfig
 from cq.encoding.codec import DELETE
 from cq.errors import (
     BacklogTooDeep,
@@ -50,10 +52,8 @@ from cq.errors import (
     WritesUnreadable,
 )
 from cq.intake.emitter import Emitter
-from cq.purging import delete, purge
 from cq.queue.combine_queue import CombineQueue, Page
 from cq.queue.limits import limit
-from cq.reshaping import rebucket
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
 from cq.store.transact import transact, transactional
 from cq.windows.statistics import WindowStatistics

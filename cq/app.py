@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from cq import configuring, keys
+from cq import keys
+from cq.admin import configure as configuring
 from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig

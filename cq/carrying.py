@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args, get_type_hints
 
+from cq.admin.configure import create
 from cq.app import App, Factory
 from cq.config.queue import (
     Audit,
@@ -23,7 +24,6 @@ from cq.config.queue import (
     read_flags,
 )
 from cq.config.window import WindowSpec
-from cq.configuring import create
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration
 from cq.keys import QueueKeys, check_name

@@ -29,6 +29,8 @@ from itertools import compress
 from operator import not_
 from typing import Final
 
+from cq.admin.purge import is_to_be_purged
+from cq.admin.rebucket import is_blocked
 from cq.app import QueueCode
 from cq.batch import Batch, Limits, clear_rows, read_batch, write_values
 from cq.changes import Change
@@ -38,7 +40,6 @@ from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
 from cq.memory import Memory
 from cq.purgepass import purge_some
-from cq.purging import is_to_be_purged
 from cq.queue.bounded_reads import leading, read_by_place
 from cq.queue.bucket_state import fresh_token
 from cq.queue.ledger import count_dropped
@@ -46,7 +47,6 @@ from cq.queue.missed_reports import MissedReports
 from cq.queue.set_aside import set_aside, set_broken_aside
 from cq.repacking import repack
 from cq.reporting import Refill, RefillReader, for_all, generations_told, news_of, tell, told_so_far
-from cq.reshaping import is_blocked
 from cq.results import ManyFailed, PassResult
 from cq.store.api import VERSIONS_PER_SECOND, Transaction
 

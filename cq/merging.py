@@ -15,6 +15,8 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, Final
 
+from cq.admin.purge import is_to_be_purged
+from cq.admin.rebucket import is_blocked
 from cq.app import QueueCode
 from cq.batch import Limits, write_values
 from cq.choosing import affordable
@@ -22,7 +24,6 @@ from cq.columns import new_values
 from cq.config.queue import read_config
 from cq.keys import QueueKeys, after, place, places, version_of
 from cq.memory import Memory
-from cq.purging import is_to_be_purged
 from cq.queue.bounded_reads import leading, read_stored
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.queue.ledger import count_dropped
@@ -30,7 +31,6 @@ from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, decode_content, decode_found, find_rows, first_tries, group, left_out
 from cq.repacking import Pairs, into_rows
 from cq.reporting import Refill
-from cq.reshaping import is_blocked
 from cq.results import PassResult
 from cq.runs import MAX_RUNS, Head, NotInRuns, Run, Runs, run_of
 from cq.sorting import sorted_pairs

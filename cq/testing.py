@@ -16,8 +16,9 @@ from typing import Any, Final
 import pytest
 
 from cq import machine
+from cq.admin.backfill import switch_observers
+from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
-from cq.backfill import switch_observers
 from cq.bucket import Bucket
 from cq.config.queue import QueueConfig, queue_names, read_config, read_flags
 from cq.encoding.codec import DELETE
@@ -32,7 +33,6 @@ from cq.observers.runner import DONE
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.rows import decode_row, notified
 from cq.queue.set_aside import Aside, read_aside
-from cq.reshaping import finish_rebucket
 from cq.store import OpenDatabase
 from cq.store.api import Database, Transaction
 from cq.store.embedded import Database as Embedded

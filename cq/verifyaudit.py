@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cq.audit import check_audit
+from cq.admin.audit import check_audit
 from cq.config.queue import read_config
 from cq.keys.audit import AuditKeys
 from cq.store.transact import transact

@@ -11,11 +11,11 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from cq.admin.purge import is_to_be_purged
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.keys.missed import MissedKeys
 from cq.mending import wake
-from cq.purging import is_to_be_purged
 from cq.queue.bucket_state import BucketState
 from cq.verifying import Difference, Piece, Verification
 

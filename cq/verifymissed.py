@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from cq.admin.configure import rebuild_observer
 from cq.config.queue import QueueConfig
-from cq.configuring import rebuild_observer
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData

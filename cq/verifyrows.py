@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from cq.admin.backfill import current_generation
+from cq.admin.purge import read_purging
 from cq.attempts import parse_note
-from cq.backfill import current_generation
 from cq.config.queue import Flags, QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
@@ -25,7 +26,6 @@ from cq.layout import (
     of_published,
 )
 from cq.mending import wake
-from cq.purging import read_purging
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.store.api import KeyValue
 from cq.verifying import Handler, Piece

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from cq.admin.purge import read_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, CorruptData
 from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys
 from cq.mending import keep_raw
-from cq.purging import read_purging
 from cq.queue.rows import decode_row
 from cq.queue.set_aside import updates_aside
 from cq.queue.window_rows import read_leaving, sum_up

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from cq.admin.configure import put_observer
 from cq.app import Factory
 from cq.changes import ObserverFunction, ObserverSpec
 from cq.config.queue import ObserverConfig, QueueConfig
-from cq.configuring import put_observer
 from cq.errors import InvalidConfiguration
 from cq.observers import distinct, export, feedobserver, forward, top
 from cq.observers.exports import export_spec, export_tasks

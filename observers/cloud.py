@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from cq import machine
-from cq.backfill import parse_generation
+from cq.admin.backfill import parse_generation
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotReady

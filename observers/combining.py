@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from cq import machine
+from cq.admin.backfill import switch_observers
+from cq.admin.configure import pause
 from cq.app import QueueCode
-from cq.backfill import switch_observers
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.bucket import Bucket
-from cq.configuring import pause
 from cq.errors import CorruptData, CqError
 from cq.failures import FailureShare
 from cq.keys import QueueKeys

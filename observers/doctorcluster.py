@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from cq import machine
+from cq.admin.status import current_version
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
-from cq.status import current_version
 from cq.store import OpenDatabase
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.cluster_file import check_cluster_file, default_cluster_file

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from cq.backfill import current_generation
+from cq.admin.backfill import current_generation
+from cq.admin.status import current_version
 from cq.config.queue import queue_names, read_config
 from cq.errors import CqError, QueueNotConfigured
 from cq.keys import version_of
@@ -22,7 +23,6 @@ from cq.observers.exportstate import (
     view,
 )
 from cq.observers.forwardspec import NAME as FORWARD
-from cq.status import current_version
 from cq.store.api import Database, Transaction, seconds_since
 from cq.store.range_size import count_rows
 from cq.store.transact import transact

@@ -1,6 +1,6 @@
 """What operators see: what waits in the queues, who works on them and how fast, and what stands out.
 
-All of it is read at once, and no backlog is scanned: see `cq.status.status`. What workers do is what they say of
+All of it is read at once, and no backlog is scanned: see `cq.admin.status.status`. What workers do is what they say of
 themselves with each beat.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cq.admin.status import QueueStatus, current_version, status
 from cq.config.queue import MAX_BUCKETS
 from cq.observers.exportstatus import ExportStatus, export_status
 from cq.observers.members import Member, Share, read_members
-from cq.status import QueueStatus, current_version, status
 from cq.store.api import Database
 from cq.store.transact import transact
 from cq.windows.statistics import WindowStatistics

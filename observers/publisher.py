@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cq import machine
-from cq.backfill import parse_generation
+from cq.admin.backfill import parse_generation
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, prefix_end
 from cq.keys.top import CloudKeys, TopKeys, group_of

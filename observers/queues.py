@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cq import keys, machine
+from cq.admin.backfill import current_generation, switch_observers
+from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
-from cq.backfill import current_generation, switch_observers
 from cq.config.queue import Flags, queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigured
 from cq.keys import QueueKeys
@@ -17,7 +18,6 @@ from cq.observers.feedconfig import is_feed
 from cq.observers.feedobserver import check_feed
 from cq.plaintext import describe
 from cq.queue.rows import notified
-from cq.reshaping import finish_rebucket
 from cq.store.api import Database, Transaction, Void, error_code
 from cq.store.transact import transact
 

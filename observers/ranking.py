@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from cq.backfill import parse_generation
+from cq.admin.backfill import parse_generation
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotReady

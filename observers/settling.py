@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from cq.backfill import is_settled, switch_observers
+from cq.admin.backfill import is_settled, switch_observers
+from cq.admin.rebucket import finish_rebucket
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
-from cq.reshaping import finish_rebucket
 from cq.store.api import Database
 from cq.store.transact import transact
 

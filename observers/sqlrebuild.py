@@ -11,7 +11,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from cq.configuring import rebuild_observer
+from cq.admin.configure import rebuild_observer
 from cq.keys.export import ExportKeys, generation_of
 from cq.observers.export import BUCKETS
 from cq.observers.exporterrors import ExportFailed

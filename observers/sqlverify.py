@@ -14,7 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cq import machine
-from cq.backfill import current_generation
+from cq.admin.backfill import current_generation
 from cq.encoding.hashing import bucket_of
 from cq.errors import CqError
 from cq.keys import version_of

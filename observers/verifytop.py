@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from cq.admin.backfill import read_states
+from cq.admin.configure import rebuild_observer
 from cq.app import App
-from cq.backfill import read_states
 from cq.config.queue import ObserverConfig, QueueConfig
-from cq.configuring import rebuild_observer
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at
 from cq.errors import ConfigurationError, CorruptData

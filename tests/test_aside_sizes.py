@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq.audit import audit_findings
+from cq.admin.audit import audit_findings
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.encoding import codec
 from cq.keys import QueueKeys

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq.audit import audit_findings, check_audit
+from cq.admin.audit import audit_findings, check_audit
+from cq.admin.rebucket import finish_rebucket
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.config.queue import read_config
@@ -26,7 +27,6 @@ from cq.keys.audit import AuditKeys
 from cq.observers.worker import Worker
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.set_aside import drop_aside, retry_aside
-from cq.reshaping import finish_rebucket
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import drain

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import cq
-from cq.backfill import current_generation, progress, switch_observers
+from cq.admin.backfill import current_generation, progress, switch_observers
+from cq.admin.configure import rebuild_observer
 from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config.queue import read_config
-from cq.configuring import rebuild_observer
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.worker import Worker

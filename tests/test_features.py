@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 import cq
+from cq.admin.status import status
 from cq.carrying import export_config
 from cq.combining import Pass
 from cq.config import features
@@ -19,7 +20,6 @@ from cq.keys import QueueKeys
 from cq.observers.telemetry import subscribe
 from cq.observers.worker import Worker
 from cq.queue.set_aside import retry_aside
-from cq.status import status
 from cq.store.transact import transact
 from tests.helpers import add, code_of, get
 

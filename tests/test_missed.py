@@ -10,14 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 import cq
+from cq.admin.configure import rebuild_observer
+from cq.admin.purge import purge
 from cq.bucket import Bucket
 from cq.cli.main import app as command_line
 from cq.config.queue import read_config
-from cq.configuring import rebuild_observer
 from cq.encoding import codec
 from cq.keys import QueueKeys, prefix_end
 from cq.keys.missed import MissedKeys
-from cq.purging import purge
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain

@@ -10,10 +10,10 @@ import pytest
 
 import cq
 from cq import layout
+from cq.admin.rebucket import rebucket
 from cq.encoding import codec
 from cq.keys import QueueKeys, place
 from cq.keys.missed import MissedKeys
-from cq.reshaping import rebucket
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify import verify

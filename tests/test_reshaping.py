@@ -13,6 +13,7 @@ import pytest
 
 import cq
 from cq import keys
+from cq.admin.rebucket import finish_rebucket
 from cq.batch import Limits
 from cq.combining import Pass
 from cq.config.queue import Shape, read_config
@@ -25,7 +26,6 @@ from cq.observers.export import ExportQueue
 from cq.observers.top import top
 from cq.observers.worker import Worker
 from cq.queue.set_aside import retry_aside, set_aside
-from cq.reshaping import finish_rebucket
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain

@@ -10,14 +10,14 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq.audit import audit_findings
+from cq.admin.audit import audit_findings
+from cq.admin.purge import delete
+from cq.admin.rebucket import finish_rebucket, rebucket
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.bucket import Bucket
 from cq.keys import QueueKeys
 from cq.observers.top import top
-from cq.purging import delete
 from cq.queue.operation_ids import Trim
-from cq.reshaping import finish_rebucket, rebucket
 from cq.store import write_sizes
 from cq.store.transact import transact
 from cq.testing import drain

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq import status as module
+from cq.admin import status as module
+from cq.admin.status import QueueStatus, current_version, is_drained, status
 from cq.errors import QueueNotConfigured
 from cq.queue.limits import compare
-from cq.status import QueueStatus, current_version, is_drained, status
 from cq.store import range_size
 from cq.store.transact import transact
 from cq.testing import drain

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
+from cq.admin.status import status
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.errors import (
@@ -33,7 +34,6 @@ from cq.queue import pending as pendingrows
 from cq.queue import window_rows
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import drop_aside, read_aside, retry_aside, set_aside
-from cq.status import status
 from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact

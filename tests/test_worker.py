@@ -16,7 +16,7 @@ import pytest
 
 import cq
 from cq import machine
-from cq.backfill import is_settled
+from cq.admin.backfill import is_settled
 from cq.batch import LOCAL_LIMITS, Limits
 from cq.config.queue import Flags, read_flags
 from cq.keys import QueueKeys

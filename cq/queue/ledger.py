@@ -6,7 +6,7 @@ number of the queue's buckets changes: values never move, and so no sum has to. 
     added = stored + staged + waiting + set aside + dropped
 
 holds in every commit. Adds and passes change the two sums by atomic additions, which conflict with nothing; what lies
-in the store is summed when the audit is checked, by `cq.audit`.
+in the store is summed when the audit is checked, by `cq.admin.audit`.
 
 Each update counts by a weight that depends on its key, so that a sum that is at the wrong key is found, too. The low
 half of a sum is the plain one: all of it is modulo 2**128, and what is shown modulo 2**64.

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import machine
+from cq.admin.status import is_drained
 from cq.errors import QueueNotConfigured
 from cq.keys.export import ExportKeys
 from cq.observers.bench.errors import WrongSum
@@ -21,7 +22,6 @@ from cq.observers.collector import collect_seldom
 from cq.observers.exports import export_spec, find_export
 from cq.observers.top import top
 from cq.observers.worker import Worker
-from cq.status import is_drained
 from cq.store.transact import transact
 
 _REPORTING_ENV: Final = "CQ_BENCH_REPORTING_URL"

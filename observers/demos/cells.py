@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import cq
 from cq import machine
+from cq.admin.status import is_drained
 from cq.cellrecords import HERE, Fence
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
@@ -25,7 +26,6 @@ from cq.observers.demos.cellroles import ALL, QUEUE, CellWorkers, Mover, WriteLo
 from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.forwardspec import forward_spec
-from cq.status import is_drained
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

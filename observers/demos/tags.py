@@ -16,6 +16,7 @@ from typing import Final
 
 import cq
 from cq import keys, machine
+from cq.admin.status import is_drained
 from cq.errors import NotReady
 from cq.observers.cloud import Cloud, CloudEntry, CloudReader
 from cq.observers.demos import tagalternatives
@@ -28,7 +29,6 @@ from cq.observers.demos.working import WorkerRole
 from cq.observers.following import CloudFollower
 from cq.observers.top import top
 from cq.observers.worker import Worker
-from cq.status import is_drained
 from cq.store.api import Database
 from cq.store.transact import transact
 

@@ -19,10 +19,10 @@ import pytest
 
 import cq
 from cq import keys
+from cq.admin.status import is_drained
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.members import Member, read_members
-from cq.status import is_drained
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
 

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import cq
 from cq import keys
+from cq.admin.backfill import switch_observers
+from cq.admin.status import status
 from cq.app import App
-from cq.backfill import switch_observers
 from cq.bucket import Bucket
 from cq.carrying import export_config, import_config
 from cq.config.queue import read_config
@@ -43,7 +44,6 @@ from cq.observers.work import Work
 from cq.queue.limits import compare
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import drop_aside, read_aside, retry_aside, set_aside
-from cq.status import status
 from cq.store.api import METADATA_VERSION, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq.admin.status import status
 from cq.config.queue import Named, QueueConfig
 from cq.config.store_id import ensure_store_id
 from cq.encoding import codec
@@ -23,7 +24,6 @@ from cq.observers.exportstate import entries_aside, export_names
 from cq.observers.exportstatus import export_status
 from cq.observers.health import health
 from cq.observers.overview import overview, remarks
-from cq.status import status
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.fuzz import stores

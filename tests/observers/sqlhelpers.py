@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 import cq
-from cq.backfill import switch_observers
+from cq.admin.backfill import switch_observers
 from cq.observers import export
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.runner import DONE

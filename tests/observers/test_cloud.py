@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import cq
 from cq import machine
+from cq.admin.configure import remove_observer
 from cq.config.queue import ObserverConfig
-from cq.configuring import remove_observer
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import prefix_end

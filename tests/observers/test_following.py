@@ -12,7 +12,7 @@ import pytest
 
 import cq
 import cq.testing
-from cq.configuring import remove_observer
+from cq.admin.configure import remove_observer
 from cq.observers.cloud import Cloud
 from cq.observers.following import CloudFollower
 from cq.observers.top import top

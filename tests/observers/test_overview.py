@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq.admin.status import current_version, status
 from cq.observers import members as module
 from cq.observers.facts import Facts
 from cq.observers.members import Report
@@ -18,7 +19,6 @@ from cq.observers.overview import Activity, Overview, WorkerStatus, overview, re
 from cq.observers.totals import Totals
 from cq.observers.worker import Worker
 from cq.results import PassResult
-from cq.status import current_version, status
 from tests.clocks import set_clock
 from tests.helpers import add
 from tests.test_worker import running, told_app

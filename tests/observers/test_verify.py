@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.backfill import current_generation
+from cq.admin.backfill import current_generation
 from cq.bucket import Bucket
 from cq.config.queue import read_config
 from cq.encoding import codec

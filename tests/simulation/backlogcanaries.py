@@ -8,8 +8,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq import merging, repacking
+from cq.admin.purge import is_to_be_purged
 from cq.merging import RunsPass
-from cq.purging import is_to_be_purged
 from cq.results import PassResult
 from cq.runs import ForRuns, NotInRuns
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import batch, combining, purging, reporting
+from cq import batch, combining, reporting
+from cq.admin import purge
 from cq.config import queue as config
 from cq.config.cache import ConfigCache
 from cq.intake.emitter import Emitter
@@ -209,12 +210,12 @@ def purges_what_came_later() -> Any:
     def drop(tr: Any, given: Any, bucket: int) -> None:
         tr.clear_range(*QueueKeys(given.name).rows(given.generation, bucket))
 
-    return patch.object(purging, "_drop_waiting", drop)
+    return patch.object(purge, "_drop_waiting", drop)
 
 
 def purges_no_staged_updates() -> Any:
     """A purge leaves what waits."""
-    return patch.object(purging, "_drop_waiting", lambda tr, given, bucket: None)
+    return patch.object(purge, "_drop_waiting", lambda tr, given, bucket: None)
 
 
 def sets_aside_and_forgets() -> Any:

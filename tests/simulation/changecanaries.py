@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import backfill, configuring, purging, reshaping, verifybuckets
+from cq import verifybuckets
+from cq.admin import backfill, configure, purge, rebucket
 from cq.config import queue as config
 from cq.queue import combine_queue, limits
 from cq.queue.combine_queue import CombineQueue
@@ -54,7 +55,7 @@ def changes_configurations_by_snapshot() -> Iterator[None]:
         return config.read_config(tr.snapshot if isinstance(tr, FaultyTransaction) else tr, name)
 
     with ExitStack() as stack:
-        for module in (configuring, limits, purging, reshaping):
+        for module in (configure, limits, purge, rebucket):
             stack.enter_context(patch.object(module, "read_config", read))
         yield
 

@@ -8,8 +8,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import cq
-from cq.audit import audit_findings
-from cq.backfill import is_settled
+from cq.admin.audit import audit_findings
+from cq.admin.backfill import is_settled
+from cq.admin.purge import is_purging
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import NotReady
@@ -20,7 +21,6 @@ from cq.observers.cloud import CloudReader
 from cq.observers.ranking import Ranking
 from cq.observers.settling import SettleTask
 from cq.observers.verify import verification
-from cq.purging import is_purging
 from cq.queue.missed_reports import retry_missed
 from cq.queue.set_aside import read_aside
 from cq.store.transact import transact

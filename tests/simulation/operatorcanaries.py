@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import audit as cq_audit
-from cq import combining, configuring, purging, reshaping
+from cq import combining
+from cq.admin import audit as cq_audit
+from cq.admin import configure, purge, rebucket
 from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import hashing
 from cq.intake import documents, json_lines
@@ -89,7 +90,7 @@ def adds_lines_whatever_the_position() -> Iterator[None]:
 
 def deletes_without_a_word() -> Any:
     """Adds and passes under way do not learn that their queue is deleted."""
-    return patch.object(purging, "write_config", lambda tr, config: None)
+    return patch.object(purge, "write_config", lambda tr, config: None)
 
 
 def finishes_rebuckets_early() -> Any:
@@ -104,24 +105,24 @@ def finishes_rebuckets_early() -> Any:
         write_config(tr, replace(config, former=None))
         return True
 
-    return patch.object(reshaping, "_finish", finish)
+    return patch.object(rebucket, "_finish", finish)
 
 
 def purges_without_notifying() -> Any:
     """The mark of a purge notifies no bucket."""
-    return patch.object(purging, "notify_all", lambda tr, config: None)
+    return patch.object(purge, "notify_all", lambda tr, config: None)
 
 
 def gives_generations_again() -> Any:
     """A rebuilt observer gets a generation that it had before, of which all values have been reported."""
-    with_observers = configuring._with_observers
+    with_observers = configure._with_observers
 
     def number(current: QueueConfig, specs: Any) -> QueueConfig:
         changed = with_observers(current, specs)
         observers = (replace(each, generation=at) for at, each in enumerate(changed.observers, 1))
         return replace(changed, observers=tuple(observers))
 
-    return patch.object(configuring, "_with_observers", number)
+    return patch.object(configure, "_with_observers", number)
 
 
 def retries_without_clearing() -> Any:

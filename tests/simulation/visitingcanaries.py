@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import purging
+from cq.admin import purge
 from cq.config.window import WindowSpec
 from cq.keys.window import WindowKeys
 from cq.observers import builtin, distinct
@@ -61,7 +61,7 @@ def takes_out_too_early() -> Any:
 
 def purges_no_window() -> Any:
     """A purge leaves what is to be taken out."""
-    return patch.object(purging, "WindowKeys", lambda name: WindowKeys("other"))
+    return patch.object(purge, "WindowKeys", lambda name: WindowKeys("other"))
 
 
 def counts_visits_for_visitors() -> Any:

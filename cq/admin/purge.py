@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cq import keys
-from cq.backfill import read_states
+from cq.admin.backfill import read_states
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cq import keys, machine
-from cq.audit import include_all
-from cq.backfill import clear_abandoned
+from cq.admin.audit import include_all
+from cq.admin.backfill import clear_abandoned
+from cq.admin.purge import read_purging
 from cq.changes import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config.queue import (
@@ -35,7 +36,6 @@ from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
-from cq.purging import read_purging
 from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
 from cq.queue.limits import check_limits, is_positive
 from cq.queue.missed_reports import forget_missed
@@ -76,7 +76,8 @@ def configure(
             Small transactions want few: an add costs a row and a notification for each bucket that its keys touch.
         observers: told of every change, in this order, in the transaction that makes it. They replace those of the
             application; built-in ones that were put there by their settings stay.
-        audit: whether to keep sums of what is added and dropped, by which `cq.audit.check_audit` finds what is lost or
+        audit: whether to keep sums of what is added and dropped, by which `cq.admin.audit.check_audit` finds what is
+        lost or
             repeated (not for a new queue). For values of int with the combiner sum; costs an add one atomic addition
             for each bucket that its keys touch. It can be turned on and off at any time; turned on at a queue that
             holds something, this reads all of it.

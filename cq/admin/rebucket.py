@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cq.backfill import progress
+from cq.admin.backfill import progress
+from cq.admin.purge import read_purging
 from cq.config.queue import (
     MAX_BUCKETS,
     QueueConfig,
@@ -25,7 +26,6 @@ from cq.encoding import hashing
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
-from cq.purging import read_purging
 from cq.queue.bucket_state import BucketState
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact

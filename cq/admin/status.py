@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Final
 
 from cq import keys, machine
-from cq.backfill import progress
+from cq.admin.backfill import progress
 from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import CqError
 from cq.keys import QueueKeys

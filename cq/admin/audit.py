@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from cq.admin.purge import is_to_be_purged
 from cq.config.queue import Audit, QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
 from cq.errors import CorruptData, InvalidConfiguration, NotChecked, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys, after
 from cq.keys.audit import AuditKeys
-from cq.purging import is_to_be_purged
 from cq.queue.bucket_state import BucketState
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.rows import decode_row
