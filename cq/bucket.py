@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from cq.app import QueueCode
 from cq.attempts import Attempts, Condemned
-from cq.batch import Limits
-from cq.combining import Pass
 from cq.keys import QueueKeys
-from cq.memory import Memory
-from cq.merging import RunsPass
 from cq.pace import Pace
-from cq.reporting import ReportFailed
-from cq.results import PassResult
-from cq.runs import NO_RUNS, THE_FIRST, ForRuns, NotInRuns
+from cq.passes.batch import Limits
+from cq.passes.combine_pass import Pass
+from cq.passes.memory import Memory
+from cq.passes.merge_pass import RunsPass
+from cq.passes.pass_result import PassResult
+from cq.passes.reporting import ReportFailed
+from cq.passes.runs import NO_RUNS, THE_FIRST, ForRuns, NotInRuns
 from cq.store.api import (
     NOT_COMMITTED,
     TRANSACTION_TOO_LARGE,

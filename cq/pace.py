@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from cq import machine
-from cq.batch import Limits
+from cq.passes.batch import Limits
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD
 
 SLOW_SECONDS: Final = 1.0

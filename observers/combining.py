@@ -10,18 +10,18 @@ from cq import machine
 from cq.admin.backfill import switch_observers
 from cq.admin.configure import pause
 from cq.app import QueueCode
-from cq.batch import LOCAL_LIMITS, Limits
 from cq.bucket import Bucket
 from cq.errors import CorruptData, CqError
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
-from cq.memory import Memory
 from cq.observers.jobs import Task
 from cq.observers.memories import Memories
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
-from cq.results import ManyFailed, PassResult
+from cq.passes.batch import LOCAL_LIMITS, Limits
+from cq.passes.memory import Memory
+from cq.passes.pass_result import ManyFailed, PassResult
 from cq.store import is_local
 from cq.store.api import Database, Transaction, error_code
 from cq.store.transact import transact

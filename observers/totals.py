@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from threading import Lock
 
-from cq.results import PassResult
+from cq.passes.pass_result import PassResult
 
 _counting = Lock()
 

@@ -10,7 +10,6 @@ from functools import partial
 
 from cq import machine
 from cq.app import App
-from cq.batch import Limits
 from cq.config.queue import MAX_BUCKETS
 from cq.errors import ConfigurationError, CorruptData
 from cq.failures import FailureShare
@@ -30,6 +29,7 @@ from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
 from cq.observers.trimming import TrimTask
 from cq.observers.windowing import WindowTask
+from cq.passes.batch import Limits
 from cq.store.api import Database, Void
 from cq.windows.expiry import take_out
 

@@ -17,7 +17,6 @@ from typing import Final
 
 from cq import keys, machine
 from cq.app import App
-from cq.batch import Limits
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.observers.arming import look
 from cq.observers.combining import CombineTask, Paused, end_attempts, passes_at_once
@@ -32,6 +31,7 @@ from cq.observers.telemetry import emit
 from cq.observers.telling import Telling
 from cq.observers.totals import Totals
 from cq.observers.work import Work
+from cq.passes.batch import Limits
 from cq.store.api import Database, error_code
 from cq.store.transact import transact
 from cq.store.watch_slot import WatchSlot

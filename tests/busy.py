@@ -13,11 +13,11 @@ import cq
 from cq.admin.backfill import switch_observers
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App
-from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
+from cq.passes.batch import Limits
 from cq.store.transact import transact
 
 KEYS = [f"k{number}" for number in range(60)]

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import cq
 from cq.app import App, QueueCode
-from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
+from cq.passes.batch import Limits
+from cq.passes.pass_result import PassResult
 from cq.queue.set_aside import Aside, read_aside
-from cq.results import PassResult
 from cq.store.transact import transact
 
 STAGING: Final = Limits(repack_bytes=0)

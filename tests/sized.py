@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import cq
 from cq.app import QueueCode
-from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config.queue import read_config
 from cq.observers.builtin import FACTORIES
+from cq.passes.batch import Limits
 from cq.store.transact import transact
 from tests.helpers import add
 

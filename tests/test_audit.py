@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 import cq
 from cq.admin.audit import audit_findings, check_audit
 from cq.admin.rebucket import finish_rebucket
-from cq.batch import Limits
-from cq.combining import Pass
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import key_hash
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.observers.worker import Worker
+from cq.passes.batch import Limits
+from cq.passes.combine_pass import Pass
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.embedded import FDBError

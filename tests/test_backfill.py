@@ -10,12 +10,12 @@ import pytest
 import cq
 from cq.admin.backfill import current_generation, progress, switch_observers
 from cq.admin.configure import rebuild_observer
-from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.worker import Worker
+from cq.passes.batch import Limits
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, code_of, combine_all, nothing_queued, stored

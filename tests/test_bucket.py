@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import cq
-from cq.batch import Limits
 from cq.bucket import Bucket
-from cq.combining import Pass
 from cq.encoding import codec
 from cq.failures import FailureShare
 from cq.keys import QueueKeys
-from cq.results import ManyFailed
+from cq.passes.batch import Limits
+from cq.passes.combine_pass import Pass
+from cq.passes.pass_result import ManyFailed
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase

@@ -10,13 +10,13 @@ import pytest
 
 import cq
 from cq.app import QueueCode
-from cq.batch import Limits
-from cq.combining import Pass
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.memory import Memory
+from cq.passes.batch import Limits
+from cq.passes.combine_pass import Pass
+from cq.passes.memory import Memory
+from cq.passes.pass_result import PassResult
 from cq.queue.bucket_state import BucketState
-from cq.results import PassResult
 from cq.store.transact import transact
 from tests.helpers import STAGING, add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
 from tests.test_queue import Calls, concatenation

@@ -11,12 +11,12 @@ import pytest
 
 import cq
 from cq.admin.rebucket import finish_rebucket
-from cq.combining import Pass
 from cq.config.queue import read_config, write_config
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.feed import Feed
 from cq.observers.top import top
 from cq.observers.worker import Worker
+from cq.passes.combine_pass import Pass
 from cq.store.api import METADATA_VERSION, NOT_COMMITTED, error_code
 from cq.store.transact import transact
 from cq.testing import drain

@@ -11,7 +11,6 @@ import pytest
 import cq
 from cq.admin.status import status
 from cq.carrying import export_config
-from cq.combining import Pass
 from cq.config import features
 from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import codec
@@ -19,6 +18,7 @@ from cq.errors import CodeMismatch, CorruptData
 from cq.keys import QueueKeys
 from cq.observers.telemetry import subscribe
 from cq.observers.worker import Worker
+from cq.passes.combine_pass import Pass
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from tests.helpers import add, code_of, get

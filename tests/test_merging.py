@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 
 import cq
 from cq.app import QueueCode
-from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, after
-from cq.memory import Memory
-from cq.merging import RunsPass
 from cq.observers.builtin import FACTORIES
 from cq.observers.top import top
+from cq.passes.batch import Limits
+from cq.passes.hash_order import in_turn
+from cq.passes.memory import Memory
+from cq.passes.merge_pass import RunsPass
+from cq.passes.pass_result import PassResult
+from cq.passes.runs import THE_FIRST, NotInRuns, Run
 from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
-from cq.results import PassResult
-from cq.runs import THE_FIRST, NotInRuns, Run
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
-from cq.turns import in_turn
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, buckets_of, code_of, get, nothing_queued, stored
 from tests.test_queue import Calls
@@ -233,7 +233,7 @@ def test_a_pass_that_merges_reads_and_clears_the_beginning_of_each_run(db: Any, 
 def test_no_more_runs_are_merged_than_a_pass_can_read_the_beginnings_of(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq.merging.MAX_RUNS", 3)
+    monkeypatch.setattr("cq.passes.merge_pass.MAX_RUNS", 3)
     deep(db, name, rounds=4)
     (bucket,) = buckets_of(db, name, limits=SMALL)
     counts = []

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq.batch import Limits
 from cq.bucket import Bucket
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.worker import Worker
 from cq.pace import Pace
+from cq.passes.batch import Limits
 from cq.queue import limits as pressure
 from cq.queue.limits import compare, read_full, read_waiting
 from cq.store.api import NOT_COMMITTED

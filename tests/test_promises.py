@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq.batch import Limits
 from cq.observers.worker import Worker
+from cq.passes.batch import Limits
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, nothing_queued

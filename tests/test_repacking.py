@@ -11,18 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq.batch import Limits
-from cq.combining import Pass
 from cq.encoding import codec
 from cq.keys import QueueKeys, place
-from cq.memory import Memory
+from cq.passes.batch import Limits
+from cq.passes.combine_pass import Pass
+from cq.passes.hash_order import in_turn
+from cq.passes.memory import Memory
+from cq.passes.pass_result import PassResult
+from cq.passes.repacking import repack
 from cq.queue.bucket_state import BucketState
 from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, decode_row, encode_row, read_rows
-from cq.repacking import repack
-from cq.results import PassResult
 from cq.store.transact import transact
-from cq.turns import in_turn
 from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored
 from tests.test_combining import BEGIN, READ, Seen, calls_of, choosy, one_pass
 from tests.test_queue import concatenation

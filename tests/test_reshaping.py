@@ -14,8 +14,6 @@ import pytest
 import cq
 from cq import keys
 from cq.admin.rebucket import finish_rebucket
-from cq.batch import Limits
-from cq.combining import Pass
 from cq.config.queue import Shape, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
@@ -25,6 +23,8 @@ from cq.keys.export import ExportKeys
 from cq.observers.export import ExportQueue
 from cq.observers.top import top
 from cq.observers.worker import Worker
+from cq.passes.batch import Limits
+from cq.passes.combine_pass import Pass
 from cq.queue.set_aside import retry_aside, set_aside
 from cq.store.embedded import FDBError
 from cq.store.transact import transact

@@ -13,10 +13,10 @@ import cq
 from cq.admin.audit import audit_findings
 from cq.admin.purge import delete
 from cq.admin.rebucket import finish_rebucket, rebucket
-from cq.batch import LOCAL_LIMITS, Limits
 from cq.bucket import Bucket
 from cq.keys import QueueKeys
 from cq.observers.top import top
+from cq.passes.batch import LOCAL_LIMITS, Limits
 from cq.queue.operation_ids import Trim
 from cq.store import write_sizes
 from cq.store.transact import transact

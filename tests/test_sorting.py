@@ -16,9 +16,9 @@ from cq.encoding.codec import ValueType
 from cq.encoding.hashing import key_hash
 from cq.errors import InvalidData
 from cq.keys import place
+from cq.passes.hash_order import in_turn
+from cq.passes.sort_run import sorted_pairs
 from cq.queue.rows import decode_content
-from cq.sorting import sorted_pairs
-from cq.turns import in_turn
 
 ALIKE: Final = [codec.encode(word) for word in ("plumless", "buckeroo")]
 """Keys of the same hash."""

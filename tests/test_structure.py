@@ -77,7 +77,13 @@ def within(imported: set[str], package: str) -> set[str]:
         ("cli", ["observers", "cli", "cq.testing", "pytest"]),
         (
             "cq/store",
-            ["cq.queue.combine_queue", "cq.config.queue", "cq.keys", "cq.combining", "cq.encoding.codec"],
+            [
+                "cq.queue.combine_queue",
+                "cq.config.queue",
+                "cq.keys",
+                "cq.passes.combine_pass",
+                "cq.encoding.codec",
+            ],
         ),
         ("cq/store/embedded", ["fdb", "cq.store.foundationdb"]),
     ],

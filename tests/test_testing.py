@@ -21,7 +21,7 @@ from cq.observers.cloud import CloudReader
 from cq.observers.export import ExportQueue
 from cq.observers.exports import DEFAULT_ENV, export_spec, find_export
 from cq.observers.top import top
-from cq.results import ManyFailed
+from cq.passes.pass_result import ManyFailed
 from cq.testing import assert_drained, assert_values, drain
 from tests.helpers import add, stored
 

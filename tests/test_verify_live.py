@@ -10,13 +10,13 @@ import pytest
 
 import cq
 from cq.app import App
-from cq.combining import Pass
 from cq.config.queue import Flags, read_config, read_flags
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import NotNow
 from cq.keys import QueueKeys
 from cq.layout import row_in
+from cq.passes.combine_pass import Pass
 from cq.queue.rows import encode_row
 from cq.store.embedded import FDBError
 from cq.store.transact import transact

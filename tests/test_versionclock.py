@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import cq
 from cq import machine
 from cq.attempts import Attempts
-from cq.batch import Limits
 from cq.keys import QueueKeys
 from cq.observers.members import Report, read_members
 from cq.observers.membership import Membership
 from cq.observers.worker import Worker
+from cq.passes.batch import Limits
 from cq.queue import limits as pressure
 from cq.queue.limits import compare
 from cq.queue.operation_ids import Trim

@@ -17,7 +17,6 @@ import pytest
 import cq
 from cq import machine
 from cq.admin.backfill import is_settled
-from cq.batch import LOCAL_LIMITS, Limits
 from cq.config.queue import Flags, read_flags
 from cq.keys import QueueKeys
 from cq.observers import worker as worker_module
@@ -35,6 +34,7 @@ from cq.observers.telemetry import Event, subscribe
 from cq.observers.totals import Totals
 from cq.observers.work import Work
 from cq.observers.worker import Worker
+from cq.passes.batch import LOCAL_LIMITS, Limits
 from cq.queue.bucket_state import BucketState
 from cq.store import is_local
 from cq.store.embedded import FDBError

@@ -18,7 +18,7 @@ from cq.observers.membership import Membership
 from cq.observers.overview import Activity, Overview, WorkerStatus, overview, remarks
 from cq.observers.totals import Totals
 from cq.observers.worker import Worker
-from cq.results import PassResult
+from cq.passes.pass_result import PassResult
 from tests.clocks import set_clock
 from tests.helpers import add
 from tests.test_worker import running, told_app

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import merging, repacking
 from cq.admin.purge import is_to_be_purged
-from cq.merging import RunsPass
-from cq.results import PassResult
-from cq.runs import ForRuns, NotInRuns
+from cq.passes import merge_pass, repacking
+from cq.passes.merge_pass import RunsPass
+from cq.passes.pass_result import PassResult
+from cq.passes.runs import ForRuns, NotInRuns
 
 
 def sorts_again_what_others_have_sorted() -> Any:
@@ -40,7 +40,7 @@ def believes_its_runs() -> Any:
 
 def merges_before_the_former_shape() -> Any:
     """Runs are made and merged though older updates are in the former shape."""
-    return patch.object(merging, "is_blocked", lambda snapshot, config, bucket: False)
+    return patch.object(merge_pass, "is_blocked", lambda snapshot, config, bucket: False)
 
 
 def leaves_rows_at_the_end() -> AbstractContextManager[object]:
@@ -53,7 +53,7 @@ def leaves_rows_at_the_end() -> AbstractContextManager[object]:
         return dict(zip(keys, found.values(), strict=True))
 
     stack = ExitStack()
-    for module in (repacking, merging):
+    for module in (repacking, merge_pass):
         stack.enter_context(patch.object(module, "into_rows", last))
     return stack
 

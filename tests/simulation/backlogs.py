@@ -1,6 +1,7 @@
 """The system of deep backlogs: queues without observers, more updates than a pass can read, and drains beside workers.
 
-A worker sorts a deep backlog into runs and merges them (`cq.merging`). Here several processes do so over one bucket:
+A worker sorts a deep backlog into runs and merges them (`cq.passes.merge_pass`). Here several processes do so over
+one bucket:
 workers, and drains that start and end. One queue counts, the other one keeps the latest update, so the model needs only
 the updates in commit order. At the end there is another deep backlog, and two drains without faults must empty it.
 """
@@ -14,11 +15,11 @@ from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import cq
-from cq import repacking
-from cq.batch import Limits
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.worker import Worker
+from cq.passes import repacking
+from cq.passes.batch import Limits
 from cq.queue.set_aside import read_aside
 from cq.store.api import error_code
 from cq.store.transact import transact

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import batch, combining, reporting
 from cq.admin import purge
 from cq.config import queue as config
 from cq.config.cache import ConfigCache
@@ -17,12 +16,13 @@ from cq.intake.emitter import Emitter
 from cq.intake.emitter_buffer import EmitterBuffer
 from cq.intake.flush import Flush
 from cq.keys import QueueKeys
-from cq.memory import Memory
 from cq.observers import arming, exporting, sql, top, worker
 from cq.observers.handing import Overdue
 from cq.observers.membership import Membership
 from cq.observers.runner import DONE
 from cq.observers.sqlprogress import ProgressTables
+from cq.passes import batch, combine_pass, reporting
+from cq.passes.memory import Memory
 from cq.queue import combine_queue, missed_reports, packing
 from cq.queue.missed_reports import MissedReports
 from cq.store.api import METADATA_VERSION
@@ -55,7 +55,7 @@ Canary = Callable[[], Any]
 
 def forgets_to_clear_rows() -> Any:
     """A pass leaves the rows where they are."""
-    return patch.object(combining, "clear_rows", lambda tr, keys, begin, found: 0)
+    return patch.object(combine_pass, "clear_rows", lambda tr, keys, begin, found: 0)
 
 
 def clears_too_many_rows() -> Any:
@@ -65,7 +65,7 @@ def clears_too_many_rows() -> Any:
         tr.clear_range(begin, begin + b"\xff" * 12)
         return len(found.backlog.rows)
 
-    return patch.object(combining, "clear_rows", clear)
+    return patch.object(combine_pass, "clear_rows", clear)
 
 
 @contextmanager
@@ -97,12 +97,12 @@ def clears_notifications_blindly() -> Any:
     def clear(self: Any, found: Any) -> None:
         self.tr.clear(self.keys.notification(self.config.generation, self.bucket))
 
-    return patch.object(combining.Pass, "_clear_notification", clear)
+    return patch.object(combine_pass.Pass, "_clear_notification", clear)
 
 
 def keeps_notifications() -> Any:
     """A pass never takes a notification away."""
-    return patch.object(combining.Pass, "_clear_notification", lambda self, found: None)
+    return patch.object(combine_pass.Pass, "_clear_notification", lambda self, found: None)
 
 
 def counts_operations_twice() -> Any:
@@ -126,7 +126,7 @@ def believes_its_memory() -> Any:
 
 def forgets_what_is_staged() -> Any:
     """A pass says that nothing is staged."""
-    return patch.object(combining.Pass, "_is_staged", lambda self, found: False)
+    return patch.object(combine_pass.Pass, "_is_staged", lambda self, found: False)
 
 
 def reports_unfinished_buckets() -> Any:
@@ -136,7 +136,7 @@ def reports_unfinished_buckets() -> Any:
 
 def does_not_wait_for_the_former_shape() -> Any:
     """A pass takes updates though older ones wait under the shape before."""
-    return patch.object(combining, "is_blocked", lambda snapshot, config, bucket: False)
+    return patch.object(combine_pass, "is_blocked", lambda snapshot, config, bucket: False)
 
 
 def adds_under_old_shapes() -> Any:
@@ -181,7 +181,7 @@ def forgets_to_tell_new_observers() -> Any:
     def told(tr: Any, code: Any, bucket: int, state: Any) -> Any:
         return {each.generation: None for each in code.config.observers}
 
-    return patch.object(combining, "told_so_far", told)
+    return patch.object(combine_pass, "told_so_far", told)
 
 
 def tells_beyond_the_cursor() -> Any:
@@ -191,7 +191,7 @@ def tells_beyond_the_cursor() -> Any:
     def everywhere(told: Any, changes: Any, received: Any, refill: Any) -> Any:
         return news_of(dict.fromkeys(told), changes, received, refill)
 
-    return patch.object(combining, "news_of", everywhere)
+    return patch.object(combine_pass, "news_of", everywhere)
 
 
 def forgets_what_observers_missed() -> Any:
@@ -220,7 +220,7 @@ def purges_no_staged_updates() -> Any:
 
 def sets_aside_and_forgets() -> Any:
     """The updates of a bad key are dropped."""
-    return patch.object(combining, "set_aside", lambda tr, keys, encoded, error, updates, piece=0: piece)
+    return patch.object(combine_pass, "set_aside", lambda tr, keys, encoded, error, updates, piece=0: piece)
 
 
 def exports_without_a_fence() -> Any:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import combining
 from cq.admin import audit as cq_audit
 from cq.admin import configure, purge, rebucket
 from cq.config.queue import QueueConfig, read_config, write_config
@@ -19,6 +18,7 @@ from cq.keys.audit import AuditKeys
 from cq.observers import sql
 from cq.observers.exportkeeper import Keeper
 from cq.observers.publisher import Publisher
+from cq.passes import combine_pass
 from cq.queue import set_aside
 from cq.queue.ledger import to_bytes
 from cq.queue.operation_ids import Trim
@@ -43,7 +43,7 @@ def ignores_staged_updates_of_the_former_shape() -> Any:
         others = hashing.overlapping(config.buckets, bucket, buckets)
         return any(snapshot.get_range(*queue.rows(generation, other), limit=1).to_list() for other in others)
 
-    return patch.object(combining, "is_blocked", is_blocked)
+    return patch.object(combine_pass, "is_blocked", is_blocked)
 
 
 def publishes_clouds_of_old_generations() -> Any:

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final
 import cq
 from cq import machine
 from cq.admin.purge import is_purging
-from cq.batch import Limits
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, version_of
@@ -26,6 +25,7 @@ from cq.keys.window import WindowKeys
 from cq.observers.builtin import put_built_in
 from cq.observers.distinct import distinct
 from cq.observers.worker import Worker
+from cq.passes.batch import Limits
 from cq.queue.set_aside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact

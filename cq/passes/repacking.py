@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 from cq.encoding import codec
 from cq.encoding.cbor import array_head, encode_strings
 from cq.keys import places
+from cq.passes.hash_order import order_in_turn
 from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, Updates
-from cq.turns import order_in_turn
 
 _LEAST_GAIN: Final = 2
 UPDATE_BYTES: Final = 12

@@ -1,7 +1,8 @@
 """A pass over a bucket whose backlog is brought in order by runs: it makes the next one, or merges the next keys of all
 that there are.
 
-It does what a pass of `cq.combining` does for the ordinary case only: nothing is staged, no code but cq's own is
+It does what a pass of `cq.passes.combine_pass` does for the ordinary case only: nothing is staged, no code but cq's
+own is
 called, and every key can be combined. `NotInRuns` is raised for all else, before anything is committed; then the rows
 are taken as those of any backlog. What is known of runs holds as long as the bucket's token is that of the worker's
 last pass, as nobody else has touched its rows since.
@@ -18,24 +19,24 @@ from typing import Any, Final
 from cq.admin.purge import is_to_be_purged
 from cq.admin.rebucket import is_blocked
 from cq.app import QueueCode
-from cq.batch import Limits, write_values
-from cq.choosing import affordable
-from cq.columns import new_values
 from cq.config.queue import read_config
 from cq.keys import QueueKeys, after, place, places, version_of
-from cq.memory import Memory
+from cq.passes.batch import Limits, write_values
+from cq.passes.columns import new_values
+from cq.passes.hash_order import Turn, order_in_turn, turn_of
+from cq.passes.memory import Memory
+from cq.passes.pass_result import PassResult
+from cq.passes.repacking import Pairs, into_rows
+from cq.passes.reporting import Refill
+from cq.passes.runs import MAX_RUNS, Head, NotInRuns, Run, Runs, run_of
+from cq.passes.selection import affordable
+from cq.passes.sort_run import sorted_pairs
 from cq.queue.bounded_reads import leading, read_stored
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.queue.ledger import count_dropped
 from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, decode_content, decode_found, find_rows, first_tries, group, left_out
-from cq.repacking import Pairs, into_rows
-from cq.reporting import Refill
-from cq.results import PassResult
-from cq.runs import MAX_RUNS, Head, NotInRuns, Run, Runs, run_of
-from cq.sorting import sorted_pairs
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, error_code
-from cq.turns import Turn, order_in_turn, turn_of
 
 _LEAST_SHARE: Final = 8  # of what a pass reads, that a last run has to have to be worth its making
 

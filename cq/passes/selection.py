@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from cq import keys
-from cq.batch import Batch, Limits
 from cq.config.queue import QueueConfig
 from cq.keys import QueueKeys, place
+from cq.passes.batch import Batch, Limits
+from cq.passes.hash_order import in_turn, turn_of, until
 from cq.store.api import WANT_ALL, Transaction
 from cq.store.version_clock import clock_of
 from cq.store.write_sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
-from cq.turns import in_turn, turn_of, until
 
 
 @dataclass(slots=True)

@@ -15,15 +15,15 @@ from typing import Final
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch
 from cq.keys import QueueKeys, after
-from cq.memory import Memory
+from cq.passes.hash_order import are_in_turn
+from cq.passes.memory import Memory
+from cq.passes.repacking import UPDATE_BYTES, makes_less
+from cq.passes.runs import ForRuns
 from cq.queue.bounded_reads import read_by_place
 from cq.queue.bucket_state import BucketState
 from cq.queue.rows import Backlog, Row, Updates, encode_row, first_tries, left_out, read_rows, updates_of
-from cq.repacking import UPDATE_BYTES, makes_less
-from cq.runs import ForRuns
 from cq.store.api import Transaction
 from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
-from cq.turns import are_in_turn
 
 _SAMPLES: Final = 500  # so many keys tell whether all are in turn
 

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 from cq.encoding import codec
 from cq.errors import CqError
 from cq.keys import after, place
+from cq.passes.hash_order import Turn, turn_of, until
 from cq.store.api import KeyValue
-from cq.turns import Turn, turn_of, until
 
 MAX_RUNS: Final = 128
 
@@ -72,7 +72,7 @@ class ForRuns(CqError):
 
 
 class NotInRuns(CqError):
-    """The rows that wait are to be taken as they are, by a pass of `cq.combining`; nothing is committed."""
+    """The rows that wait are to be taken as they are, by a pass of `cq.passes.combine_pass`; nothing is committed."""
 
 
 def run_of(rows: dict[bytes, bytes], updates: int) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from cq.runs import NO_RUNS, Runs
+from cq.passes.runs import NO_RUNS, Runs
 
 _LARGEST_REMEMBERED: Final = 200
 _ENTRY_BYTES: Final = 200  # approximate memory that Python needs for an entry in addition to its bytes

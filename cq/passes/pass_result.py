@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cq.errors import CqError
-from cq.runs import NO_RUNS, Runs
+from cq.passes.runs import NO_RUNS, Runs
 
 
 @dataclass(slots=True)

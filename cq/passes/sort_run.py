@@ -12,13 +12,13 @@ from itertools import chain, compress, count, islice
 from operator import eq
 from typing import Any
 
-from cq.columns import fold
 from cq.combiners import Combiner
 from cq.encoding import codec
 from cq.encoding.codec import MAX_UPDATE_BYTES, ValueType
 from cq.encoding.hashing import key_hash
 from cq.keys import place
-from cq.repacking import Pairs, encode_pairs
+from cq.passes.columns import fold
+from cq.passes.repacking import Pairs, encode_pairs
 
 
 def sorted_pairs(

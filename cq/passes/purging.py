@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from cq import keys
 from cq.admin.purge import has_new_purge
-from cq.batch import Batch
 from cq.changes import Change
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, place
+from cq.passes.batch import Batch
 from cq.queue.bounded_reads import read_values
 from cq.queue.bucket_state import BucketState
 from cq.store.api import Transaction

@@ -15,9 +15,9 @@
 
 A pass touches the store only through its transaction and has no other effect, so a retry after
 `commit_unknown_result` finds its own work done. Reading and reporting have limits of their own: a small row can
-mean large writes once observers have had their say. `cq.batch` has steps 1 to 3,
-`cq.choosing` the first half of step 4, `cq.repacking` the end of it, `cq.reporting` step 7. Deep backlogs of many
-different keys are for `cq.merging`.
+mean large writes once observers have had their say. `cq.passes.batch` has steps 1 to 3,
+`cq.passes.selection` the first half of step 4, `cq.passes.repacking` the end of it, `cq.passes.reporting` step 7.
+Deep backlogs of many different keys are for `cq.passes.merge_pass`.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from typing import Final
 from cq.admin.purge import is_to_be_purged
 from cq.admin.rebucket import is_blocked
 from cq.app import QueueCode
-from cq.batch import Batch, Limits, clear_rows, read_batch, write_values
 from cq.changes import Change
-from cq.choosing import choose
-from cq.columns import KeyColumn, fold, new_values, pending
 from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
-from cq.memory import Memory
-from cq.purgepass import purge_some
+from cq.passes.batch import Batch, Limits, clear_rows, read_batch, write_values
+from cq.passes.columns import KeyColumn, fold, new_values, pending
+from cq.passes.memory import Memory
+from cq.passes.pass_result import ManyFailed, PassResult
+from cq.passes.purging import purge_some
+from cq.passes.repacking import repack
+from cq.passes.reporting import Refill, RefillReader, for_all, generations_told, news_of, tell, told_so_far
+from cq.passes.selection import choose
 from cq.queue.bounded_reads import leading, read_by_place
 from cq.queue.bucket_state import fresh_token
 from cq.queue.ledger import count_dropped
 from cq.queue.missed_reports import MissedReports
 from cq.queue.set_aside import set_aside, set_broken_aside
-from cq.repacking import repack
-from cq.reporting import Refill, RefillReader, for_all, generations_told, news_of, tell, told_so_far
-from cq.results import ManyFailed, PassResult
 from cq.store.api import VERSIONS_PER_SECOND, Transaction
 
 _NOTHING: Final[Mapping[bytes, str]] = {}
