@@ -19,7 +19,7 @@ from cq import machine
 from cq.admin.backfill import switch_observers
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.config.queue import QueueConfig, queue_names, read_config, read_flags
 from cq.encoding.codec import DELETE
 from cq.errors import ConfigurationError, QueueNotConfigured

@@ -8,7 +8,7 @@ from typing import Final
 
 from cq.admin.backfill import current_generation
 from cq.admin.purge import read_purging
-from cq.attempts import parse_note
+from cq.bucket.attempt_notes import parse_note
 from cq.config.queue import Flags, QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData

@@ -10,9 +10,9 @@ from cq import machine
 from cq.admin.backfill import switch_observers
 from cq.admin.configure import pause
 from cq.app import QueueCode
-from cq.bucket import Bucket
+from cq.bucket.failure_share import FailureShare
+from cq.bucket.pass_runner import Bucket
 from cq.errors import CorruptData, CqError
-from cq.failures import FailureShare
 from cq.keys import QueueKeys
 from cq.observers.jobs import Task
 from cq.observers.memories import Memories

@@ -10,9 +10,9 @@ from functools import partial
 
 from cq import machine
 from cq.app import App
+from cq.bucket.failure_share import FailureShare
 from cq.config.queue import MAX_BUCKETS
 from cq.errors import ConfigurationError, CorruptData
-from cq.failures import FailureShare
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
 from cq.observers.exports import exporter_tasks

@@ -13,7 +13,7 @@ import cq
 from cq.admin.backfill import switch_observers
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES

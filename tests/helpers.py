@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import cq
 from cq.app import App, QueueCode
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.passes.batch import Limits

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import cq
 from cq.app import QueueCode
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.config.queue import read_config
 from cq.observers.builtin import FACTORIES
 from cq.passes.batch import Limits

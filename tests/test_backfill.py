@@ -10,7 +10,7 @@ import pytest
 import cq
 from cq.admin.backfill import current_generation, progress, switch_observers
 from cq.admin.configure import rebuild_observer
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys

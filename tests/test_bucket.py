@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import cq
-from cq.bucket import Bucket
+from cq.bucket.failure_share import FailureShare
+from cq.bucket.pass_runner import Bucket
 from cq.encoding import codec
-from cq.failures import FailureShare
 from cq.keys import QueueKeys
 from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq.app import QueueCode
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, after

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import cq
 from cq.admin.configure import rebuild_observer
 from cq.admin.purge import purge
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.cli.main import app as command_line
 from cq.config.queue import read_config
 from cq.encoding import codec

@@ -13,7 +13,7 @@ import cq
 from cq.admin.audit import audit_findings
 from cq.admin.purge import delete
 from cq.admin.rebucket import finish_rebucket, rebucket
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.keys import QueueKeys
 from cq.observers.top import top
 from cq.passes.batch import LOCAL_LIMITS, Limits

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq import machine
-from cq.attempts import Attempts
+from cq.bucket.attempt_notes import Attempts
 from cq.keys import QueueKeys
 from cq.observers.members import Report, read_members
 from cq.observers.membership import Membership

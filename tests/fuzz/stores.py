@@ -15,7 +15,7 @@ from cq import keys
 from cq.admin.backfill import switch_observers
 from cq.admin.status import status
 from cq.app import App
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.carrying import export_config, import_config
 from cq.config.queue import read_config
 from cq.encoding import codec

@@ -10,7 +10,7 @@ import pytest
 
 import cq
 from cq.admin.backfill import current_generation
-from cq.bucket import Bucket
+from cq.bucket.pass_runner import Bucket
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cq.app import QueueCode
-from cq.attempts import Attempts, Condemned
+from cq.bucket.attempt_notes import Attempts, Condemned
+from cq.bucket.pace import Pace
 from cq.keys import QueueKeys
-from cq.pace import Pace
 from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass
 from cq.passes.memory import Memory
