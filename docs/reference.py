@@ -18,7 +18,7 @@ import typer.main
 from cq.cli.main import app
 from cq.keys import queue as keys
 from cq.observers.events import EVENTS, FIELDS, Metric
-from cq.verifykinds import KINDS
+from cq.verify.kinds import KINDS
 
 DOCS = Path(__file__).parent
 BEGIN, END = "<!-- begin: written by reference.py -->", "<!-- end -->"

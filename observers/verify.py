@@ -16,13 +16,13 @@ from cq.observers.verifyexport import check_export, look_at_table
 from cq.observers.verifytop import TopChecks
 from cq.store.api import Database
 from cq.store.transact import transact
-from cq.verify import Difference, Progress, Verification
-from cq.verifyaudit import look_at_audit
-from cq.verifybuckets import look_at_buckets
-from cq.verifying import every_row
-from cq.verifyrows import HANDLERS
-from cq.verifystore import look_at_queue, look_at_store
-from cq.verifywindow import look_at_window
+from cq.verify.audit import look_at_audit
+from cq.verify.buckets import look_at_buckets
+from cq.verify.queue import Difference, Progress, Verification
+from cq.verify.rows import HANDLERS
+from cq.verify.store import look_at_queue, look_at_store
+from cq.verify.verification import every_row
+from cq.verify.window import look_at_window
 
 __all__ = ["WAIT_SECONDS", "Difference", "Progress", "Verification", "verification"]
 
@@ -42,14 +42,14 @@ def verification(
 ) -> Verification:
     """A verification of a queue with its top, clouds and export; `run()` goes through it.
 
-    As `cq.verify.verify`, and exact on a queue in use as that is. Only the table is not read at one moment with the
-    values: what differs there counts once all that waited has been exported, and it differs still.
+    As `cq.verify.queue.verify`, and exact on a queue in use as that is. Only the table is not read at one moment
+    with the values: what differs there counts once all that waited has been exported, and it differs still.
 
     Args:
         db: a database of either store.
         name: the queue.
         app: has the combiner, and the score and group functions of the top, of an application's own.
-        repair: whether to mend what can be derived; see `cq.verifykinds.KINDS`.
+        repair: whether to mend what can be derived; see `cq.verify.kinds.KINDS`.
         wait_seconds: how long changes may be on their way to the table, all in all.
         url_env: the environment variable with the URL of the table's database, None for the one configured. Without
             a URL the table is not looked at.

@@ -22,7 +22,7 @@ from cq.observers.exportrows import MOST_PIECES, Waiting, is_piece, is_whole, un
 from cq.observers.exports import NAME, find_export
 from cq.observers.exportstate import Control, ExportState, check_failure, check_stopped, set_entry_aside
 from cq.store.api import KeyValue, Value
-from cq.verifying import Difference, Piece, Verification
+from cq.verify.verification import Difference, Piece, Verification
 
 _FAILURE: Final = b"f"  # of a bucket, or of the export as a whole
 

@@ -20,15 +20,15 @@ from cq.encoding.hashing import bucket_at
 from cq.errors import ConfigurationError, CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
 from cq.keys.top import TopKeys, split_group, split_node
-from cq.layout import of_observer_data, of_value
 from cq.observers import top
 from cq.observers.builtin import FACTORIES
 from cq.observers.scores import descending
 from cq.observers.sortkeys import from_sort_key, to_sort_key
 from cq.observers.top import MAX_ENTRY_BYTES, NAME, Index, Place
 from cq.store.api import WANT_ALL, KeyValue, Value
-from cq.verifying import Difference, Piece, Verification
-from cq.verifymissed import has_missed
+from cq.verify.layout import of_observer_data, of_value
+from cq.verify.missed import has_missed
+from cq.verify.verification import Difference, Piece, Verification
 
 COUNTS: Final = "counts of the top"
 _COUNTED: Final = 5_000

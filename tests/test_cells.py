@@ -21,7 +21,7 @@ from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, UserMoving
 from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
 from cq.store.transact import transact
-from cq.verify import verify
+from cq.verify.queue import verify
 from tests.faults import FaultyDatabase
 from tests.helpers import stored
 

@@ -21,7 +21,7 @@ from cq.keys.missed import MissedKeys
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
-from cq.verify import verify
+from cq.verify.queue import verify
 from tests.helpers import add, aside, code_of, combine_all, get, nothing_queued, stored
 
 

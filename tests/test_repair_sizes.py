@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import cq
-from cq import layout
 from cq.admin.rebucket import rebucket
 from cq.encoding import codec
 from cq.keys import QueueKeys, place
 from cq.keys.missed import MissedKeys
 from cq.store.transact import transact
 from cq.testing import drain
-from cq.verify import verify
+from cq.verify import layout
+from cq.verify.queue import verify
 from tests.helpers import add, aside, stored
 from tests.sized import MOST, Sized, words
 

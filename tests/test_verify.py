@@ -1,4 +1,5 @@
-"""`cq.verify`: each kind of damage is found and named, what can be derived is mended, what is in order never named."""
+"""`cq.verify.queue`: each kind of damage is found and named, what can be derived is mended, what is in order never
+named."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import keys, layout
+from cq import keys
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, QueueNotConfigured
 from cq.keys import QueueKeys
@@ -21,9 +22,10 @@ from cq.queue.set_aside import retry_aside
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from cq.verify import PARTS, Difference, Verification, verify
-from cq.verifykinds import KINDS
-from cq.verifyrows import HANDLERS
+from cq.verify import layout
+from cq.verify.kinds import KINDS
+from cq.verify.queue import PARTS, Difference, Verification, verify
+from cq.verify.rows import HANDLERS
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, stored
 

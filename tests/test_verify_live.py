@@ -1,4 +1,4 @@
-"""`cq.verify` on a queue in use: no false alarm, whatever goes on; and repairs that lose and repeat nothing."""
+"""`cq.verify.queue` on a queue in use: no false alarm, whatever goes on; and repairs that lose and repeat nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import NotNow
 from cq.keys import QueueKeys
-from cq.layout import row_in
 from cq.passes.combine_pass import Pass
 from cq.queue.rows import encode_row
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from cq.verify import PARTS, Difference, Progress, Verification, verify
+from cq.verify.layout import row_in
+from cq.verify.queue import PARTS, Difference, Progress, Verification, verify
 from tests.busy import KEYS, busy
 from tests.faults import FaultyDatabase
 from tests.helpers import add, code_of, stored

@@ -38,7 +38,7 @@ from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
-from cq.verify import verify
+from cq.verify.queue import verify
 from cq.windows import expiry
 from cq.windows.expiry import take_out
 from tests.clocks import START, Clock, set_clock

@@ -9,9 +9,9 @@ import pytest
 import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.layout import shown
 from cq.store.transact import transact
 from cq.testing import drain
+from cq.verify.layout import shown
 from tests.cli.conftest import Cli, Here
 from tests.helpers import add
 

@@ -22,7 +22,7 @@ from cq.observers.forwardspec import DEFAULT_ENV, NAME, forward_spec
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from cq.testing import drain
-from cq.verify import verify
+from cq.verify.queue import verify
 from tests.faults import FaultyDatabase
 from tests.helpers import add, combine_all, stored
 from tests.observers.exporthelpers import entries_aside, run_to_end, waits

@@ -28,7 +28,7 @@ from cq.observers.top import top
 from cq.observers.verify import Difference, Progress, verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
-from cq.verifykinds import KINDS
+from cq.verify.kinds import KINDS
 from tests.helpers import add, stored
 from tests.observers.exporthelpers import entries_aside
 from tests.observers.sqlhelpers import configure as configure_export

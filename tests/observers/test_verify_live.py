@@ -20,8 +20,8 @@ from cq.observers.verify import Progress, Verification, verification
 from cq.observers.verifyexport import check_export
 from cq.store.transact import transact
 from cq.testing import drain
-from cq.verifying import every_row
-from cq.verifyrows import HANDLERS
+from cq.verify.rows import HANDLERS
+from cq.verify.verification import every_row
 from tests.busy import busy
 
 

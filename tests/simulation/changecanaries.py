@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq import verifybuckets
 from cq.admin import backfill, configure, purge, rebucket
 from cq.config import queue as config
 from cq.queue import combine_queue, limits
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.operation_ids import Trim
+from cq.verify import buckets
 from tests.simulation.store import FaultyTransaction
 
 
@@ -84,7 +84,7 @@ def forgets_ids_without_a_conflict() -> Any:
 
 def repairs_without_notifying() -> Any:
     """A repair leaves a bucket with updates without its notification."""
-    return patch.object(verifybuckets, "wake", lambda piece, generation, bucket: None)
+    return patch.object(buckets, "wake", lambda piece, generation, bucket: None)
 
 
 def ignores_pauses() -> Any:

@@ -29,7 +29,7 @@ from cq.passes.batch import Limits
 from cq.queue.set_aside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
-from cq.verify import verify
+from cq.verify.queue import verify
 from cq.windows.pending import read_waiting
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process

@@ -7,12 +7,12 @@ from typing import Final
 
 from cq.combiners import Combiner
 from cq.store.api import Database
-from cq.verifyaudit import look_at_audit
-from cq.verifybuckets import look_at_buckets
-from cq.verifying import Difference, Part, Progress, Verification, every_row
-from cq.verifyrows import HANDLERS
-from cq.verifystore import look_at_queue, look_at_store
-from cq.verifywindow import look_at_window
+from cq.verify.audit import look_at_audit
+from cq.verify.buckets import look_at_buckets
+from cq.verify.rows import HANDLERS
+from cq.verify.store import look_at_queue, look_at_store
+from cq.verify.verification import Difference, Part, Progress, Verification, every_row
+from cq.verify.window import look_at_window
 
 __all__ = ["PARTS", "Difference", "Progress", "Verification", "verify"]
 
@@ -35,7 +35,7 @@ def verify(
     combiner: Combiner | None = None,
     progress: Callable[[Progress], object] = lambda progress: None,
 ) -> Iterator[Difference]:
-    """What in a queue's keys, and in the store's own, cannot be so; see `cq.verifykinds.KINDS`.
+    """What in a queue's keys, and in the store's own, cannot be so; see `cq.verify.kinds.KINDS`.
 
     Exact on a store in use: what is compared is read at one version. Changes nothing unless it is to repair.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from cq import keys, layout
+from cq import keys
 from cq.config.queue import QueueConfig
 from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration
@@ -14,7 +14,8 @@ from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.cell import CELLS
 from cq.keys.feed import is_of_feeds
 from cq.store.api import KeyValue
-from cq.verifying import Difference, Piece, Verification
+from cq.verify import layout
+from cq.verify.verification import Difference, Piece, Verification
 
 _QUEUES: Final = 50
 """Of a piece, at most."""

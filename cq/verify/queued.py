@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from cq import layout
 from cq.config.queue import QueueConfig
 from cq.encoding.codec import DELETE
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData
 from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
-from cq.layout import RowPlace, of_bucket, of_emitter, of_marker, of_row
-from cq.mending import keep, keep_raw, rewrite_state, wake
 from cq.queue.rows import Row, decode_row, encode_row
 from cq.store.api import KeyValue
-from cq.verifying import FROM_THE_FUTURE, Piece
+from cq.verify import layout
+from cq.verify.layout import RowPlace, of_bucket, of_emitter, of_marker, of_row
+from cq.verify.repairs import keep, keep_raw, rewrite_state, wake
+from cq.verify.verification import FROM_THE_FUTURE, Piece
 
 
 def key_of(config: QueueConfig, encoded: bytes) -> Any:

@@ -14,7 +14,9 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, prefix_end
 from cq.keys.export import SEQUENCE_BYTES
-from cq.layout import (
+from cq.queue.bucket_state import BucketState, fresh_token
+from cq.store.api import KeyValue
+from cq.verify.layout import (
     check_attempt,
     check_received,
     is_wake_up,
@@ -25,14 +27,12 @@ from cq.layout import (
     of_piece,
     of_published,
 )
-from cq.mending import wake
-from cq.queue.bucket_state import BucketState, fresh_token
-from cq.store.api import KeyValue
-from cq.verifying import Handler, Piece
-from cq.verifymissed import check_missed, rebuild
-from cq.verifyqueued import check_emitter, check_marker, check_notification, check_row
-from cq.verifyvalues import check_aside, check_staged, check_value
-from cq.verifywindow import check_window
+from cq.verify.missed import check_missed, rebuild
+from cq.verify.queued import check_emitter, check_marker, check_notification, check_row
+from cq.verify.repairs import wake
+from cq.verify.values import check_aside, check_staged, check_value
+from cq.verify.verification import Handler, Piece
+from cq.verify.window import check_window
 
 # The bucket's state, and notes of attempts
 

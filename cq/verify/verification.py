@@ -8,8 +8,8 @@ A repair happens in the transaction that has found the difference. It conflicts 
 meanwhile; and where it changes a bucket's rows, values or staged updates it gives the bucket's state a new token, so
 that a pass under way begins again.
 
-    `Verification` goes through the parts; `cq.verifyrows` looks at each row, `cq.verifybuckets` at each bucket, and
-    `cq.verifystore` at what no queue has. `cq.observers.verify` adds what observers keep.
+    `Verification` goes through the parts; `cq.verify.rows` looks at each row, `cq.verify.buckets` at each bucket, and
+    `cq.verify.store` at what no queue has. `cq.observers.verify` adds what observers keep.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from cq.combiners import BUILT_IN, Combiner
 from cq.config.queue import MAX_BUCKETS, Named, QueueConfig
 from cq.errors import CorruptConfiguration, CorruptData, QueueNotConfigured
 from cq.keys import QueueKeys, after, prefix_end
-from cq.layout import part_of
 from cq.queue.bucket_state import BucketState
 from cq.store.api import (
     COMMIT_UNKNOWN_RESULT,
@@ -37,6 +36,7 @@ from cq.store.api import (
     error_code,
 )
 from cq.store.write_sizes import TRANSACTION_BYTES
+from cq.verify.layout import part_of
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Difference:
     """Something in the store that cannot be so.
 
     Attributes:
-        kind: what kind of difference, see `cq.verifykinds`.
+        kind: what kind of difference, see `cq.verify.kinds`.
         where: the key in the store, or the beginning of several.
         what: what is wrong, in one line.
         key: the application's key that it is about, None when it is about none or that cannot be told.

@@ -18,14 +18,14 @@ from cq.encoding import codec
 from cq.errors import BacklogTooDeep, CorruptData
 from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys
-from cq.mending import keep_raw
 from cq.queue.rows import decode_row
 from cq.queue.set_aside import updates_aside
 from cq.queue.window_rows import read_leaving, sum_up
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 from cq.store.transact import transact
-from cq.verifying import FROM_THE_FUTURE, Difference, Piece, Verification
-from cq.verifyqueued import key_of, shown_key
+from cq.verify.queued import key_of, shown_key
+from cq.verify.repairs import keep_raw
+from cq.verify.verification import FROM_THE_FUTURE, Difference, Piece, Verification
 from cq.windows.pending import read_waiting
 
 RECOUNT_BYTES: Final = 4_000_000

@@ -8,7 +8,7 @@ from cq.admin.audit import check_audit
 from cq.config.queue import read_config
 from cq.keys.audit import AuditKeys
 from cq.store.transact import transact
-from cq.verifying import Difference, Verification
+from cq.verify.verification import Difference, Verification
 
 
 def look_at_audit(verification: Verification) -> Iterator[Difference]:

@@ -12,12 +12,12 @@ from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
 from cq.keys import place
 from cq.keys.missed import MissedKeys
-from cq.layout import of_missed
-from cq.mending import rewrite_state
 from cq.queue.missed_reports import NOTHING, may_have_missed
 from cq.store.api import KeyValue
-from cq.verifying import Difference, Piece, Verification
-from cq.verifyqueued import key_of
+from cq.verify.layout import of_missed
+from cq.verify.queued import key_of
+from cq.verify.repairs import rewrite_state
+from cq.verify.verification import Difference, Piece, Verification
 
 
 def check_missed(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:

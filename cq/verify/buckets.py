@@ -15,9 +15,9 @@ from cq.admin.purge import is_to_be_purged
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.keys.missed import MissedKeys
-from cq.mending import wake
 from cq.queue.bucket_state import BucketState
-from cq.verifying import Difference, Piece, Verification
+from cq.verify.repairs import wake
+from cq.verify.verification import Difference, Piece, Verification
 
 _BUCKETS: Final = 64
 """Of a piece, at most."""

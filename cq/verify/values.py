@@ -10,11 +10,11 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
-from cq.layout import of_aside, of_value
-from cq.mending import keep, keep_raw, rewrite_state, touch, wake
 from cq.store.api import KeyValue
-from cq.verifying import Piece
-from cq.verifyqueued import check_type, key_of, shown_key
+from cq.verify.layout import of_aside, of_value
+from cq.verify.queued import check_type, key_of, shown_key
+from cq.verify.repairs import keep, keep_raw, rewrite_state, touch, wake
+from cq.verify.verification import Piece
 
 
 def check_value(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
