@@ -12,8 +12,8 @@ from cq.admin.configure import (
 from cq.admin.purge import delete, purge
 from cq.admin.rebucket import rebucket
 from cq.app import App
-from cq.celldata import UserData
-from cq.cells import Cells
+from cq.cells.cells import Cells
+from cq.cells.user_data import UserData
 from cq.changes import Change, Observer, ObserverSpec
 from cq.combiners import Combiner, changes
 from cq.config.queue import QueueConfig

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import cellmoving
-from cq.cellrecords import GONE, HERE, LEAVING, Fence, Identity, Record
-from cq.cells import Cells
+from cq.cells import move
+from cq.cells.cells import Cells
+from cq.cells.records import GONE, HERE, LEAVING, Fence, Identity, Record
 from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, UserMoving, UserNotPlaced
 from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
@@ -236,8 +236,8 @@ def test_ids_are_dense_and_old_ones_are_known_in_whichever_cell(site: Site) -> N
 
 
 def test_a_move_takes_all_along_in_pieces(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cellmoving, "PIECE_ROWS", 7)
-    monkeypatch.setattr(cellmoving, "PIECE_BYTES", 100)
+    monkeypatch.setattr(move, "PIECE_ROWS", 7)
+    monkeypatch.setattr(move, "PIECE_BYTES", 100)
     site.own.place(USER)
     content = load(site.own, 50)
     other = load(site.own, 3, user=site.own.place("adamant") and "adamant")
@@ -306,7 +306,7 @@ def die_when(is_time: Callable[[], bool], site: Site, act: Callable[[Cells], obj
 
 
 def test_a_move_that_dies_at_any_point_can_be_finished(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cellmoving, "PIECE_ROWS", 2)
+    monkeypatch.setattr(move, "PIECE_ROWS", 2)
     site.own.place(USER)
     content = load(site.own, 3)
     point, died = 0, True
@@ -331,7 +331,7 @@ def test_a_move_that_dies_at_any_point_can_be_finished(site: Site, monkeypatch: 
 def test_of_movers_that_go_on_with_each_others_moves_none_does_harm(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cellmoving, "PIECE_ROWS", 2)
+    monkeypatch.setattr(move, "PIECE_ROWS", 2)
     site.own.place(USER)
     content = load(site.own, 3)
     for point in range(40):
@@ -499,7 +499,7 @@ def test_identity_is_kept_as_written(site: Site) -> None:
 
 
 def test_the_cache_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.cells.CACHED_USERS", 3)
+    monkeypatch.setattr("cq.cells.cells.CACHED_USERS", 3)
     for number in range(10):
         site.own.place(number)
     assert len(site.own._cache) <= 3

@@ -16,7 +16,7 @@ from typing import Any, Final
 import cq
 from cq import machine
 from cq.admin.status import is_drained
-from cq.cellrecords import HERE, Fence
+from cq.cells.records import HERE, Fence
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.keys import after

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.cells import Cells
+from cq.cells.cells import Cells
 from tests.cli.conftest import Here
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 from unittest.mock import patch
 
-from cq import celldirectory
-from cq.celldata import UserData
-from cq.cellrecords import Record
-from cq.cells import Cells, Location
+from cq.cells import directory
+from cq.cells.cells import Cells, Location
+from cq.cells.records import Record
+from cq.cells.user_data import UserData
 from cq.keys import cell as cellkeys
 from cq.observers.forwarding import ForwardExporter
 from cq.store.transact import transact
@@ -37,18 +37,18 @@ class _SnapshotOnly:
 def switches_a_user_again() -> Any:
     """A mover that was late says where the user is, whatever has come to pass meanwhile."""
 
-    def switch(self: celldirectory.Directory, user: Any, before: Record) -> None:
+    def switch(self: directory.Directory, user: Any, before: Record) -> None:
         encoded, target = cellkeys.encoded_user(user), str(before.target)
 
         def change(tr: Any) -> None:
-            celldirectory._enter(tr, encoded, before.cell, -1)
-            celldirectory._enter(tr, encoded, target, 1)
+            directory._enter(tr, encoded, before.cell, -1)
+            directory._enter(tr, encoded, target, 1)
             moved = Record(target, before.epoch + 1, source=before.cell)
             tr.set(cellkeys.record(encoded), moved.to_bytes())
 
         transact(self.db, change)
 
-    return patch.object(celldirectory.Directory, "switch", switch)
+    return patch.object(directory.Directory, "switch", switch)
 
 
 def forwards_without_a_fence() -> Any:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import cq
-from cq import cellmoving
-from cq.cellrecords import HERE, Fence, Record
+from cq.cells import move
+from cq.cells.records import HERE, Fence, Record
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.keys import cell as cellkeys
@@ -72,7 +72,7 @@ class CellsWorld(Scenario):
     def _small(self) -> Iterator[None]:
         """Pieces of few rows, and a receiving store as each process sees it."""
         with (
-            patch.object(cellmoving, "PIECE_ROWS", self.rng.choice((1, 2, 100))),
+            patch.object(move, "PIECE_ROWS", self.rng.choice((1, 2, 100))),
             patch("cq.store.open", self._open_here),
         ):
             yield

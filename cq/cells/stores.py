@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 
 from cq import store
-from cq.celldirectory import Directory
-from cq.cellrecords import Identity
+from cq.cells.directory import Directory
+from cq.cells.records import Identity
 from cq.errors import CellMismatch
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from cq import machine
-from cq.cells import Cells
+from cq.cells.cells import Cells
 from cq.plaintext import describe
 from cq.store.api import Transaction
 from cq.store.transact import transact

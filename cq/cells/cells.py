@@ -7,7 +7,7 @@
     cells.move("ada", "eu-2")
 
 Each transaction of a user really reads the user's fence in the cell: what the cache says is checked where it is used,
-and a move that begins conflicts with everything still under way, so that no write is lost (see `cq.cellmoving`).
+and a move that begins conflicts with everything still under way, so that no write is lost (see `cq.cells.move`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cq import machine, store
-from cq.celldata import UserData
-from cq.celldirectory import CellStatus, Directory, checked_cell, emptiest
-from cq.cellmoving import Moving
-from cq.cellrecords import DRAINING, HERE, Fence, Record
-from cq.cellstores import Stores
+from cq.cells.directory import CellStatus, Directory, checked_cell, emptiest
+from cq.cells.move import Moving
+from cq.cells.records import DRAINING, HERE, Fence, Record
+from cq.cells.stores import Stores
+from cq.cells.user_data import UserData
 from cq.errors import CellMismatch, CellNotKnown, UserMoving
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from cq.celldirectory import Directory
-from cq.cellrecords import ARRIVING, GONE, HERE, LEAVING, Fence, Progress, Record
-from cq.cellstores import Stores
+from cq.cells.directory import Directory
+from cq.cells.records import ARRIVING, GONE, HERE, LEAVING, Fence, Progress, Record
+from cq.cells.stores import Stores
 from cq.errors import CellMismatch, MoveFailed
 from cq.keys import after
 from cq.keys import cell as keys

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from cq.cellrecords import DRAINING, OPEN, Cell, Record
+from cq.cells.records import DRAINING, OPEN, Cell, Record
 from cq.config.store_id import ensure_store_id
 from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
 from cq.keys import after, check_name, prefix_end
