@@ -13,9 +13,9 @@ from cq.cli.shape import Yes, confirm
 from cq.cli.verify import DIFFERENT
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
-from cq.observers.feed import Feed, Message, Page
+from cq.feeds.feed import Feed, Message, Page
+from cq.feeds.verify import verify_feed
 from cq.observers.feeds import FeedStatus, read_all, read_status
-from cq.observers.feedverify import verify_feed
 from cq.store.transact import transact
 
 Name = Annotated[str, typer.Argument(metavar="FEED", help="Name of the feed.")]

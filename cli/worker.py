@@ -18,8 +18,8 @@ from cq.cli.options import AppPath, Json, Store, load_app, make_store, opened
 from cq.cli.output import note, print_json
 from cq.cli.settings import file_of
 from cq.config.queue import read_config
+from cq.feeds.config import is_feed
 from cq.observers.collector import collect_seldom
-from cq.observers.feedconfig import is_feed
 from cq.observers.logs import log_to_stderr
 from cq.observers.members import ROLES
 from cq.observers.metrics import Address, serve

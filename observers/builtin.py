@@ -10,9 +10,9 @@ from cq.app import Factory
 from cq.changes import ObserverFunction, ObserverSpec
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
+from cq.feeds.config import read_feed_config
 from cq.observers import distinct, export, feedobserver, forward, top
 from cq.observers.exports import export_spec, export_tasks
-from cq.observers.feedconfig import read_feed_config
 from cq.observers.feedobserver import feed_spec
 from cq.observers.forwardspec import forward_spec
 from cq.observers.jobs import Task

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq.encoding import codec
+from cq.feeds.config import FeedConfig
+from cq.feeds.groups import Event, by_user, clear_outdated, is_member
+from cq.feeds.messages import by_group, put_messages, take
 from cq.keys import after
 from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of
-from cq.observers.feedconfig import FeedConfig
-from cq.observers.feedrows import by_group, put_messages, take
 from cq.observers.feedturns import Turns
-from cq.observers.groups import Event, by_user, clear_outdated, is_member
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
 from cq.store.api import Database, KeyValue, Transaction

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq.errors import CorruptData, FeedNotConfigured
+from cq.feeds.config import FeedConfig, feed_names, read_feed_config
 from cq.keys.feed import BUCKETS, FeedKeys
 from cq.observers.delivering import delivering_tasks
-from cq.observers.feedconfig import FeedConfig, feed_names, read_feed_config
 from cq.observers.feedtrimming import trimming_tasks
 from cq.observers.jobs import Job, Task
 from cq.observers.members import Share

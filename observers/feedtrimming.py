@@ -12,10 +12,10 @@ from typing import Final
 
 from cq import machine
 from cq.errors import CorruptData
+from cq.feeds.config import FeedConfig
+from cq.feeds.messages import take
 from cq.keys import after
 from cq.keys.feed import FeedKeys, first_id_at, id_of, mark, split_mark
-from cq.observers.feedconfig import FeedConfig
-from cq.observers.feedrows import take
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq.errors import CorruptData
+from cq.feeds.config import FeedConfig
 from cq.keys import after
 from cq.keys.feed import FeedKeys, Range
-from cq.observers.feedconfig import FeedConfig
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit

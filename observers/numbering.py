@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from cq.feeds.config import FeedConfig
+from cq.feeds.messages import take
 from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of, mark, split_mark
-from cq.observers.feedconfig import FeedConfig
-from cq.observers.feedrows import take
 from cq.observers.feedturns import Turns
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit

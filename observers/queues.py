@@ -12,9 +12,9 @@ from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
 from cq.config.queue import Flags, queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigured
+from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, check_settings
-from cq.observers.feedconfig import is_feed
 from cq.observers.feedobserver import check_feed
 from cq.plaintext import describe
 from cq.queue.rows import notified

@@ -11,8 +11,8 @@ import pytest
 
 import cq
 from cq.carrying import export_config
+from cq.feeds.feed import Feed
 from cq.observers.export import ExportQueue
-from cq.observers.feed import Feed
 from cq.observers.visits import Visits
 from cq.store.embedded import FDBError
 from cq.store.transact import transact

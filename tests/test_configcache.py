@@ -12,8 +12,8 @@ import pytest
 import cq
 from cq.admin.rebucket import finish_rebucket
 from cq.config.queue import read_config, write_config
+from cq.feeds.feed import Feed
 from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.observers.feed import Feed
 from cq.observers.top import top
 from cq.observers.worker import Worker
 from cq.passes.combine_pass import Pass

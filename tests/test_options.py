@@ -14,10 +14,10 @@ from fdb.fdboptions import TransactionOption
 import cq
 from cq.config.queue import read_config, write_config
 from cq.errors import PendingUnreadable, WritesUnreadable
+from cq.feeds.feed import Feed
 from cq.intake.documents import Documents
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.distinct import count_now
-from cq.observers.feed import Feed
 from cq.store import is_local
 from cq.store.api import METADATA_VERSION
 from cq.store.embedded import Database as Embedded

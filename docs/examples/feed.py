@@ -3,7 +3,7 @@
 import tempfile
 
 import cq
-from cq.observers.feed import Feed
+from cq.feeds.feed import Feed
 from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")

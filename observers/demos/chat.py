@@ -16,15 +16,15 @@ from typing import Final, NamedTuple
 
 import cq
 from cq import machine
+from cq.feeds.feed import Feed, Message
+from cq.feeds.verify import verify_feed
 from cq.observers.demos import chatledger
 from cq.observers.demos.chatledger import Action, Entry, entries, place_of, seen
 from cq.observers.demos.chatroles import FEED, FLOODED, FLOODER, Flooder, Sender, Terminals, act
 from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.working import WorkerRole
-from cq.observers.feed import Feed, Message
 from cq.observers.feeds import read_status
-from cq.observers.feedverify import verify_feed
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
 from cq.observers.demos.chat import MessageRecount, inbox_of
 from cq.observers.demos.chatledger import Action, Entry, place_of
 from cq.observers.demos.chatroles import FEED, act
 from cq.observers.demos.errors import DemoFailed
-from cq.observers.feed import Feed
 from cq.observers.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Cli

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
-from cq.observers.feed import Feed
 from cq.observers.feedtrimming import FeedTrimming
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here

@@ -13,7 +13,7 @@ import pytest
 
 import cq
 from cq.errors import StoreError
-from cq.observers.feed import Feed
+from cq.feeds.feed import Feed
 from cq.store.embedded import ReadOnlyDatabase
 from tests.cli.conftest import ROOT, Cli, Here, Outcome
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
+from cq.feeds.feed import MAX_MESSAGE_BYTES, Feed, Page
 from cq.keys import prefix_end
 from cq.keys.feed import FeedKeys, encode_name
-from cq.observers.feed import MAX_MESSAGE_BYTES, Feed, Page
 from cq.store.api import error_code
 from cq.store.transact import transact
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import cq
+from cq.feeds.feed import Feed
 from cq.observers.builtin import put_built_in
-from cq.observers.feed import Feed
 from cq.observers.feedobserver import feed_spec
 from cq.observers.worker import Worker
 from cq.store.transact import transact

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
+from cq.feeds import verify
+from cq.feeds.feed import Feed
+from cq.feeds.verify import verify_feed
 from cq.keys.feed import bucket_of, encode_name, mark
-from cq.observers import feedverify
-from cq.observers.feed import Feed
-from cq.observers.feedverify import verify_feed
 from cq.observers.worker import Worker
 from cq.store.transact import transact
 
@@ -43,7 +43,7 @@ def first_id(db: Any, feed: Feed, number: int) -> bytes:
 
 @pytest.mark.parametrize("page", [3, 500])
 def test_what_waits_is_no_difference(db: Any, feed: Feed, page: int) -> None:
-    with patch.object(feedverify, "_PAGE", page), patch.object(feedverify, "_RECEIVERS", 1):
+    with patch.object(verify, "_PAGE", page), patch.object(verify, "_RECEIVERS", 1):
         assert found(db, feed) == []
 
 
@@ -74,7 +74,7 @@ def test_damage_is_found(db: Any, feed: Feed, damage: str) -> None:
 
 
 def test_messages_that_get_their_numbers_meanwhile_are_no_difference(db: Any, feed: Feed) -> None:
-    look = feedverify._look_at_messages
+    look = verify._look_at_messages
 
     def numbered_behind_it(*args: Any) -> Any:
         page = look(*args)
@@ -87,8 +87,8 @@ def test_messages_that_get_their_numbers_meanwhile_are_no_difference(db: Any, fe
 
     transact(db, lambda tr: feed.append_many(tr, "ann", range(10)))
     with (
-        patch.object(feedverify, "_PAGE", 3),
-        patch.object(feedverify, "_look_at_messages", numbered_behind_it),
+        patch.object(verify, "_PAGE", 3),
+        patch.object(verify, "_look_at_messages", numbered_behind_it),
     ):
         assert found(db, feed) == []
 
@@ -99,7 +99,7 @@ def test_a_feed_in_use_has_no_differences(db: Any, feed: Feed) -> None:
     running = threading.Thread(target=worker.run)
     running.start()
     try:
-        with patch.object(feedverify, "_PAGE", 3):
+        with patch.object(verify, "_PAGE", 3):
             for number in range(30):
                 transact(db, lambda tr: feed.append_many(tr, "ann", [number] * 4))  # noqa: B023
                 transact(db, lambda tr: feed.append_to_group(tr, "crew", number))  # noqa: B023

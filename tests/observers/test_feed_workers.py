@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
+from cq.feeds.feed import Feed, Message
+from cq.feeds.verify import verify_feed
 from cq.keys import prefix_end
 from cq.keys.feed import BUCKETS, bucket_of, encode_name
 from cq.observers import delivering, feedtrimming, numbering
 from cq.observers.delivering import Delivering, delivering_tasks
-from cq.observers.feed import Feed, Message
 from cq.observers.feeds import read_status
 from cq.observers.feedtrimming import FeedTrimming
 from cq.observers.feedturns import TROUBLE_SECONDS, _Round
-from cq.observers.feedverify import verify_feed
 from cq.observers.jobs import Task
 from cq.observers.numbering import Numbering, numbering_tasks
 from cq.observers.runner import DONE

@@ -10,6 +10,7 @@ import pytest
 
 import cq
 from cq.encoding.hashing import bucket_of
+from cq.feeds.feed import Feed
 from cq.keys.export import ExportKeys
 from cq.keys.feed import bucket_of as name_bucket
 from cq.keys.feed import encode_name
@@ -18,7 +19,6 @@ from cq.observers.export import BUCKETS
 from cq.observers.exportbatch import Batch
 from cq.observers.exporterrors import CannotExport
 from cq.observers.exportrows import encoded_key
-from cq.observers.feed import Feed
 from cq.observers.feedtrimming import trimming_tasks
 from cq.observers.numbering import numbering_tasks
 from cq.observers.runner import DONE

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cq.observers.feed import Message
+from cq.feeds.feed import Message
 from tests.simulation.model import Violation
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from cq.feeds.feed import Feed
+from cq.feeds.verify import verify_feed
 from cq.keys.feed import encode_name, split_mark
 from cq.observers import delivering, numbering
 from cq.observers.delivering import Delivering
-from cq.observers.feed import Feed
 from cq.observers.feeds import read_status
-from cq.observers.feedverify import verify_feed
 from cq.observers.numbering import Numbering
 from cq.observers.worker import Worker
 from cq.store.api import error_code

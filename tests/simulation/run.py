@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from cq import machine
-from cq.observers import exportrows, feedrows
+from cq.feeds import messages
+from cq.observers import exportrows
 from cq.queue import combine_queue
 from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
@@ -82,7 +83,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
     # What is counted in a process begins anew with each run.
     combine_queue._counter = count()  # type: ignore[misc]
     exportrows._counters._next = 0
-    feedrows._counter = count()
+    messages._counter = count()
     world = SCENARIOS[plan.system](plan, folder, trace)
     try:
         with machine.used(world.machine), world.around():

@@ -17,6 +17,18 @@ from cq import machine
 from cq.arguments import repeatable
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
+from cq.feeds.config import FeedConfig, clear_feed, read_feed_config, write_feed_config
+from cq.feeds.groups import by_user, events_in, is_member, put_event
+from cq.feeds.messages import (
+    MAX_MESSAGE_BYTES,
+    Message,
+    Page,
+    decode_message,
+    encode_message,
+    next_counter,
+    put_messages,
+    take,
+)
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.feed import (
     FeedKeys,
@@ -28,18 +40,6 @@ from cq.keys.feed import (
     split_mark,
     versionstamp_of_id,
 )
-from cq.observers.feedconfig import FeedConfig, clear_feed, read_feed_config, write_feed_config
-from cq.observers.feedrows import (
-    MAX_MESSAGE_BYTES,
-    Message,
-    Page,
-    decode_message,
-    encode_message,
-    next_counter,
-    put_messages,
-    take,
-)
-from cq.observers.groups import by_user, events_in, is_member, put_event
 from cq.store.api import (
     ACCESSED_UNREADABLE,
     Database,

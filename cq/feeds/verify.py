@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from cq.encoding.codec import brief
 from cq.errors import CorruptData
+from cq.feeds.config import FeedConfig, read_feed_config
+from cq.feeds.messages import decode_message, take
 from cq.keys import after, prefix_end
 from cq.keys.feed import ID_BYTES, FeedKeys, bucket_of, decode_name, id_of, split_mark, versionstamp_of_id
-from cq.observers.feedconfig import FeedConfig, read_feed_config
-from cq.observers.feedrows import decode_message, take
 from cq.store.api import Database, KeyValue, Transaction, TransactionRead
 from cq.store.transact import transact
 

@@ -11,8 +11,8 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from cq.errors import CorruptData
+from cq.feeds.messages import next_counter
 from cq.keys.feed import FeedKeys, id_of, versionstamp_of_id
-from cq.observers.feedrows import next_counter
 from cq.store.api import KeyValue, Transaction
 
 JOINED: Final = b"+"

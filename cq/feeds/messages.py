@@ -14,9 +14,9 @@ from typing import Any, Final
 from cq import machine
 from cq.encoding import codec
 from cq.errors import CorruptData
+from cq.feeds.config import FeedConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.feed import ID_BYTES, FeedKeys, as_name, bucket_of, id_of
-from cq.observers.feedconfig import FeedConfig
 from cq.store.api import KeyValue, Transaction
 
 MAX_MESSAGE_BYTES: Final = 90_000
