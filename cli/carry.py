@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cq import carrying
+from cq import transfer
 from cq.cli.options import AppPath, Json, Store, load_app, make_store, read_store
 from cq.cli.output import print_document, print_json, say
 from cq.observers.builtin import CHECKED
@@ -39,11 +39,11 @@ def export_config(
     `cq import-config` reads it. It has types, buckets, combiner, observers with their settings, priority and pauses; no
     updates and no values. With --json the document is one line.
     """
-    document = carrying.export_config(read_store(store), queues or ())
+    document = transfer.export_config(read_store(store), queues or ())
     if json:
         print_json(document)
     else:
-        print_document(carrying.to_text(document))
+        print_document(transfer.to_text(document))
 
 
 def import_config(
@@ -63,9 +63,9 @@ def import_config(
     or changes nothing: it fails if a queue exists with other settings, or needs code that --app does not have. With
     --json it prints one line with the names of the created and the unchanged queues.
     """
-    document = carrying.from_text(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    document = transfer.from_text(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     app = load_app(app_path)
-    result = carrying.import_config(make_store(store), document, app, CHECKED)
+    result = transfer.import_config(make_store(store), document, app, CHECKED)
     if json:
         print_json(asdict(result))
         return

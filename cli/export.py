@@ -18,7 +18,7 @@ from cq.observers.exportrows import decoded_keys
 from cq.observers.exports import Export, find_export
 from cq.observers.exportstate import entries_aside
 from cq.observers.exportstatus import ExportStatus, export_queues, export_status
-from cq.plaintext import printable
+from cq.plain_text import printable
 from cq.store import OpenDatabase
 from cq.store.transact import transact
 

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cq.encoding.json_values import to_json
-from cq.plaintext import printable
+from cq.plain_text import printable
 
 _WIDE: Final = 200  # columns of output without a terminal
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from cq.cli.settingsfile import InvalidSettings, read_settings, settings_file
 from cq.observers.exportspec import DEFAULT_ENV
-from cq.plaintext import printable
+from cq.plain_text import printable
 from cq.store import DEFAULT_URL
 
 _TYPES: Final = {

@@ -10,7 +10,7 @@ from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, re
 from cq.cli.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
 from cq.observers.verify import WAIT_SECONDS, Difference, Progress, verification
-from cq.plaintext import printable
+from cq.plain_text import printable
 from cq.verify.layout import shown
 
 DIFFERENT: Final = 4

@@ -14,7 +14,6 @@ from cq.admin.rebucket import rebucket
 from cq.app import App
 from cq.cells.cells import Cells
 from cq.cells.user_data import UserData
-from cq.changes import Change, Observer, ObserverSpec
 from cq.combiners import Combiner, changes
 from cq.config.queue import QueueConfig
 from cq.encoding.codec import DELETE
@@ -52,6 +51,7 @@ from cq.errors import (
     WritesUnreadable,
 )
 from cq.intake.emitter import Emitter
+from cq.observer import Change, Observer, ObserverSpec
 from cq.queue.combine_queue import CombineQueue, Page
 from cq.queue.limits import limit
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from cq import keys
 from cq.admin import configure as configuring
-from cq.changes import Observer, ObserverFunction, ObserverSpec
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.errors import CodeMismatch
+from cq.observer import Observer, ObserverFunction, ObserverSpec
 from cq.store.api import Database
 
 Exporter = Callable[[Any], object]

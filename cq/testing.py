@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from cq import machine
+from cq import runtime
 from cq.admin.backfill import switch_observers
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
@@ -177,7 +177,7 @@ def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[tup
 
 
 def _code(tr: Transaction, name: str, app: App) -> QueueCode:
-    if (flags := read_flags(tr.snapshot, name)).is_paused(machine.time()):
+    if (flags := read_flags(tr.snapshot, name)).is_paused(runtime.time()):
         raise ConfigurationError(f"updates wait in queue {name!r}, which is paused: {flags.reason}")
     return app.code(read_config(tr.snapshot, name), FACTORIES)
 
@@ -257,7 +257,7 @@ def _left_to_combine(tr: Transaction, name: str) -> list[str]:
         lines.append(f"updates wait, in commit order by bucket: {', '.join(_some(updates))}")
     elif buckets := len(snapshot.get_range(*keys.notifications()).to_list()):
         lines.append(f"{buckets:,} buckets wait for a pass")
-    if lines and flags.is_paused(machine.time()):
+    if lines and flags.is_paused(runtime.time()):
         lines.append(f"it is paused: {flags.reason}")
     return lines + _some([_aside(config, each) for each in read_aside(snapshot, name, limit=_ROWS)])
 

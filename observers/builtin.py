@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from cq.admin.configure import put_observer
 from cq.app import Factory
-from cq.changes import ObserverFunction, ObserverSpec
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
 from cq.feeds.config import read_feed_config
+from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers import distinct, export, feedobserver, forward, top
 from cq.observers.exports import export_spec, export_tasks
 from cq.observers.feedobserver import feed_spec

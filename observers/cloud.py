@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from cq import machine
+from cq import runtime
 from cq.admin.backfill import parse_generation
 from cq.config.queue import read_config
 from cq.encoding import codec
@@ -111,12 +111,12 @@ class CloudReader:
         Returns None when the time is over. Raises `InvalidConfiguration`, `QueueNotConfigured`, also when the top is
         taken out of the configuration meanwhile.
         """
-        end = None if timeout is None else machine.monotonic() + timeout
+        end = None if timeout is None else runtime.monotonic() + timeout
         while True:
             cloud, watch = transact(db, lambda tr: self.newer(tr, version))
             if cloud is not None or watch is None:
                 return cloud
-            if not wait_for(db, watch, None if end is None else end - machine.monotonic()):
+            if not wait_for(db, watch, None if end is None else end - runtime.monotonic()):
                 return None
 
     def newer(self, tr: Transaction, version: int) -> tuple[Cloud | None, Void | None]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from cq import machine
+from cq import runtime
 from cq.admin.backfill import switch_observers
 from cq.admin.configure import pause
 from cq.app import QueueCode
@@ -81,7 +81,7 @@ class CombineTask(Task):
         """
         if self._failures.is_paused:
             raise Paused
-        begun = machine.monotonic()
+        begun = runtime.monotonic()
         try:
             result = self.bucket.combine(lambda: self._is_left)
         except ManyFailed as error:
@@ -89,7 +89,7 @@ class CombineTask(Task):
         self.age = result.age
         if not result.blocked:
             self._totals.count(self.bucket.code.config.name, result)
-            self._tell(result, machine.monotonic() - begun)
+            self._tell(result, runtime.monotonic() - begun)
         self._failures.report(result.reported + result.refilled + result.purged, result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe())

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cq.changes import Change, ObserverFunction, ObserverSpec
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.keys import check_name
+from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Transaction, TransactionRead
 from cq.windows.pending import read_changes, read_waiting

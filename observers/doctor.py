@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidUrl
 from cq.observers.doctorcluster import ClusterStore
@@ -107,7 +107,7 @@ def _look(name: str, look: Callable[[], str]) -> Check:
 def _queue(db: OpenDatabase, queue: str) -> str:
     def read(tr: Transaction) -> str:
         config, flags = read_config(tr.snapshot, queue), read_flags(tr.snapshot, queue)
-        if flags.is_paused(machine.time()):
+        if flags.is_paused(runtime.time()):
             raise ConfigurationError(
                 f"paused ({flags.reason}): run `cq resume {queue}` when the cause is mended"
             )

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.admin.status import current_version
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.store import OpenDatabase
@@ -81,10 +81,10 @@ class ClusterStore:
         return found
 
     def _clock(self) -> str:
-        first, started = current_version(self.db), machine.time()
-        machine.sleep(CLOCK_SECONDS)
+        first, started = current_version(self.db), runtime.time()
+        runtime.sleep(CLOCK_SECONDS)
         advanced = (current_version(self.db) - first) / VERSIONS_PER_SECOND
-        passed = machine.time() - started
+        passed = runtime.time() - started
         found = f"versions advanced by {advanced:.2f} s in {passed:.2f} s of this machine's clock"
         if not passed / 2 < advanced < passed * 2:
             raise StoreError(

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cq import machine
+from cq import runtime
 from cq.errors import ClientLibraryError, StoreError
 from cq.observers.doctorcluster import binding, client_library
 from cq.store.api import VERSIONS_PER_SECOND
@@ -83,7 +83,7 @@ class EmbeddedStore:
 
     def _clock(self) -> str:
         version: int = transact(self.db, lambda tr: tr.get_read_version().wait())
-        ahead = version / VERSIONS_PER_SECOND - machine.time()
+        ahead = version / VERSIONS_PER_SECOND - runtime.time()
         if ahead > _AHEAD_SECONDS:
             raise StoreError(
                 f"the store's latest version is {ahead:,.0f} s ahead of this machine's clock, which was set back: set "

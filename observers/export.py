@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cq.arguments import repeatable
-from cq.changes import Change, ObserverFunction
 from cq.config.queue import QueueConfig
 from cq.encoding.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys
+from cq.observer import Change, ObserverFunction
 from cq.observers.exportrows import Entry, encoded_keys, pack
 from cq.observers.exportspec import NAME, check_alone
 from cq.store.api import Transaction

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq import machine
+from cq import runtime
 from cq.encoding import codec
 from cq.keys import after
 from cq.keys.export import ExportKeys
@@ -151,7 +151,7 @@ class ExportTask(Task):
             self._note.problem = read.export.stopped
             return STOPPED_SECONDS
         self._signal("read")
-        begun = machine.monotonic()
+        begun = runtime.monotonic()
         if read.waiting.last_key is None:
             if read.waiting.foreign:
                 raise ExportFailed("an entry is stamped later than the read version: was it copied here?")
@@ -168,7 +168,7 @@ class ExportTask(Task):
             queue=self.queue,
             bucket=self.bucket,
             entries=len(read.waiting.entries),
-            seconds=machine.monotonic() - begun,
+            seconds=runtime.monotonic() - begun,
         )
         self._signal("cleared")
         return DONE if read.waiting.at_end else 0.0

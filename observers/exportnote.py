@@ -11,7 +11,7 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys, name_of
 from cq.observers.exportstate import Failure, next_failure, read_failures, write_failure
 from cq.observers.telemetry import emit
-from cq.plaintext import describe
+from cq.plain_text import describe
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from cq import machine
+from cq import runtime
 from cq.encoding import codec
 from cq.encoding.codec import MAX_VALUE_BYTES
 from cq.errors import CorruptData, InvalidData, TooLarge
@@ -93,7 +93,7 @@ class _Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._next = int.from_bytes(machine.token_bytes(8)) >> 2
+        self._next = int.from_bytes(runtime.token_bytes(8)) >> 2
 
     def take(self, count: int) -> int:
         """The first of so many numbers in a row."""

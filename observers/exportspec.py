@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cq.changes import ObserverSpec
 from cq.config.queue import QueueConfig
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
+from cq.observer import ObserverSpec
 
 NAME: Final = "export"
 """The observer's name."""

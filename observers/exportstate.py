@@ -13,11 +13,11 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from cq import keys, machine
+from cq import keys, runtime
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration
 from cq.keys.export import ExportKeys, behind_queue, name_of, queue_names_below
-from cq.plaintext import printable
+from cq.plain_text import printable
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
@@ -176,7 +176,7 @@ def check_failure(stored: bytes) -> None:
 def next_failure(before: Failure | None, bucket: int | None, error: str) -> Failure:
     """The failure after another one in a row, or the first."""
     if before is None:
-        return Failure(bucket, error, machine.time(), 1)
+        return Failure(bucket, error, runtime.time(), 1)
     return Failure(bucket, error, before.since, before.tries + 1)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, Final
 
-from cq import machine
+from cq import runtime
 from cq.observers.totals import Counts, Totals
 
 _MOST_QUEUES: Final = 100
@@ -24,10 +24,10 @@ class Facts:
     """
 
     def __init__(
-        self, totals: Totals, concurrency: int = 1, clock: Callable[[], float] = machine.monotonic
+        self, totals: Totals, concurrency: int = 1, clock: Callable[[], float] = runtime.monotonic
     ) -> None:
         self._totals, self._concurrency, self._clock = totals, concurrency, clock
-        self._version, self._started = version("cq"), int(machine.time())
+        self._version, self._started = version("cq"), int(runtime.time())
         self._since = clock()
         self._before: dict[str, Counts] = {}
         self._rates: dict[str, tuple[float, float]] = {}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cq.changes import Change, ObserverFunction, ObserverSpec
 from cq.config.queue import QueueConfig
 from cq.errors import InvalidConfiguration, TooLarge
 from cq.feeds.config import is_feed, read_feed_config
 from cq.feeds.messages import encode_message, put_messages
 from cq.keys import check_name
 from cq.keys.feed import FeedKeys, check_feed_name, encode_name
+from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.store.api import Transaction, TransactionRead
 
 NAME: Final = "feed"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.errors import CorruptData
 from cq.feeds.config import FeedConfig
 from cq.feeds.messages import take
@@ -58,7 +58,7 @@ class FeedTrimming(Task):
     def run(self) -> float:
         """One step; the next at once, or the first one again after a while. Raises the store's `FDBError`."""
         if self._place == self._begin:
-            self._begun = machine.monotonic()
+            self._begun = runtime.monotonic()
         try:
             place = transact(self._db, self._step)
         except CorruptData as error:
@@ -69,7 +69,7 @@ class FeedTrimming(Task):
             self._place = place
             return 0.0
         self._place, self._at_once = self._begin, RECEIVERS
-        return max(self._every, _REST * (machine.monotonic() - self._begun))
+        return max(self._every, _REST * (runtime.monotonic() - self._begun))
 
     def _step(self, tr: Transaction) -> bytes | None:
         """Look at the next receivers; returns where to go on, None at the end."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.errors import CqError
 from cq.observers.jobs import Job
 from cq.observers.runner import DONE
@@ -29,12 +29,12 @@ def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job
         failed: called with a job and the store's error; returns how long to pause.
     """
     left = [job for job in jobs if job.task.notification]
-    deadline = machine.monotonic() + PATIENCE_SECONDS
+    deadline = runtime.monotonic() + PATIENCE_SECONDS
     while left:
         again = {job: _run(job, deadline + MOST_SECONDS, stopping, failed) for job in left}
         left = [job for job, seconds in again.items() if seconds != DONE]
         seconds = min((again[job] for job in left), default=0.0)
-        if machine.monotonic() + seconds > deadline or stopping.wait(seconds):
+        if runtime.monotonic() + seconds > deadline or stopping.wait(seconds):
             break
     for job in left:
         reason = job.task.problem or "it always has more to do"
@@ -64,7 +64,7 @@ def _run(
     try:
         while (seconds := job.task.run()) == 0.0 and not stopping.is_set():
             job.failures = 0  # `failed` counts those in a row
-            if machine.monotonic() > deadline:
+            if runtime.monotonic() > deadline:
                 break
     except Exception as error:
         if error_code(error) is None:

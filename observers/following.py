@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.observers.cloud import Cloud, CloudReader
-from cq.plaintext import describe
+from cq.plain_text import describe
 from cq.store.api import Database
 from cq.store.transact import transact
 from cq.store.watch_slot import WatchSlot
@@ -57,8 +57,8 @@ class CloudFollower:
         self._begun = self._done = 0  # looks into the store
         self._watch = WatchSlot()
         self._has_failed = False  # the watch
-        self._wake, self._closing, self._ended = machine.event(), machine.event(), machine.event()
-        machine.start_thread(self._run, f"cq-cloud-{name}")
+        self._wake, self._closing, self._ended = runtime.event(), runtime.event(), runtime.event()
+        runtime.start_thread(self._run, f"cq-cloud-{name}")
 
     def __enter__(self) -> CloudFollower:
         return self
@@ -80,12 +80,12 @@ class CloudFollower:
 
         Returns None when the time is over, or the follower is closed.
         """
-        until = None if timeout is None else machine.monotonic() + timeout
-        changed = machine.event()
+        until = None if timeout is None else runtime.monotonic() + timeout
+        changed = runtime.event()
         with self._listening(changed.set):
             looks = self._looks_for(version)
             while (cloud := self._newer(version, looks)) is None and not self.is_closed:
-                if not changed.wait(None if until is None else max(0.0, until - machine.monotonic())):
+                if not changed.wait(None if until is None else max(0.0, until - runtime.monotonic())):
                     break
                 changed.clear()
             return cloud

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from cq.changes import Change, ObserverFunction
 from cq.combiners import BUILT_IN
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
 from cq.keys.export import ExportKeys
+from cq.observer import Change, ObserverFunction
 from cq.observers.export import ExportQueue
 from cq.observers.exporterrors import ExportFailed
 from cq.observers.exportnote import FailureNote

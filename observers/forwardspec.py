@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cq.changes import ObserverSpec
 from cq.keys import check_name
+from cq.observer import ObserverSpec
 from cq.observers.exportspec import checked_env
 
 NAME: Final = "forward"

@@ -12,7 +12,7 @@ from math import exp
 from threading import Lock
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.observers.jobs import Job
 
 _IDLE: Final = 0.2
@@ -26,11 +26,11 @@ class Gathering:
     def __init__(self) -> None:
         self._lock = Lock()
         self._load = 0.0
-        self._at = machine.monotonic()
+        self._at = runtime.monotonic()
 
     def ran(self, job: Job, begun: float) -> None:
         """A step of a job that began at that time has ended."""
-        now = machine.monotonic()
+        now = runtime.monotonic()
         with self._lock:
             self._load = self._load * exp((self._at - now) / _SECONDS) + (now - begun) / _SECONDS
             self._at = now
@@ -39,4 +39,4 @@ class Gathering:
 
     def left(self, job: Job) -> float:
         """After how many seconds a job that has been woken is to run."""
-        return max(0.0, job.rests_until - machine.monotonic())
+        return max(0.0, job.rests_until - runtime.monotonic())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.observers.arming import read_notified
 from cq.observers.jobs import Job
 from cq.store.api import Database, Transaction
@@ -25,7 +25,7 @@ class Given:
 
     def look(self, jobs: Iterable[Job]) -> set[str]:
         """Their names, with those that have failed too often by now."""
-        now = machine.monotonic()
+        now = runtime.monotonic()
         self._until = {name: until for name, until in self._until.items() if until > now}
         for job in jobs:
             if job.owned and job.failures >= MANY_FAILURES:

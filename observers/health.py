@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Final, NamedTuple
 
-from cq import machine
+from cq import runtime
 from cq.admin.status import CLOCK
 from cq.config.queue import queue_names, read_flags
 from cq.errors import CorruptData
@@ -65,7 +65,7 @@ def _read(tr: Transaction) -> _Found:
     found = _Found(read_members(tr.snapshot), {}, {}, [])
     for name in queue_names(tr.snapshot):
         try:
-            if read_flags(tr.snapshot, name).is_paused(machine.time()):
+            if read_flags(tr.snapshot, name).is_paused(runtime.time()):
                 continue
             version = _oldest(tr.snapshot, name)
         except CorruptData as error:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cq.observers.telemetry import Event
-from cq.plaintext import printable
+from cq.plain_text import printable
 
 
 class TextFormatter(logging.Formatter):

@@ -20,7 +20,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Final
 
-from cq import keys, machine
+from cq import keys, runtime
 from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.observers.members import BEAT_SECONDS, ROLES, Member, Report, Share, kinds_of, order, read_members
@@ -74,10 +74,10 @@ class Membership:
         *,
         every: float = BEAT_SECONDS,
         identity: str | None = None,
-        clock: Callable[[], float] = machine.monotonic,
+        clock: Callable[[], float] = runtime.monotonic,
     ) -> None:
         self.id = blake2b(
-            (identity or machine.token_bytes(16).hex()).encode(), digest_size=keys.WORKER_ID_BYTES
+            (identity or runtime.token_bytes(16).hex()).encode(), digest_size=keys.WORKER_ID_BYTES
         ).digest()
         self.every = every
         self._db, self._clock, self._versions = db, clock, clock_of(db)
@@ -111,7 +111,7 @@ class Membership:
         every = self.every / _BUSY if is_busy or self._beats <= _FIRST_BEATS else self.every
         kinds = kinds_of(self._roles)
         self.me = _that_fits(replace(self.me, roles=self._roles, kinds=kinds, report=report, every=every))
-        began = machine.monotonic()
+        began = runtime.monotonic()
         members, self.version = transact_versioned(self._db, self._beat)
         self._versions.observe(self.version, began)
         self.next_beat = self._clock() + every

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cq import machine
+from cq import runtime
 from cq.admin.backfill import parse_generation
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, prefix_end
@@ -71,7 +71,7 @@ class Publisher(Task):
         self._clouds = CloudKeys(self._queue)
         self._adopted = False
         self._round: _Round | None = None
-        self._next = machine.monotonic()
+        self._next = runtime.monotonic()
         self.notification = self._keys.notification
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class Publisher(Task):
 
     def _start(self) -> _Round | float:
         """A new round, or when to look again whether there is to be one."""
-        pause = self._next - machine.monotonic()
+        pause = self._next - runtime.monotonic()
         if pause > 0:
             return pause
         notification, current = transact(self._db, self._look)
@@ -134,7 +134,7 @@ class Publisher(Task):
         if len(marks) == MARKS:
             return 0.0
         self._round = None
-        self._next = machine.monotonic() + (self._every if going.pause is None else going.pause)
+        self._next = runtime.monotonic() + (self._every if going.pause is None else going.pause)
         if going.pause is not None:
             return going.pause
         transact(self._db, lambda tr: tr.compare_and_clear(self._keys.notification, going.notification))
@@ -158,7 +158,7 @@ class Publisher(Task):
         if not self._is_current(tr):
             return 0.0, None
         head = None if stored.value is None else Head.from_bytes(stored.value)
-        now = machine.time_ns() // 1_000_000
+        now = runtime.time_ns() // 1_000_000
         if head is not None and 0 <= now - head.created < self._every * 1000:
             return (head.created - now) / 1000 + self._every, None
         tr.compare_and_clear(self._keys.mark(group), mark)

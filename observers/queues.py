@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cq import keys, machine
+from cq import keys, runtime
 from cq.admin.backfill import current_generation, switch_observers
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
@@ -16,7 +16,7 @@ from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, check_settings
 from cq.observers.feedobserver import check_feed
-from cq.plaintext import describe
+from cq.plain_text import describe
 from cq.queue.rows import notified
 from cq.store.api import Database, Transaction, Void, error_code
 from cq.store.transact import transact
@@ -71,7 +71,7 @@ def _find(tr: Transaction, app: App, name: str) -> Found:
     try:
         config = read_config(tr.snapshot, name)
         flags = read_flags(tr.snapshot, name)
-        if flags.is_paused(machine.time()):
+        if flags.is_paused(runtime.time()):
             return Found(None, f"queue {name!r} is paused ({flags.reason})", flags=flags)
         code = app.code(config, FACTORIES)
         check_settings(config)

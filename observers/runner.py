@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from cq import machine
+from cq import runtime
 from cq.observers.fair import Fair
 
 T = TypeVar("T", bound=Hashable)
@@ -58,14 +58,14 @@ class Runner(Generic[T]):
     ) -> None:
         self._work, self._failed, self._after = work, failed, after
         self._lane, self._age = lane, age
-        self._changed = machine.condition()
+        self._changed = runtime.condition()
         self._ready: Fair[tuple[int, T]] = Fair()
         self._later: list[tuple[float, int, T]] = []
         self._tickets: dict[T, int] = {}  # of the tasks under way: what waits with another ticket is no more
         self._waiting: dict[T, float] = {}
         self._running: dict[T, float] = {}
         self._numbers = count()
-        self._latest = machine.monotonic()
+        self._latest = runtime.monotonic()
         self.steps = 0
         self._closed = False
         self._threads = threads
@@ -79,7 +79,7 @@ class Runner(Generic[T]):
             if not self._started:
                 self._started = True
                 for number in range(self._threads):
-                    machine.start_thread(self._loop, f"cq-worker-{number}")
+                    runtime.start_thread(self._loop, f"cq-worker-{number}")
             self._wait(task, seconds)
 
     def discard(self, task: T) -> bool:
@@ -102,7 +102,7 @@ class Runner(Generic[T]):
     def stuck(self, seconds: float) -> list[T]:
         """The tasks that have been running for longer, and when nothing else came to an end either, those behind."""
         with self._changed:
-            horizon = machine.monotonic() - seconds
+            horizon = runtime.monotonic() - seconds
             found = [task for task, since in self._running.items() if since < horizon]
             if self._latest < horizon and len(found) == self._threads:
                 found += [task for task, since in self._waiting.items() if since < horizon]
@@ -123,13 +123,13 @@ class Runner(Generic[T]):
         """Have a task wait for its turn, or first for its time."""
         ticket = self._tickets[task] = next(self._numbers)
         if seconds > 0.0:
-            heappush(self._later, (machine.monotonic() + seconds, ticket, task))
+            heappush(self._later, (runtime.monotonic() + seconds, ticket, task))
         else:
             self._queue(ticket, task)
         self._changed.notify()
 
     def _queue(self, ticket: int, task: T) -> None:
-        now = machine.monotonic()
+        now = runtime.monotonic()
         lane = self._lane(task)
         self._waiting[task] = now
         since = now - self._age(task)
@@ -138,7 +138,7 @@ class Runner(Generic[T]):
     def _next(self) -> T | None:
         """The next task, once there is one; None when the runner is closed."""
         while not self._closed:
-            now = machine.monotonic()
+            now = runtime.monotonic()
             while self._later and self._later[0][0] <= now:
                 _, ticket, task = heappop(self._later)
                 if self._tickets.get(task) == ticket:
@@ -179,15 +179,15 @@ class Runner(Generic[T]):
             self._step(task)
 
     def _step(self, task: T) -> None:
-        used = machine.thread_seconds()
+        used = runtime.thread_seconds()
         try:
             seconds = self._work(task)
         except BaseException as error:  # noqa: BLE001 - nothing that a task does may end its thread unnoticed
             seconds = self._failed(task, error)
-        used = machine.thread_seconds() - used
+        used = runtime.thread_seconds() - used
         with self._changed:
             self.steps += 1
-            self._latest = machine.monotonic()
+            self._latest = runtime.monotonic()
             self._give_back(task, self._cost(self._latest - self._running.pop(task), used))
             is_over = task not in self._tickets or seconds < 0.0
             if is_over:

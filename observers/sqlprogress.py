@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cq import machine
+from cq import runtime
 from cq.config.store_id import STORE_ID_BYTES
 from cq.keys.export import SEQUENCE_BYTES
 from cq.observers.sqldialect import TABLES_REMEMBERED, Dialect
@@ -98,7 +98,7 @@ class ProgressTables:
         owner = self.owner(conn, name)
         if owner is not None:
             return owner, False
-        claim = machine.token_bytes(_CLAIM_BYTES)  # drivers do not agree on whether a row was inserted
+        claim = runtime.token_bytes(_CLAIM_BYTES)  # drivers do not agree on whether a row was inserted
         row = {"name": name, "store": feeder.store, "queue": feeder.queue, "claim": claim}
         conn.execute(self.dialect.insert_if_missing(self.tables, row))
         columns = self.tables.c

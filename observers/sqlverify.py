@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cq import machine
+from cq import runtime
 from cq.admin.backfill import current_generation
 from cq.encoding.hashing import bucket_of
 from cq.errors import CqError
@@ -89,7 +89,7 @@ class Verifier:
         self.export = export
         self.keys = ExportKeys(export.queue)
         self.queue = CombineQueue(export.queue)
-        self.deadline = machine.monotonic() + wait_seconds
+        self.deadline = runtime.monotonic() + wait_seconds
         self.found = Verified()
 
     def run(self, progress: Callable[[Verified], object]) -> Verified:
@@ -213,9 +213,9 @@ class Verifier:
 
         then, first = transact(self.db, oldest)
         while 0 <= first <= then:
-            if machine.monotonic() > self.deadline:
+            if runtime.monotonic() > self.deadline:
                 return False
-            machine.sleep(_LOOK_SECONDS)
+            runtime.sleep(_LOOK_SECONDS)
             _, first = transact(self.db, oldest)
         return True
 

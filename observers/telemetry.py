@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cq.observers.events import EVENTS, Kind
-from cq.plaintext import printable
+from cq.plain_text import printable
 
 log = logging.getLogger("cq.worker")
 

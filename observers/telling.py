@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cq import machine
+from cq import runtime
 from cq.observers.facts import Facts
 from cq.observers.jobs import Job
 from cq.observers.members import Member
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
-from cq.plaintext import describe
+from cq.plain_text import describe
 
 
 class Telling:
@@ -27,7 +27,7 @@ class Telling:
         self._me, self._totals = me, totals
         self._facts = Facts(totals, concurrency)
         self._latest_error = ""
-        self._begun = machine.monotonic()
+        self._begun = runtime.monotonic()
 
     def started(self) -> None:
         """The worker begins."""
@@ -46,7 +46,7 @@ class Telling:
         emit(
             "worker_stopped",
             worker=self._me.id.hex(),
-            seconds=machine.monotonic() - self._begun,
+            seconds=runtime.monotonic() - self._begun,
             passes=self._totals.passes,
             rows=self._totals.rows,
         )

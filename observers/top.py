@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq.changes import Change, ObserverFunction, ObserverSpec
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.top import TopKeys
+from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.observers.scores import descending
 from cq.observers.sortkeys import to_sort_key
 from cq.store.api import Transaction

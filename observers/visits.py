@@ -19,7 +19,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.arguments import repeatable
 from cq.config.window import milliseconds
 from cq.observers.builtin import put_built_in
@@ -122,7 +122,7 @@ class Visits:
 
         Raises `OneShotIterable` if the visits are in an iterator, which would be empty when the transaction is retried.
         """
-        found, now = Counter(repeatable(visits, "visits")), machine.time()
+        found, now = Counter(repeatable(visits, "visits")), runtime.time()
         said = self.views.add(tr, _by_page(found), once, at=at, now=now)
         if said == TAKEN:
             self.seen.add(tr, found, once, at=at, now=now)

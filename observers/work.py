@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from cq import machine
+from cq import runtime
 from cq.app import App
 from cq.bucket.failure_share import FailureShare
 from cq.config.queue import MAX_BUCKETS
@@ -160,8 +160,8 @@ class Work:
 
     def seconds_paused(self) -> float:
         """After how many seconds the first pause ends by itself; infinite when none does."""
-        ends = [each.flags.until for each in self.found.values() if each.flags.is_paused(machine.time())]
-        return min((until - machine.time() for until in ends if until is not None), default=math.inf)
+        ends = [each.flags.until for each in self.found.values() if each.flags.is_paused(runtime.time())]
+        return min((until - runtime.time() for until in ends if until is not None), default=math.inf)
 
     def load(self) -> tuple[list[Job], Void]:
         """Find out which queues and feeds there are.
@@ -229,7 +229,7 @@ class Work:
         """Say which queues are left alone, and which no longer."""
         for name, each in found.items():
             if each.problem and self.problem(name) != each.problem:
-                is_paused = each.flags.is_paused(machine.time())
+                is_paused = each.flags.is_paused(runtime.time())
                 emit("queue_paused" if is_paused else "queue_left_alone", queue=name, reason=each.problem)
         for name, before in self.found.items():
             if before.problem and not (name in found and found[name].problem):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
-from cq import keys, machine
+from cq import keys, runtime
 from cq.app import App
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.observers.arming import look
@@ -104,8 +104,8 @@ class Worker:
         self._work = Work(db, app or App(), self.names, does, self.totals, limits)
         self._membership = Membership(db, does, self.names, every=beat_seconds, identity=identity)
         self._grace = grace
-        self._stopping = machine.event()
-        self._wake = machine.event()
+        self._stopping = runtime.event()
+        self._wake = runtime.event()
         self._changed, self._members_changed = WatchSlot(), WatchSlot()
         self._is_outdated = True  # something of the configuration may have changed
         self._is_shared = False  # whether tasks are shared out as of the latest beat
@@ -225,24 +225,24 @@ class Worker:
 
     def _turn(self) -> float:
         """Do what is due; returns after how many seconds something will be."""
-        due = machine.monotonic() >= self._next_look
-        if self._is_outdated or machine.monotonic() >= self._next_resumption:
+        due = runtime.monotonic() >= self._next_look
+        if self._is_outdated or runtime.monotonic() >= self._next_resumption:
             self._load()
-        if machine.monotonic() >= self._membership.next_beat or not self._is_shared:
+        if runtime.monotonic() >= self._membership.next_beat or not self._is_shared:
             self._beat()
         if self._taken:
             self._arm(self._taken)
             self._taken = []
         if due:
-            self._next_look = machine.monotonic() + SAFETY_SECONDS
+            self._next_look = runtime.monotonic() + SAFETY_SECONDS
             self._arm([job for job in self._work.jobs if job.owned])
             self._rescue()
         elif self._is_scanning:
             self._arm([job for job in self._work.jobs if job.owned and job.watch.is_free])
-        return max(0.0, self._next_turn() - machine.monotonic())
+        return max(0.0, self._next_turn() - runtime.monotonic())
 
     def _next_turn(self) -> float:
-        scan = machine.monotonic() + _SCAN_SECONDS if self._is_scanning else math.inf
+        scan = runtime.monotonic() + _SCAN_SECONDS if self._is_scanning else math.inf
         return min(self._membership.next_beat, self._next_look, self._next_resumption, scan)
 
     def _load(self) -> None:
@@ -260,7 +260,7 @@ class Worker:
         else:
             self._changed.hold(watch, self._outdated, lambda: None)  # the next beat sees that it has failed
             self._is_shared = False
-            self._next_resumption = machine.monotonic() + self._work.seconds_paused()
+            self._next_resumption = runtime.monotonic() + self._work.seconds_paused()
         self._leave(gone)
 
     def _outdated(self) -> None:
@@ -370,7 +370,7 @@ class Worker:
         if not (job.owned or job.is_guest) or self._stopping.is_set():
             return DONE
         job.is_fresh = False
-        begun = machine.monotonic()
+        begun = runtime.monotonic()
         try:
             seconds = job.task.run()
         except (CodeMismatch, QueueNotConfigured):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cq import machine
+from cq import runtime
 
 START: float = 1_700_000_000.0
 
 
-class Clock(machine.Machine):
+class Clock(runtime.Machine):
     """Attributes: now: seconds since 1970."""
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class Clock(machine.Machine):
 def set_clock() -> Iterator[Clock]:
     """Until the end of the block, time is what the test says."""
     clock = Clock()
-    with machine.used(clock):
+    with runtime.used(clock):
         yield clock
 
 
-class Jumping(machine.Machine):
+class Jumping(runtime.Machine):
     """The real one, of which time can be made to pass; embedded stores follow its clock of the day.
 
     Attributes:
@@ -50,5 +50,5 @@ class Jumping(machine.Machine):
 def jumping() -> Iterator[Jumping]:
     """Until the end of the block, time passes, and versions jump, when the test says so."""
     clock = Jumping()
-    with machine.used(clock):
+    with runtime.used(clock):
         yield clock

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import cq
-from cq.carrying import export_config
 from cq.feeds.feed import Feed
 from cq.observers.export import ExportQueue
 from cq.observers.visits import Visits
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
+from cq.transfer import export_config
 from tests.helpers import add
 
 CONFLICT = 1020

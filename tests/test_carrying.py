@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq.carrying import Imported, export_config, from_text, import_config, to_text
 from cq.config.queue import Audit, Flags, queue_names, read_config, read_flags
 from cq.config.window import WindowSpec
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, QueueNotConfigured
@@ -24,6 +23,7 @@ from cq.observers.exportspec import export_spec
 from cq.observers.top import top
 from cq.store.embedded import Database
 from cq.testing import assert_values, drain
+from cq.transfer import Imported, export_config, from_text, import_config, to_text
 from tests.helpers import add
 
 pytest_plugins = ["cq.testing"]

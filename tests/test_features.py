@@ -10,7 +10,6 @@ import pytest
 
 import cq
 from cq.admin.status import status
-from cq.carrying import export_config
 from cq.config import features
 from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import codec
@@ -21,6 +20,7 @@ from cq.observers.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
+from cq.transfer import export_config
 from tests.helpers import add, code_of, get
 
 REFUSED: Final = r"needs features that this version of cq lacks \('time travel'\): upgrade cq"

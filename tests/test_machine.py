@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from cq import machine
+from cq import runtime
 
 
 def test_a_latch_lets_all_through_once_it_is_set() -> None:
-    latch = machine.latch()
+    latch = runtime.latch()
     passed: list[bool] = []
     threads = [threading.Thread(target=lambda: passed.append(latch.wait())) for _ in range(20)]
     for thread in threads:
@@ -25,7 +25,7 @@ def test_a_latch_lets_all_through_once_it_is_set() -> None:
 
 
 def test_a_latch_that_is_not_set_is_waited_for_in_vain() -> None:
-    latch = machine.latch()
+    latch = runtime.latch()
 
     assert not latch.wait(0.001)
     latch.set()
@@ -35,6 +35,6 @@ def test_a_latch_that_is_not_set_is_waited_for_in_vain() -> None:
 def test_what_is_to_be_called_at_the_end_can_be_taken_back() -> None:
     called: list[str] = []
 
-    machine.at_exit(lambda: called.append("never"))()
+    runtime.at_exit(lambda: called.append("never"))()
 
     assert called == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.plaintext import MAX_CHARACTERS, escaped, printable
+from cq.plain_text import MAX_CHARACTERS, escaped, printable
 
 
 @given(st.text(st.characters()))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.bucket.attempt_notes import Attempts
 from cq.keys import QueueKeys
 from cq.observers.members import Report, read_members
@@ -265,7 +265,7 @@ STEPS = st.lists(
 )
 
 
-class Set(machine.Machine):
+class Set(runtime.Machine):
     """A machine whose clock the test sets."""
 
     now = 1_000.0
@@ -283,7 +283,7 @@ def test_ages_are_those_of_a_clock_that_never_jumps(steps: list[tuple[float, flo
     def version() -> int:
         return round((world.now + ahead) * VERSIONS_PER_SECOND)
 
-    with machine.used(world):
+    with runtime.used(world):
         made = [(world.now, version())]
         clock.observe(version(), world.now)
         for seconds, jump, is_first, is_commit in steps:
@@ -308,7 +308,7 @@ def test_ages_are_those_of_a_clock_that_never_jumps(steps: list[tuple[float, flo
 def test_what_was_before_the_first_version_is_sure_only_beyond_ten_recoveries() -> None:
     clock = VersionClock()
     first = 5_000 * VERSIONS_PER_SECOND
-    clock.observe(first, machine.monotonic())
+    clock.observe(first, runtime.monotonic())
     now = first + 3 * VERSIONS_PER_SECOND
     assert clock.sure_age(first, now) == 3
     assert clock.sure_age(first - 999 * VERSIONS_PER_SECOND, now) == 3

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.admin.backfill import is_settled
 from cq.config.queue import Flags, read_flags
 from cq.keys import QueueKeys
@@ -701,7 +701,7 @@ def fail(task: str, error: BaseException) -> float:
     raise error
 
 
-class StepClocks(machine.Machine):
+class StepClocks(runtime.Machine):
     """A machine on which time passes only while a step says so, and whose second thread never gets its turn.
 
     So all steps run in one order.
@@ -839,7 +839,7 @@ class TestRunner:
             steps[task] += 1
             return 0.0 if steps.total() < 500 else DONE
 
-        with machine.used(clocks := StepClocks()):
+        with runtime.used(clocks := StepClocks()):
             runner = Runner(work, fail, lambda task: None, threads=2, lane=lambda task: Lane(task, 1.0))
             for task in ("burns", "waits", "waits too"):
                 runner.submit(task)

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cq import keys, machine
+from cq import keys, runtime
 from cq.admin.audit import include_all
 from cq.admin.backfill import clear_abandoned
 from cq.admin.purge import read_purging
-from cq.changes import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config.queue import (
     DEFAULT_BUCKETS,
@@ -36,6 +35,7 @@ from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
+from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
 from cq.queue.limits import check_limits, is_positive
 from cq.queue.missed_reports import forget_missed
@@ -356,7 +356,7 @@ def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | 
         )
     if not isinstance(reason, str):
         raise InvalidConfiguration(f"expected the reason of a pause to be text, got: {codec.brief(reason)}")
-    until = None if seconds is None else machine.time() + seconds
+    until = None if seconds is None else runtime.time() + seconds
     _change_flags(db, name, paused=True, reason=reason, until=until)
 
 

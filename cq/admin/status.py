@@ -8,7 +8,7 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
-from cq import keys, machine
+from cq import keys, runtime
 from cq.admin.backfill import progress
 from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import CqError
@@ -91,7 +91,7 @@ def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
     watch = transact(db, watch_first)
     if watch is None:
         return True
-    fired = machine.event()
+    fired = runtime.event()
     watch.on_ready(lambda _: fired.set())
     fired.wait(wait_seconds)
     watch.cancel()
@@ -128,7 +128,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
     found = QueueStatus(
         name=name,
         settings=config.settings(),
-        paused=flags.is_paused(machine.time()),
+        paused=flags.is_paused(runtime.time()),
         reason=flags.reason,
         waiting_buckets=len(waiting),
         rows=rows,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from cq import machine
+from cq import runtime
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
@@ -51,7 +51,7 @@ class Attempts:
     def __init__(self, db: Database, config: QueueConfig, bucket: int) -> None:
         keys = QueueKeys(config.name)
         self._db = db
-        self._key = keys.attempt(config.generation, bucket, machine.token_bytes(8))
+        self._key = keys.attempt(config.generation, bucket, runtime.token_bytes(8))
         self._range = keys.attempts(config.generation, bucket)
         self._stale: dict[bytes, list[bytes]] = {}
         self.begun = False
@@ -61,7 +61,7 @@ class Attempts:
         """Leave a note, unless there is one already, and look for old ones."""
         if self.begun:
             return
-        began, clock = machine.monotonic(), clock_of(self._db)
+        began, clock = runtime.monotonic(), clock_of(self._db)
         others, now = transact_versioned(self._db, self._begin)
         clock.observe(now, began)
         # Of a jump that this process has not seen, notes of live workers seem old: that makes it cautious, no more.

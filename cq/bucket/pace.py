@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.passes.batch import Limits
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD
 
@@ -32,7 +32,7 @@ class Pace:
         share: of the limits given, that a pass may take now.
     """
 
-    def __init__(self, clock: Callable[[], float] = machine.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = runtime.monotonic) -> None:
         self.share = 1.0
         self._clock = clock
         self._begun = clock()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from cq import machine, store
+from cq import runtime, store
 from cq.cells.directory import CellStatus, Directory, checked_cell, emptiest
 from cq.cells.move import Moving
 from cq.cells.records import DRAINING, HERE, Fence, Record
@@ -151,7 +151,7 @@ class Cells:
             CellMismatch: a store is not what the directory says.
             Exception: whatever the function raises, with nothing committed, and what `cq.transact` raises.
         """
-        end = machine.monotonic() + timeout
+        end = runtime.monotonic() + timeout
         pause = FIRST_PAUSE
         while True:
             location = self.locate(user)
@@ -161,12 +161,12 @@ class Cells:
             except _Elsewhere:
                 record = self._asked_anew(user, location)
             if record is not None:
-                if machine.monotonic() >= end:
+                if runtime.monotonic() >= end:
                     raise UserMoving(
                         f"user {user!r} is being moved from cell {record.cell!r} to {record.target!r}: try again, "
                         "and see `cq cells list` whether the move goes on"
                     )
-                machine.sleep(pause * (0.5 + machine.token_bytes(1)[0] / 255))
+                runtime.sleep(pause * (0.5 + runtime.token_bytes(1)[0] / 255))
                 pause = min(2 * pause, LAST_PAUSE)
 
     def _entered(self, tr: Transaction, user: Any, location: Location) -> UserData:

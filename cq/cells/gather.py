@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from cq import machine
+from cq import runtime
 from cq.cells.cells import Cells
-from cq.plaintext import describe
+from cq.plain_text import describe
 from cq.store.api import Transaction
 from cq.store.transact import transact
 
@@ -48,9 +48,9 @@ def gather(
     Raises the store's `FDBError` when the directory cannot be read to find all names.
     """
     asked = [each.name for each in cells.cells()] if names is None else list(dict.fromkeys(names))
-    question = _Question(cells, ask, machine.monotonic() + seconds)
+    question = _Question(cells, ask, runtime.monotonic() + seconds)
     for name in asked:
-        machine.start_thread(partial(question.put, name), f"question to cell {name}")
+        runtime.start_thread(partial(question.put, name), f"question to cell {name}")
     return question.answered(asked, seconds)
 
 
@@ -59,7 +59,7 @@ class _Question(Generic[T]):
 
     def __init__(self, cells: Cells, ask: Callable[[Transaction], T], until: float) -> None:
         self._cells, self._ask, self._until = cells, ask, until
-        self._changed = machine.condition()
+        self._changed = runtime.condition()
         self._answers: dict[str, T] = {}
         self._errors: dict[str, str] = {}
 
@@ -88,5 +88,5 @@ class _Question(Generic[T]):
             return Gathered(dict(self._answers), missing)
 
     def _in_time(self, tr: Transaction) -> T:
-        tr.options.set_timeout(max(1, int(1000 * (self._until - machine.monotonic()))))
+        tr.options.set_timeout(max(1, int(1000 * (self._until - runtime.monotonic()))))
         return self._ask(tr)

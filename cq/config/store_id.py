@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cq import keys, machine
+from cq import keys, runtime
 from cq.errors import CorruptData
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -25,7 +25,7 @@ def ensure_store_id(db: Database) -> bytes:
 def _ensure(tr: Transaction) -> bytes:
     found = store_id(tr)  # a real read: of two that make one, one begins again and finds the other's
     if found is None:
-        found = machine.token_bytes(STORE_ID_BYTES)
+        found = runtime.token_bytes(STORE_ID_BYTES)
         tr.set(keys.STORE_ID, found)
     if len(found) != STORE_ID_BYTES:
         raise CorruptData(f"the id of the store is not one that cq made: {found[:40]!r}")

@@ -6,7 +6,7 @@ import re
 from math import ceil
 from typing import Final, NamedTuple
 
-from cq import machine
+from cq import runtime
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 
@@ -74,7 +74,7 @@ def milliseconds(time: float | None) -> int:
 
     Rounded up: whoever reads the clock later, in whichever way, must not get an earlier time.
     """
-    return -(-machine.time_ns() // 1_000_000) if time is None else ceil(round(time * 1000, 3))
+    return -(-runtime.time_ns() // 1_000_000) if time is None else ceil(round(time * 1000, 3))
 
 
 def _seconds(number: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from cq import machine
+from cq import runtime
 from cq.arguments import repeatable
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
@@ -222,11 +222,11 @@ class Feed:
 
         Returns an empty page when the time is over.
         """
-        end = math.inf if timeout is None else machine.monotonic() + timeout
+        end = math.inf if timeout is None else runtime.monotonic() + timeout
         encoded, after = encode_name("receiver", receiver), check_id(after)
         while True:
             page, watch = transact(db, lambda tr: self._news(tr, encoded, after, limit))
-            left = end - machine.monotonic()
+            left = end - runtime.monotonic()
             if watch is None or not wait_for(db, watch, None if math.isinf(left) else left):
                 return page
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, Final
 
-from cq import machine
+from cq import runtime
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.feeds.config import FeedConfig
@@ -70,7 +70,7 @@ class Page:
 def encode_message(body: Any) -> bytes:
     """A message that is sent now, as stored; raises `InvalidData` or `TooLarge`."""
     return (
-        _DIRECT + codec.encode(machine.time_ns() // 1_000_000) + codec.encode_value(body, MAX_MESSAGE_BYTES)
+        _DIRECT + codec.encode(runtime.time_ns() // 1_000_000) + codec.encode_value(body, MAX_MESSAGE_BYTES)
     )
 
 

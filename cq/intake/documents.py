@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from cq import keys, machine
+from cq import keys, runtime
 from cq.combiners import changes
 from cq.encoding import codec, hashing
 from cq.errors import CorruptData, InvalidData, TooLarge, WritesUnreadable
@@ -144,7 +144,7 @@ class Documents:
 
     def _refuse_if_hidden(self, tr: Transaction, document: bytes) -> None:
         """Raises `WritesUnreadable` if the transaction has changed the document and cannot read that."""
-        unused = self._keys.document(machine.token_bytes(_UNUSED_BYTES))
+        unused = self._keys.document(runtime.token_bytes(_UNUSED_BYTES))
         if hides_writes(tr, self._keys.document(document), unused):
             raise WritesUnreadable(
                 f"document {document!r} was changed in the same transaction, which hides its own writes "

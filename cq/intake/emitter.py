@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from cq import keys, machine
+from cq import keys, runtime
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import (
@@ -91,15 +91,15 @@ class Emitter:
         self.at_most = at_most
         self.timeout = timeout
         self._db = db
-        self._id = machine.token_bytes(keys.EMITTER_ID_BYTES)
+        self._id = runtime.token_bytes(keys.EMITTER_ID_BYTES)
         config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
         self._intake = Intake(config, own_combiner(queue, config))
         self._is_durable = mode == "durable"
         self._buffer = EmitterBuffer(self._intake, is_durable=self._is_durable, every=every, at_most=at_most)
-        self._closing = machine.event()
-        self._take_back = machine.at_exit(self._at_exit)
+        self._closing = runtime.event()
+        self._take_back = runtime.at_exit(self._at_exit)
         _emitters.add(self)
-        machine.start_thread(self._run, f"cq-emitter-{queue.name}")
+        runtime.start_thread(self._run, f"cq-emitter-{queue.name}")
 
     def __repr__(self) -> str:
         return f"Emitter({self.queue!r}, mode={self.mode!r})"
@@ -163,7 +163,7 @@ class Emitter:
                 and nothing of it counts. What it reads really, the transaction conflicts with, as any other.
         """
         increments = self._increments(updates, also)
-        until = machine.monotonic() + self.timeout
+        until = runtime.monotonic() + self.timeout
         flush, is_taken = self._buffer.take(increments, also)
         while not is_taken:
             flush.done.wait(self._seconds_left(until))
@@ -191,7 +191,7 @@ class Emitter:
     ) -> None:
         """As `emit_many`, for asyncio; `also` is no coroutine."""
         increments = self._increments(updates, also)
-        until = machine.monotonic() + self.timeout
+        until = runtime.monotonic() + self.timeout
         flush, is_taken = self._buffer.take(increments, also)
         while not is_taken:
             await self._settled(flush, self._seconds_left(until))
@@ -248,7 +248,7 @@ class Emitter:
         return increments
 
     def _seconds_left(self, until: float) -> float:
-        left = until - machine.monotonic()
+        left = until - runtime.monotonic()
         if left > 0:
             return left
         what = f"no room for more within {self.timeout:g} s, nothing was taken"
@@ -292,7 +292,7 @@ class Emitter:
 
     def _commit(self, flush: Flush) -> None:
         """Commit a flush: until it is, or is given up, in `fast` mode; else with the store's own retries."""
-        begun, pause = machine.monotonic(), _FIRST_PAUSE
+        begun, pause = runtime.monotonic(), _FIRST_PAUSE
         updates: Any = {}
         while self._buffer.begin_try(flush):
             try:
@@ -301,7 +301,7 @@ class Emitter:
             except Exception as error:  # noqa: BLE001 - whatever it is, callers are told, or it is tried again
                 self._buffer.fail_try(flush, error)
             else:
-                self._buffer.commit(flush, len(updates), machine.monotonic() - begun)
+                self._buffer.commit(flush, len(updates), runtime.monotonic() - begun)
                 return
             if not flush.done.is_set():
                 self._pause(pause)
@@ -338,7 +338,7 @@ class Emitter:
     def _pause(self, seconds: float) -> None:
         """Wait before the next try; whoever closes the emitter has one at once."""
         if self._closing.is_set():
-            machine.sleep(seconds)
+            runtime.sleep(seconds)
         else:
             self._closing.wait(seconds)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.errors import EmitterClosed
 from cq.intake.flush import Also, Flush, Increment, Intake
-from cq.plaintext import describe
+from cq.plain_text import describe
 
 MOST_FLUSHES: Final = 16
 """How many flushes may wait: they bound what large updates take, as `at_most` does not."""
@@ -72,7 +72,7 @@ class EmitterBuffer:
     def __init__(self, intake: Intake, *, is_durable: bool, every: float, at_most: int) -> None:
         self.lock = Lock()
         self.open: Flush | None = None
-        self.wake = machine.latch()
+        self.wake = runtime.latch()
         self.refusal = ""
         self.latest_failure = ""
         self._intake = intake
@@ -187,7 +187,7 @@ class EmitterBuffer:
         """The flush to commit now; without one, in how many seconds to look again, None for once `wake` is set."""
         with self.lock:
             if self.wake.is_set():
-                self.wake = machine.latch()
+                self.wake = runtime.latch()
             first = self._flushes[0] if self._flushes else None
             if first is None:
                 return None, self._seconds_to_gather() or None
@@ -209,7 +209,7 @@ class EmitterBuffer:
             until = flush.begun + self._every
         else:
             return 0.0
-        return max(0.0, until - machine.monotonic())
+        return max(0.0, until - runtime.monotonic())
 
     def begin_try(self, flush: Flush) -> bool:
         """Whether a flush is to be committed: it has not been given up."""
@@ -250,7 +250,7 @@ class EmitterBuffer:
         """A flush is done: tell those who wait, and count its increments; False if that has been done."""
         if flush.done.is_set():
             return False
-        self._told_at = machine.monotonic()
+        self._told_at = runtime.monotonic()
         self._callers = sum(each.count for each in self._flushes)
         self._flushes.remove(flush)
         fate = "committed" if error is None else "failed" if self._is_durable else "lost"

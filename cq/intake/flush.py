@@ -12,7 +12,7 @@ from contextlib import suppress
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cq import machine
+from cq import runtime
 from cq.combiners import Combiner, sum_
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
@@ -125,9 +125,9 @@ class Flush:
         self.sums: dict[Any, int] = {}
         self.count = self.size = 0
         self.number = number
-        self.begun = machine.monotonic()
+        self.begun = runtime.monotonic()
         self.in_doubt = False
-        self.done = machine.latch()
+        self.done = runtime.latch()
         self.error: Exception | None = None
         self.also: list[Also] = []
         self.awaiting: list[Future[None]] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from cq import machine
+from cq import runtime
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.json_values import key_from_json, value_from_json
@@ -164,7 +164,7 @@ def _add(
     reached: Position,
 ) -> None:
     # Where no position can be kept, an operation id keeps a retry from adding the batch again.
-    once = machine.token_bytes(16) if key is None else None
+    once = runtime.token_bytes(16) if key is None else None
 
     def add(tr: Transaction) -> None:
         if key is not None:

@@ -32,9 +32,9 @@ from typing import Final
 from cq.admin.purge import is_to_be_purged
 from cq.admin.rebucket import is_blocked
 from cq.app import QueueCode
-from cq.changes import Change
 from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
+from cq.observer import Change
 from cq.passes.batch import Batch, Limits, clear_rows, read_batch, write_values
 from cq.passes.columns import KeyColumn, fold, new_values, pending
 from cq.passes.memory import Memory

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from cq import keys
 from cq.admin.purge import has_new_purge
-from cq.changes import Change
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, place
+from cq.observer import Change
 from cq.passes.batch import Batch
 from cq.queue.bounded_reads import read_values
 from cq.queue.bucket_state import BucketState

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cq.app import QueueCode
-from cq.changes import Change
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys, places
-from cq.plaintext import describe
+from cq.observer import Change
+from cq.plain_text import describe
 from cq.queue.bounded_reads import leading, read_by_place, read_values
 from cq.queue.bucket_state import BucketState
 from cq.queue.limits import admitted

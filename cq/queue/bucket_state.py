@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.encoding import codec
 from cq.errors import CorruptData
 
@@ -60,4 +60,4 @@ class BucketState:
 
 def fresh_token() -> bytes:
     """A token that no other pass has."""
-    return machine.token_bytes(12)
+    return runtime.token_bytes(12)

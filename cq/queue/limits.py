@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from cq import machine
+from cq import runtime
 from cq.config.queue import Flags, QueueConfig, change_flags, read_config, read_flags, write_config
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration, QueueFull
@@ -183,8 +183,8 @@ def refuse_if_full(tr: Transaction, config: QueueConfig) -> None:
         return
     known = _known.setdefault(tr.db, {})
     until, full = known.get(config.name, (0.0, None))
-    if machine.monotonic() >= until:
+    if runtime.monotonic() >= until:
         full = read_full(tr.snapshot, config.name)
-        known[config.name] = machine.monotonic() + LOOK_SECONDS, full
+        known[config.name] = runtime.monotonic() + LOOK_SECONDS, full
     if full is not None and full.mode == "raise":
         raise QueueFull(f"queue {config.name!r} is full, {full.reason}: try again later, or run more workers")

@@ -16,14 +16,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from cq.changes import Change
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
 from cq.keys.missed import MissedKeys
-from cq.plaintext import printable
+from cq.observer import Change
+from cq.plain_text import printable
 from cq.queue.bounded_reads import leading, read_by_place
 from cq.queue.bucket_state import BucketState
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.errors import BacklogTooDeep, PendingUnreadable
 from cq.keys import QueueKeys
 from cq.queue.rows import Backlog, read_rows
@@ -39,7 +39,7 @@ def refuse_if_hidden(snapshot: TransactionRead, queue: QueueKeys, name: str, add
     Args:
         added: the name of the queue, or the key of a bucket's notification, as `write_updates` notes them.
     """
-    if hides_writes(snapshot, added, queue.document(machine.token_bytes(_UNUSED_BYTES))):
+    if hides_writes(snapshot, added, queue.document(runtime.token_bytes(_UNUSED_BYTES))):
         raise PendingUnreadable(
             f"what waits in queue {name!r} cannot be read after an add in the same transaction, which hides its own "
             "writes (read_your_writes_disable or snapshot_ryw_disable): read first, or in a transaction of its own"

@@ -16,7 +16,7 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after
-from cq.plaintext import printable
+from cq.plain_text import printable
 from cq.queue.combine_queue import write_updates
 from cq.queue.ledger import count_added, count_dropped
 from cq.queue.missed_reports import drop_missed, read_missed, retry_missed

@@ -18,7 +18,7 @@ import threading
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from cq import machine
+from cq import runtime
 from cq.store.api import VERSIONS_PER_SECOND, seconds_since
 
 UNSEEN_SECONDS: Final = 1_000.0
@@ -55,7 +55,7 @@ class VersionClock:
         `began` is a time by `machine.monotonic` at which the store had not reached it yet: before a commit was begun
         that has this version. For a read version it is None: an embedded store that is idle gives an old one.
         """
-        now = machine.monotonic()
+        now = runtime.monotonic()
         with self._lock:
             if self._first is None:
                 self._first = version

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cq import machine
+from cq import runtime
 from cq.store.api import Database, Void, error_code
 
 
 def wait_for(db: Database, watch: Void, seconds: float | None) -> bool:
     """Whether the watch fired within that time; one that failed has fired, after the store's back-off."""
-    ready = machine.event()
+    ready = runtime.event()
     watch.on_ready(lambda _: ready.set())
     try:
         if not ready.wait(None if seconds is None else max(0.0, seconds)):

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
-from cq import machine
+from cq import runtime
 from cq.errors import CqError
 from cq.observers.bench.errors import CannotMeasure
 from cq.observers.spawning import end_with_parent, keep_no_semaphores, starting
@@ -81,7 +81,7 @@ class BenchCrew:
 
     def start(self, seconds: float, begin: float | None = None) -> float:
         """Start all roles at the time `begin`, or soon; returns that time, without waiting for the work."""
-        begin = machine.monotonic() + _AHEAD_SECONDS if begin is None else begin
+        begin = runtime.monotonic() + _AHEAD_SECONDS if begin is None else begin
         for connection in self._connections:
             connection.send((begin, begin + seconds))
         return begin
@@ -114,14 +114,14 @@ def _serve(connection: Connection, role: BenchRole) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches the parent, too, which ends its processes
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # the benchmark deletes queues of live workers
     keep_no_semaphores()
-    machine.start_thread(end_with_parent, "parent")
+    runtime.start_thread(end_with_parent, "parent")
     with suppress(EOFError, ConnectionError):  # the parent has ended
         if not _answer(connection, role.prepare):
             return
         try:
             while True:
                 begin, end = connection.recv()
-                machine.sleep(max(0.0, begin - machine.monotonic()))
+                runtime.sleep(max(0.0, begin - runtime.monotonic()))
                 _answer(connection, partial(role.run, begin, end))
         finally:
             role.close()

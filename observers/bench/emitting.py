@@ -9,7 +9,7 @@ from itertools import cycle
 from typing import Any, ClassVar, Final
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.intake.emitter import Emitter
 from cq.observers.bench.phases import Plan, Row, measure
 from cq.observers.bench.queued import QueueSystem
@@ -117,7 +117,7 @@ class EmitterRole(AdderRole):
         added = super().run(begin, end)
         for emitter in _emitters.values():
             emitter.flush()
-        return added._replace(ended=machine.monotonic())
+        return added._replace(ended=runtime.monotonic())
 
 
 class AsyncEmitterRole(EmitterRole):
@@ -127,7 +127,7 @@ class AsyncEmitterRole(EmitterRole):
 
     def run(self, begin: float, end: float) -> AddResult:
         transactions = asyncio.run(self._all(end))
-        return AddResult(transactions, transactions, machine.monotonic())
+        return AddResult(transactions, transactions, runtime.monotonic())
 
     def _draw(self) -> None:
         pool = self._workload.draw(self._seed)
@@ -139,7 +139,7 @@ class AsyncEmitterRole(EmitterRole):
 
     async def _emit(self, emitter: Emitter, end: float) -> int:
         """Emit increments in one task until `end`; returns the number of committed increments."""
-        number, emit, next_one, now = 0, emitter.emit_async, self._next_one, machine.monotonic
+        number, emit, next_one, now = 0, emitter.emit_async, self._next_one, runtime.monotonic
         while now() < end:
             await emit(*next_one())
             number += 1

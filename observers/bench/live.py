@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.bench.crew import BenchCrew
@@ -123,7 +123,7 @@ class _LiveRun:
         results = adding.results()
         added = sum(each.updates for each in results)
         self._system.wait_until_done()
-        ended = machine.monotonic()
+        ended = runtime.monotonic()
         (latencies,) = self._probing.results()
         self._updates += added + len(latencies)
         self._system.wait_until_done()  # the prober may have added more after the adders ended
@@ -168,10 +168,10 @@ class ProberRole:
         probes = []
         due = begin
         while due < end:
-            machine.sleep(max(0.0, due - machine.monotonic()))
+            runtime.sleep(max(0.0, due - runtime.monotonic()))
             probes.append(self._probe())
-            due = max(due + PROBE_SECONDS, machine.monotonic())
-        deadline = machine.monotonic() + _REPORT_SECONDS
+            due = max(due + PROBE_SECONDS, runtime.monotonic())
+        deadline = runtime.monotonic() + _REPORT_SECONDS
         return [probe.seconds(deadline) for probe in probes]
 
     def _probe(self) -> _Probe:
@@ -181,7 +181,7 @@ class ProberRole:
         watch = transact(self._db, lambda tr: tr.watch(value))
         probe = _Probe(watch)
         transact(self._db, lambda tr: self._queue.add(tr, {key: self._update}))
-        probe.committed = machine.monotonic()
+        probe.committed = runtime.monotonic()
         return probe
 
     def close(self) -> None:
@@ -199,12 +199,12 @@ class _Probe:
         watch.on_ready(self._note)
 
     def _note(self, watch: Any) -> None:
-        self._changed = machine.monotonic()
+        self._changed = runtime.monotonic()
         self._fired.set()
 
     def seconds(self, deadline: float) -> float:
         """Wait for the change; returns the seconds from the end of the commit to the change."""
-        if not self._fired.wait(max(0.0, deadline - machine.monotonic())):
+        if not self._fired.wait(max(0.0, deadline - runtime.monotonic())):
             raise CannotMeasure(
                 f"an update was not combined within {_REPORT_SECONDS:.0f} s: is a worker running?"
             )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.admin.status import is_drained
 from cq.errors import QueueNotConfigured
 from cq.keys.export import ExportKeys
@@ -120,7 +120,7 @@ class QueueSystem:
         while not is_drained(db, self.queue, wait_seconds=_WATCH_SECONDS):
             pass
         while self.reporting is not None and transact(db, self._is_any_to_export):
-            machine.sleep(_LOOK_SECONDS)
+            runtime.sleep(_LOOK_SECONDS)
 
     def _is_any_to_export(self, tr: Any) -> bool:
         return bool(tr.snapshot.get_range(*ExportKeys(self.queue).all_rows(), limit=1).to_list())
@@ -146,7 +146,7 @@ class RunningWorker:
         collect_seldom()
         self._worker = Worker(system.open(), queues=[system.queue])
         self._ended = threading.Event()
-        machine.start_thread(self._run, "worker")
+        runtime.start_thread(self._run, "worker")
 
     def _run(self) -> None:
         try:

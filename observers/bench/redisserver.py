@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cq import machine
+from cq import runtime
 from cq.observers.bench.errors import Unavailable
 
 _INSTALL_DRIVER: Final = "pip install 'redis>=5'"
@@ -59,12 +59,12 @@ def _wait_for(process: subprocess.Popen[bytes], socket: Path) -> None:
     """Wait until the server answers; raises `Unavailable` if it ends, or does not answer in time."""
     import redis
 
-    deadline = machine.monotonic() + _START_SECONDS
-    while process.poll() is None and machine.monotonic() < deadline:
+    deadline = runtime.monotonic() + _START_SECONDS
+    while process.poll() is None and runtime.monotonic() < deadline:
         with contextlib.suppress(redis.ConnectionError), redis.Redis(unix_socket_path=str(socket)) as client:
             client.ping()
             return
-        machine.sleep(_POLL_SECONDS)
+        runtime.sleep(_POLL_SECONDS)
     raise Unavailable("redis-server does not start: run it by hand to see its error")
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from itertools import cycle
 from typing import Any, Final, NamedTuple
 
-from cq import machine
+from cq import runtime
 from cq.observers.bench.stored import close_opened
 from cq.observers.bench.system import System
 from cq.observers.bench.workload import Workload
@@ -68,7 +68,7 @@ class AdderRole:
     def run(self, begin: float, end: float) -> AddResult:
         done = list(self._pool.map(lambda place: self._add(place, begin, end), range(self._threads)))
         transactions = sum(done)
-        added = AddResult(transactions * self._workload.per_transaction, transactions, machine.monotonic())
+        added = AddResult(transactions * self._workload.per_transaction, transactions, runtime.monotonic())
         if self._is_fresh:
             self._seed += _SEEDS
             self._draw()
@@ -87,9 +87,9 @@ class AdderRole:
             most = (self._most + place) // self._threads  # the shares of all threads sum up to `self._most`
         # Threads begin at different times, so that their transactions are evenly spaced.
         number, due = 0, begin + pause * place / self._threads
-        while (now := machine.monotonic()) < end and number != most:
+        while (now := runtime.monotonic()) < end and number != most:
             if due > now:
-                machine.sleep(min(due, end) - now)
+                runtime.sleep(min(due, end) - now)
                 continue
             adder.add(self._next())
             number += 1
@@ -136,7 +136,7 @@ class DrainerRole:
     def run(self, begin: float, end: float) -> float:
         """Drain the system; returns the time of the end, by the machine's monotonic clock."""
         self._drainer.drain()
-        return machine.monotonic()
+        return runtime.monotonic()
 
     def close(self) -> None:
         self._drainer.close()

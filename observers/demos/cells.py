@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.admin.status import is_drained
 from cq.cells.records import HERE, Fence
 from cq.encoding import codec
@@ -140,7 +140,7 @@ class _CellDemo:
     def run(self, rng: Random, notify: Callable[[int, int], object]) -> None:
         """Run the processes until all writes are done, combined and forwarded."""
         total = self._load.number * self._settings.writers
-        begun = machine.monotonic()
+        begun = runtime.monotonic()
         with DemoCrew({**self._writers, **self._others}, rng, self._settings.kill_every) as crew:
 
             def written() -> bool:
@@ -152,7 +152,7 @@ class _CellDemo:
             crew.run(written, _SECONDS)
             crew.run(self._is_forwarded, _SECONDS)
         self.kills = crew.kills
-        self.seconds = machine.monotonic() - begun
+        self.seconds = runtime.monotonic() - begun
 
     def _is_forwarded(self) -> bool:
         """Whether all counts are combined and forwarded; the receiving store is checked last."""

@@ -15,7 +15,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.feeds.feed import Feed, Message
 from cq.feeds.verify import verify_feed
 from cq.observers.demos import chatledger
@@ -109,9 +109,9 @@ def run(
     """
     _make_feed(db)
     demo = _ChatDemo(db, url, settings, rng)
-    begun = machine.monotonic()
+    begun = runtime.monotonic()
     kills = demo.run(rng, notify)
-    seconds = machine.monotonic() - begun
+    seconds = runtime.monotonic() - begun
     for difference in verify_feed(db, FEED):
         raise DemoFailed(": ".join(difference))
     recount = MessageRecount(db)

@@ -11,7 +11,7 @@ from threading import Event
 from typing import Any, Final
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.feeds.feed import Feed
 from cq.observers.demos.chatledger import Action, Entry, Sighting, note_seen, note_sent, place_of
 from cq.store.api import Database
@@ -155,12 +155,12 @@ class _Terminal:
 
     def run(self, stop: Event) -> None:
         while not stop.wait(self._rng.uniform(*_OFFLINE_SECONDS)):
-            self._online_since = machine.time()
-            self._follow(machine.monotonic() + self._rng.uniform(*_ONLINE_SECONDS), stop)
+            self._online_since = runtime.time()
+            self._follow(runtime.monotonic() + self._rng.uniform(*_ONLINE_SECONDS), stop)
 
     def _follow(self, until: float, stop: Event) -> None:
         """Read existing and new messages until the time `until`."""
-        while (left := until - machine.monotonic()) > 0 and not stop.is_set():
+        while (left := until - runtime.monotonic()) > 0 and not stop.is_set():
             position = transact(self._db, self._position)
             page = self._feed.wait(self._db, self._user, position, limit=1, timeout=min(left, 1.0))
             if page.messages:
@@ -172,7 +172,7 @@ class _Terminal:
     def _see(self, tr: Any) -> None:
         """Store the next messages as seen, and move the position of the terminal in the same transaction."""
         page = self._feed.read(tr.snapshot, self._user, self._position(tr), _PAGE)
-        now = machine.time()
+        now = runtime.time()
         sights = [
             Sighting(message.id, (now - message.sent) * 1000 if message.sent >= self._online_since else -1.0)
             for message in page.messages

@@ -14,7 +14,7 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import Final, Protocol
 
-from cq import machine
+from cq import runtime
 from cq.errors import CqError
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.spawning import end_with_parent, keep_no_semaphores, starting
@@ -55,7 +55,7 @@ class DemoCrew:
         self._processes: dict[str, SpawnProcess] = {}
         self._last_words: dict[str, Connection] = {}
         # Early, so that short demos have a kill, too.
-        self._next_kill = machine.monotonic() + self._pause() / 3
+        self._next_kill = runtime.monotonic() + self._pause() / 3
 
     def __enter__(self) -> DemoCrew:
         try:
@@ -80,14 +80,14 @@ class DemoCrew:
 
         Raises `DemoFailed` after the time limit, or if a process fails.
         """
-        until = machine.monotonic() + seconds
+        until = runtime.monotonic() + seconds
         while not is_done():
-            now = machine.monotonic()
+            now = runtime.monotonic()
             if now >= until:
                 raise DemoFailed(f"the demo is not done after {seconds:,.0f} s")
             if now >= self._next_kill and self._processes:
                 self._kill(self._rng.choice(sorted(self._processes)))
-                self._next_kill = machine.monotonic() + self._pause()
+                self._next_kill = runtime.monotonic() + self._pause()
             wait([process.sentinel for process in self._processes.values()], LOOK_SECONDS)
             for name, process in list(self._processes.items()):
                 if process.exitcode is not None:
@@ -132,9 +132,9 @@ class DemoCrew:
     def _stop(self, seconds: float) -> None:
         for process in self._processes.values():
             process.terminate()
-        until = machine.monotonic() + seconds
+        until = runtime.monotonic() + seconds
         for process in self._processes.values():
-            process.join(max(0.0, until - machine.monotonic()))
+            process.join(max(0.0, until - runtime.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -142,13 +142,13 @@ class DemoCrew:
 
 def _run(role: DemoRole, last_words: Connection) -> None:
     """Run a role in a child process, until its work is done, SIGTERM, or the end of the parent."""
-    stop = machine.event()
+    stop = runtime.event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches the parent, too, which ends its processes
     # In a thread: the signal may interrupt the main thread while it holds the lock of `stop`.
     signal.signal(signal.SIGTERM, lambda number, frame: Thread(target=stop.set).start())
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # warnings about dead workers are expected
     keep_no_semaphores()
-    machine.start_thread(end_with_parent, "parent")
+    runtime.start_thread(end_with_parent, "parent")
     try:
         role.run(stop)
     except CqError as error:

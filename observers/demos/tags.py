@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import cq
-from cq import keys, machine
+from cq import keys, runtime
 from cq.admin.status import is_drained
 from cq.errors import NotReady
 from cq.observers.cloud import Cloud, CloudEntry, CloudReader
@@ -160,7 +160,7 @@ class _TagDemo:
     def run(self, rng: Random, notify: Callable[[], object]) -> None:
         """Run the processes until all events are counted, and all increments combined and published."""
         roles: dict[str, DemoRole] = {**self._servers, **self._collectors}
-        begun = machine.monotonic()
+        begun = runtime.monotonic()
         with CloudFollower(self._db, QUEUE) as follower, DemoCrew(roles, rng, self._kill_every) as crew:
 
             def counted() -> bool:
@@ -174,7 +174,7 @@ class _TagDemo:
 
             crew.run(counted, _SECONDS)
             crew.run(combined, _SECONDS)
-        self.seconds = machine.monotonic() - begun
+        self.seconds = runtime.monotonic() - begun
         self.kills = crew.kills
         Worker(self._db, queues=[QUEUE]).drain()  # publishes the last cloud, too
 

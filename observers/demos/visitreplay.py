@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any, Final
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.observers.demos.accesslog import Visit
@@ -138,7 +138,7 @@ class VisitServer:
         pace = replace(self.pace, start=codec.decode(start))
         place = transact(db, self._place)
         while place < len(mine) and not stop.is_set():
-            wait = pace.at(mine[place].time) - machine.time()
+            wait = pace.at(mine[place].time) - runtime.time()
             if wait > 0:
                 stop.wait(wait)
             else:
@@ -150,7 +150,7 @@ class VisitServer:
 
     def _count(self, tr: Any, visits: Visits, mine: Sequence[Visit], pace: Pace) -> int:
         """Count the visits that are due, grouped by time; returns the new position."""
-        place, now = self._place(tr), machine.time()
+        place, now = self._place(tr), runtime.time()
         due = takewhile(lambda visit: pace.at(visit.time) <= now, mine[place : place + MOST])
         for at, group in groupby(due, lambda visit: pace.at(visit.time)):
             visits_now = list(group)

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import cq
-from cq import keys, machine
+from cq import keys, runtime
 from cq.config.window import LEAST_MS, milliseconds
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, InvalidData
@@ -204,7 +204,7 @@ class _VisitDemo:
 
     def run(self, url: str | None, rng: Random) -> None:
         """Run the processes until all visits have left the window, then compare the lifetime counts."""
-        begun = machine.monotonic()
+        begun = runtime.monotonic()
         with TemporaryDirectory(prefix="cq-demo-") as folder:
             files = [Path(folder, f"part-{number}") for number in range(len(self._parts))]
             for file, visits in zip(files, self._parts, strict=True):
@@ -213,7 +213,7 @@ class _VisitDemo:
             self._run_processes(url, servers, rng)
         Worker(self._db, queues=self._visits.queues).drain()
         self._compare_lifetime()
-        self._outcome.seconds = machine.monotonic() - begun
+        self._outcome.seconds = runtime.monotonic() - begun
 
     def _run_processes(self, url: str | None, servers: Sequence[VisitServer], rng: Random) -> None:
         names = {f"server {each.number}": each for each in servers}
@@ -232,7 +232,7 @@ class _VisitDemo:
         ready = [tr.get(ready_key(number)) for number in range(len(self._parts))]
         if not all(each.present() for each in ready):
             return False
-        self._pace = replace(self._pace, start=machine.time())
+        self._pace = replace(self._pace, start=runtime.time())
         tr.set(START, codec.encode(self._pace.start))
         return True
 
@@ -244,12 +244,12 @@ class _VisitDemo:
     # Looks
 
     def _look_when_due(self) -> bool:
-        if machine.time() >= self._next:
+        if runtime.time() >= self._next:
             try:
                 self._look()
             except BacklogTooDeep:  # the workers are behind; the next look comes later
                 return True
-            self._next = machine.time() + self._settings.look_every
+            self._next = runtime.time() + self._settings.look_every
         return True
 
     def _look(self) -> None:

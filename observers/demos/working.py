@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import Event
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.observers.demos.counted import CountedDatabase, Meter
 from cq.observers.worker import Worker
 from cq.store.api import Database
@@ -40,5 +40,5 @@ class WorkerRole:
             stop.wait()
             worker.stop()
 
-        machine.start_thread(end, "stop")
+        runtime.start_thread(end, "stop")
         worker.run()

@@ -16,7 +16,6 @@ from cq.admin.backfill import switch_observers
 from cq.admin.status import status
 from cq.app import App
 from cq.bucket.pass_runner import Bucket
-from cq.carrying import export_config, import_config
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CqError
@@ -47,6 +46,7 @@ from cq.queue.set_aside import drop_aside, read_aside, retry_aside, set_aside
 from cq.store.api import METADATA_VERSION, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact
+from cq.transfer import export_config, import_config
 from tests.fuzz.inputs import broken, mutated
 from tests.helpers import add
 

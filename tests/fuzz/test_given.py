@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import carrying
+from cq import transfer
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
@@ -114,22 +114,22 @@ def test_what_operators_give(store: Any, wanted: Any) -> None:
         lambda: cq.put_observer(store, "ints", cq.ObserverSpec(wanted, 1)),
         lambda: cq.put_observer(store, "ints", cq.ObserverSpec("own", 1, {"x": wanted})),
         lambda: cq.remove_observer(store, "ints", "own"),
-        lambda: carrying.import_config(store, wanted, None, CHECKED),
-        lambda: carrying.import_config(store, {"format": 1, "queues": {"new": wanted}}, None, CHECKED),
+        lambda: transfer.import_config(store, wanted, None, CHECKED),
+        lambda: transfer.import_config(store, {"format": 1, "queues": {"new": wanted}}, None, CHECKED),
     ):
         tried(change)
-    carrying.export_config(store, ["anything"])
+    transfer.export_config(store, ["anything"])
 
 
 def test_documents_of_settings_that_were_changed(store: Any) -> None:
-    real = carrying.export_config(store)
-    text = carrying.to_text(real).encode()
+    real = transfer.export_config(store)
+    text = transfer.to_text(real).encode()
     for rng in searched(150):
         changed = mutated(text, rng)
-        document = tried(lambda: carrying.from_text(changed))  # noqa: B023
+        document = tried(lambda: transfer.from_text(changed))  # noqa: B023
         if not isinstance(document, CqError):
-            tried(lambda: carrying.import_config(store, document, None, CHECKED))  # noqa: B023
-        tried(lambda: carrying.import_config(store, _changed(real, rng), None, CHECKED))  # noqa: B023
+            tried(lambda: transfer.import_config(store, document, None, CHECKED))  # noqa: B023
+        tried(lambda: transfer.import_config(store, _changed(real, rng), None, CHECKED))  # noqa: B023
 
 
 def _changed(content: Any, rng: random.Random) -> Any:

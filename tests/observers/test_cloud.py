@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.admin.configure import remove_observer
 from cq.config.queue import ObserverConfig
 from cq.encoding import codec
@@ -128,7 +128,7 @@ def test_nothing_is_left_to_do_once_all_is_published(db: Any) -> None:
     assert [key[:1] for key in told.stored()] == [b"a", b"c", b"i"]
 
 
-class ClocksAhead(machine.Machine):
+class ClocksAhead(runtime.Machine):
     """Clocks that are so many seconds ahead; the one that is never set just as much if `steady`."""
 
     def __init__(self, seconds: int, *, steady: bool) -> None:
@@ -153,7 +153,7 @@ def test_a_cloud_is_published_once_in_the_time_configured(db: Any) -> None:
         assert 50 < publish(worker) <= 60
     assert shown(told) == (1, [("a", 1)])
 
-    with machine.used(ClocksAhead(61, steady=True)):
+    with runtime.used(ClocksAhead(61, steady=True)):
         assert publish(task) == DONE
     assert shown(told) == (2, [("a", 2)])
 
@@ -164,7 +164,7 @@ def test_a_clock_set_back_does_not_stop_publishing(db: Any) -> None:
     publish(publisher(told))
     told.tell({"a": 2})
 
-    with machine.used(ClocksAhead(-3600, steady=False)):
+    with runtime.used(ClocksAhead(-3600, steady=False)):
         assert publish(publisher(told)) == DONE
     assert shown(told) == (2, [("a", 2)])
 

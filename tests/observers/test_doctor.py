@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.config.queue import QueueConfig
 from cq.errors import CodeMismatch, StoreUnreachable
 from cq.observers import doctorcluster, doctorembedded
@@ -167,11 +167,11 @@ def test_sizes_are_in_units_that_fit(size: int, shown: str) -> None:
 def test_a_clock_that_was_set_back_is_said(db: Any, url: str) -> None:
     cq.configure(db, "words")
 
-    class HourBefore(machine.Machine):
+    class HourBefore(runtime.Machine):
         def time_ns(self) -> int:
             return super().time_ns() - 3600 * 10**9
 
-    with machine.used(HourBefore()):
+    with runtime.used(HourBefore()):
         assert "s ahead of this machine's clock" in wrong(url)["clock"]
 
 

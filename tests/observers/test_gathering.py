@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cq import machine
+from cq import runtime
 from cq.observers.gathering import Gathering
 from cq.observers.jobs import Job, Task
 from cq.observers.members import Share
@@ -26,7 +26,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(machine, "monotonic", lambda: self.now)
+        monkeypatch.setattr(runtime, "monotonic", lambda: self.now)
         self.gathering = Gathering()
 
     def step(self, job: Job, seconds: float) -> None:

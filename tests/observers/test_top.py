@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq.changes import Change
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, NotReady, TooLarge
+from cq.observer import Change
 from cq.observers.ranking import Entry, Ranking
 from cq.observers.top import observer, top
 from cq.store.api import error_code

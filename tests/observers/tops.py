@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import cq
-from cq.changes import Change, ObserverFunction, ObserverSpec
 from cq.encoding import codec
 from cq.keys import QueueKeys
+from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.observers.top import observer, top
 from cq.store.transact import transact
 

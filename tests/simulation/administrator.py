@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 import cq
-from cq.carrying import export_config, import_config
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers import sqlrebuild
@@ -19,6 +18,7 @@ from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
+from cq.transfer import export_config, import_config
 from tests.simulation.application import SUMS, TEXTS, app
 from tests.simulation.model import Shaped, Violation
 

@@ -1,7 +1,7 @@
 """A machine that exists only here: one clock, and tasks of many processes that take turns in an order drawn by a seed.
 
 A task is a greenlet. It runs until it waits, which it does through the `SimMachine` that the hub puts in place of
-`cq.machine`, or in a call to the simulated store. Then the clock goes on to whoever is due next. Nothing runs at
+`cq.runtime`, or in a call to the simulated store. Then the clock goes on to whoever is due next. Nothing runs at
 once, nothing really waits, and nothing is drawn but from the seed: one number gives one run.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from cq.machine import Machine
+from cq.runtime import Machine
 
 START_NS: Final = 1_700_000_000 * 10**9
 _COLLECT_TURNS: Final = 500
@@ -194,7 +194,7 @@ class Hub:
 
 
 class SimMachine(Machine):
-    """What `cq.machine` is while a simulation runs."""
+    """What `cq.runtime` is while a simulation runs."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub

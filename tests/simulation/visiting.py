@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import cq
-from cq import machine
+from cq import runtime
 from cq.admin.purge import is_purging
 from cq.config.queue import read_config
 from cq.encoding import codec
@@ -173,7 +173,7 @@ class Site(Scenario):
 
         def run(tr: Any) -> None:
             config = read_config(tr, SEEN)
-            at = machine.time() + offset
+            at = runtime.time() + offset
             if self.window.add(tr, updates, once, at=at) == "taken":
                 width, step = config.window or (0, 1)
                 # What is promised: in for a width after the end of its slice.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from cq import machine
+from cq import runtime
 from cq.store.embedded.error import FUTURE_VERSION, TRANSACTION_TIMED_OUT, TRANSACTION_TOO_OLD, FDBError
 from cq.store.embedded.future import Flight, FutureVoid
 
@@ -41,25 +41,25 @@ class BackOff(FutureVoid):
     def __init__(self, seconds: float, deadline: float | None, flight: Flight | None = None) -> None:
         super().__init__()
         self._flight = flight
-        until = machine.monotonic() + seconds
+        until = runtime.monotonic() + seconds
         self._late = deadline is not None and deadline < until
         self._until = until if deadline is None else min(until, deadline)
 
     def is_ready(self) -> bool:
         """Whether the time is over."""
         self._land()
-        if not self._done and machine.monotonic() >= self._until:
+        if not self._done and runtime.monotonic() >= self._until:
             self.settle(error=FDBError(TRANSACTION_TIMED_OUT) if self._late else None)
         return self._done
 
     def block_until_ready(self) -> None:
         """Sleep for the rest of the time."""
         while not self.is_ready():
-            machine.sleep(max(self._until - machine.monotonic(), 0))
+            runtime.sleep(max(self._until - runtime.monotonic(), 0))
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         """Have a thread wait, so that the callback comes in time."""
         super().on_ready(callback)
-        timer = threading.Timer(max(self._until - machine.monotonic(), 0), self.block_until_ready)
+        timer = threading.Timer(max(self._until - runtime.monotonic(), 0), self.block_until_ready)
         timer.daemon = True
         timer.start()

@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from cq import machine
+from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.apply import Applier
 from cq.store.embedded.changes import Changes
@@ -80,7 +80,7 @@ class Request(FutureVoid):
         self.size = size
         self.done = done  # called with the error, or None, before the future is ready
         self.reads = reads
-        self.expires = machine.monotonic() + WAIT_SECONDS  # when it no longer waits for the lock
+        self.expires = runtime.monotonic() + WAIT_SECONDS  # when it no longer waits for the lock
         self.read_version: int | None = None  # None: it has read nothing
         self.changes_metadata = False
         self.version = -1
@@ -277,7 +277,7 @@ class Committer:
 
     def _expire(self) -> None:
         """Fail the commits that have waited for the lock as long as they may; nothing of them was written."""
-        now = machine.monotonic()
+        now = runtime.monotonic()
         with self._mutex:
             late = [request for request in self._queue if request.expires <= now]
             self._queue = deque(request for request in self._queue if request.expires > now)
@@ -321,10 +321,10 @@ class Committer:
 
     def _trim(self) -> None:
         """Drop old rows of the log, seldom: it is the same work for many as for one."""
-        if machine.monotonic() < self._next_trim:
+        if runtime.monotonic() < self._next_trim:
             return
-        self._next_trim = machine.monotonic() + _TRIM_SECONDS
-        first = self._log.trim(machine.time_ns() // 1000)
+        self._next_trim = runtime.monotonic() + _TRIM_SECONDS
+        first = self._log.trim(runtime.time_ns() // 1000)
         if first is not None:
             self._connection.execute("DELETE FROM commits WHERE version < ?", (first,))
 

@@ -12,7 +12,7 @@ commit and it. If it was to change the metadata version, all ask SQLite until th
 
 from __future__ import annotations
 
-from cq import machine
+from cq import runtime
 from cq.store.embedded.lockfile import LockFile
 
 _PLAUSIBLE = 3_600_000_000
@@ -42,11 +42,11 @@ class Latest:
 
     def next(self, last: int) -> int:
         """The version of the commit after the last one; the lock is held. About the time in microseconds."""
-        version, announced = max(last + 1, machine.time_ns() // 1000), self._lock.announced()
+        version, announced = max(last + 1, runtime.time_ns() // 1000), self._lock.announced()
         return max(version, announced + 1) if _is_plausible(announced, last) else version
 
 
 def _is_plausible(announced: int, known: int) -> bool:
     """Whether a version can have been announced, and is not what somebody else has written into the file."""
     # The clock, which costs more than all else here, is read only if the known version does not suffice.
-    return announced <= known + _PLAUSIBLE or announced <= machine.time_ns() // 1000 + _PLAUSIBLE
+    return announced <= known + _PLAUSIBLE or announced <= runtime.time_ns() // 1000 + _PLAUSIBLE

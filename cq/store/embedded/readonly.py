@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from cq import machine
+from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded import file, handles
 from cq.store.embedded.committer import Request
@@ -180,7 +180,7 @@ class _Pool(Pool):
 
     def glance(self) -> Glance:
         """The latest version, and the metadata version with it, by a snapshot."""
-        started = machine.monotonic()
+        started = runtime.monotonic()
         snapshot = self.snapshot()
         try:
             return Glance(snapshot.version, snapshot.get(METADATA_VERSION), started)
@@ -212,5 +212,5 @@ class _Reader:
         """Finish a commit without writes, as of now by this machine's clock. Raises `StoreError` for another."""
         if request.changes.writes:
             raise StoreError(f"{self._path} was opened for reading only")
-        request.version = max(request.read_version or 0, machine.time_ns() // 1000)
+        request.version = max(request.read_version or 0, runtime.time_ns() // 1000)
         request.finish(0)

@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cq import machine
+from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded import asked
 from cq.store.embedded.asked import Asked
@@ -56,7 +56,7 @@ class Glance(NamedTuple):
     @property
     def expired(self) -> bool:
         """Whether a transaction that has it is too old to commit."""
-        return machine.monotonic() - self.started > LIFETIME_SECONDS
+        return runtime.monotonic() - self.started > LIFETIME_SECONDS
 
 
 class Snapshot:
@@ -70,13 +70,13 @@ class Snapshot:
         self._lock = threading.Lock()
         self._asked: list[Asked] = []
         self._failure: FDBError | None = None
-        self.started = machine.monotonic()
+        self.started = runtime.monotonic()
         self.version = version
 
     @property
     def expired(self) -> bool:
         """Whether it is too old to be read."""
-        return machine.monotonic() - self.started > LIFETIME_SECONDS
+        return runtime.monotonic() - self.started > LIFETIME_SECONDS
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -221,7 +221,7 @@ class Pool:
 
     def glance(self) -> Glance:
         """The latest version, and the metadata version with it."""
-        started = machine.monotonic()
+        started = runtime.monotonic()
         known = self._latest.recall() if self._latest else None
         if known is not None:
             return Glance(*known, started)
@@ -330,7 +330,7 @@ class Pool:
             self._start_keeper()
 
     def _expire(self) -> None:
-        born = machine.monotonic() - (_PRESSED_SECONDS if self._pressed() else LIFETIME_SECONDS)
+        born = runtime.monotonic() - (_PRESSED_SECONDS if self._pressed() else LIFETIME_SECONDS)
         for snapshot in list(self._open.values()):
             if snapshot.started < born:
                 snapshot.close()

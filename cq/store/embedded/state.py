@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cq import machine
+from cq import runtime
 from cq.store.embedded.backoff import Backoffs
 from cq.store.embedded.committer import Request
 from cq.store.embedded.error import (
@@ -80,7 +80,7 @@ class State:
         self._begin_try()
 
     def _begin(self) -> None:
-        self.born = machine.monotonic()
+        self.born = runtime.monotonic()
         self.settings = Settings(self.database)
         self._backoffs = Backoffs()
         self._retries = 0
@@ -125,7 +125,7 @@ class State:
 
     def check_ended(self) -> None:
         """Raise what ended the transaction."""
-        if self._deadline is not None and machine.monotonic() >= self._deadline:
+        if self._deadline is not None and runtime.monotonic() >= self._deadline:
             self._end(TRANSACTION_TIMED_OUT)
         if self._ended is not None:
             raise self._detailed(self._ended)
