@@ -12,7 +12,7 @@ from cq.cli.options import Json, Store
 from cq.cli.output import as_word, print_json, print_table
 from cq.cli.settings import SETTINGS, Setting
 from cq.cli.settingsfile import CONFIG_ENV, settings_file
-from cq.observers.exportspec import DEFAULT_ENV
+from cq.observers.export.spec import DEFAULT_ENV
 
 
 def register(app: typer.Typer) -> None:

@@ -14,9 +14,9 @@ from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, re
 from cq.cli.output import as_word, note, print_json, print_table, print_words, progress, say
 from cq.encoding.json_values import to_json
 from cq.keys.export import ExportKeys
-from cq.observers.exportrows import decoded_keys
+from cq.observers.export.rows import decoded_keys
+from cq.observers.export.state import entries_aside
 from cq.observers.exports import Export, find_export
-from cq.observers.exportstate import entries_aside
 from cq.observers.exportstatus import ExportStatus, export_queues, export_status
 from cq.plain_text import printable
 from cq.store import OpenDatabase

@@ -12,7 +12,7 @@ from cq.app import App
 from cq.cli.options import AppPath, Json, Queue, Store, load_app, make_store, open_store, seconds_of
 from cq.cli.output import print_json, say
 from cq.observers.builtin import put_built_in
-from cq.observers.exportspec import DEFAULT_ENV, export_spec
+from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feedobserver import feed_spec
 from cq.observers.forwardspec import DEFAULT_ENV as FORWARD_ENV
 from cq.observers.forwardspec import forward_spec

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from cq.cli.settingsfile import InvalidSettings, read_settings, settings_file
-from cq.observers.exportspec import DEFAULT_ENV
+from cq.observers.export.spec import DEFAULT_ENV
 from cq.plain_text import printable
 from cq.store import DEFAULT_URL
 

@@ -92,7 +92,7 @@ class App:
     def exporter(self, name: str) -> Callable[[F], F]:
         """Declare the decorated function what exports an export queue: workers call it with batches of entries.
 
-        See `cq.observers.exportbatch.Exporter`.
+        See `cq.observers.export.batch.Exporter`.
         """
 
         def declare(function: F) -> F:

@@ -11,7 +11,8 @@ from cq.config.queue import ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
 from cq.feeds.config import read_feed_config
 from cq.observer import ObserverFunction, ObserverSpec
-from cq.observers import distinct, export, feedobserver, forward, top
+from cq.observers import distinct, feedobserver, forward, top
+from cq.observers.export import queue as export
 from cq.observers.exports import export_spec, export_tasks
 from cq.observers.feedobserver import feed_spec
 from cq.observers.forwardspec import forward_spec

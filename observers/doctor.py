@@ -18,7 +18,7 @@ from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidUrl
 from cq.observers.doctorcluster import ClusterStore
 from cq.observers.doctorembedded import EmbeddedStore
-from cq.observers.exporterrors import ExportFailed
+from cq.observers.export.errors import ExportFailed
 from cq.observers.exports import NAME, find_export
 from cq.observers.forward import forward_exporter
 from cq.observers.forwardspec import NAME as FORWARD

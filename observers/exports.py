@@ -15,16 +15,16 @@ from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys
-from cq.observers.export import BUCKETS
-from cq.observers.exportbatch import Exporter
-from cq.observers.exporterrors import ExportFailed
-from cq.observers.exportspec import DEFAULT_ENV, NAME, export_spec
+from cq.observers.export.batch import Exporter
+from cq.observers.export.errors import ExportFailed
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.spec import DEFAULT_ENV, NAME, export_spec
 from cq.observers.jobs import Task
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 if TYPE_CHECKING:
-    from cq.observers.exportkeeper import KeptExporter
+    from cq.observers.export.keeper import KeptExporter
     from cq.observers.sql import SqlExporter
     from cq.observers.sqlengine import ReportingDatabase
     from cq.observers.sqltable import TableDefinition
@@ -104,7 +104,7 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
     None when this process lacks the columns that the export asks for, or the reporting database's URL or driver: other
     workers may have them. That is noted as the export's failure. Other queues, and this one's passes, go on.
     """
-    from cq.observers.exportnote import FailureNote
+    from cq.observers.export.failure_note import FailureNote
 
     try:
         export = _export(db, config, observer)
@@ -129,8 +129,8 @@ def kept_tasks(
 
     `width`: how many of its buckets are exported at once; None for as many as can be.
     """
-    from cq.observers.exporting import ExportTask
-    from cq.observers.exportkeeper import Keeper
+    from cq.observers.export.keeper import Keeper
+    from cq.observers.export.task import ExportTask
 
     keys = ExportKeys(config.name)
     transact(db, lambda tr: wake_keeper(tr, keys))
@@ -150,7 +150,7 @@ def kept_tasks(
 
 def exporter_tasks(db: Database, name: str, exporter: Exporter) -> list[Task]:
     """The tasks of a worker for an export queue whose exporter is an application's: one for each bucket."""
-    from cq.observers.exporting import ExportTask
+    from cq.observers.export.task import ExportTask
 
     return [ExportTask(db, name, bucket, exporter) for bucket in range(BUCKETS)]
 

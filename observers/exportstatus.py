@@ -12,9 +12,9 @@ from cq.config.queue import queue_names, read_config
 from cq.errors import CqError, QueueNotConfigured
 from cq.keys import version_of
 from cq.keys.export import ExportKeys, versionstamp_of
-from cq.observers.export import BUCKETS
-from cq.observers.exportspec import EXPORTERS
-from cq.observers.exportstate import (
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.spec import EXPORTERS
+from cq.observers.export.state import (
     Failure,
     export_names,
     read_control,

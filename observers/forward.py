@@ -16,11 +16,11 @@ from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
 from cq.keys.export import ExportKeys
 from cq.observer import Change, ObserverFunction
-from cq.observers.export import ExportQueue
-from cq.observers.exporterrors import ExportFailed
-from cq.observers.exportnote import FailureNote
+from cq.observers.export.errors import ExportFailed
+from cq.observers.export.failure_note import FailureNote
+from cq.observers.export.queue import ExportQueue
+from cq.observers.export.spec import check_alone
 from cq.observers.exports import kept_tasks
-from cq.observers.exportspec import check_alone
 from cq.observers.forwarding import ForwardExporter
 from cq.observers.forwardspec import NAME
 from cq.observers.jobs import Task

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cq.keys import check_name
 from cq.observer import ObserverSpec
-from cq.observers.exportspec import checked_env
+from cq.observers.export.spec import checked_env
 
 NAME: Final = "forward"
 """The observer's name."""

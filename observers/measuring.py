@@ -11,7 +11,7 @@ from typing import Final
 
 from cq.keys import QueueKeys, version_of
 from cq.keys.export import ExportKeys, versionstamp_of
-from cq.observers.export import BUCKETS
+from cq.observers.export.queue import BUCKETS
 from cq.observers.jobs import Task
 from cq.observers.telemetry import emit
 from cq.queue.rows import oldest_by_bucket

@@ -18,9 +18,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cq.observers.exportbatch import Batch
-from cq.observers.exporterrors import CannotExport, ExportFailed, ExportStopped, OutdatedBatch
-from cq.observers.exportrows import Entry
+from cq.observers.export.batch import Batch
+from cq.observers.export.errors import CannotExport, ExportFailed, ExportStopped, OutdatedBatch
+from cq.observers.export.rows import Entry
 from cq.observers.sqlcheck import check
 from cq.observers.sqldialect import CannotConvert, Dialect
 from cq.observers.sqlengine import ReportingDatabase, values_bound

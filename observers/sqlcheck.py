@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateTable
 
-from cq.observers.exporterrors import ExportFailed
+from cq.observers.export.errors import ExportFailed
 from cq.observers.sqldialect import Dialect
 from cq.observers.sqlengine import ReportingDatabase
 from cq.observers.sqlprogress import ProgressTables

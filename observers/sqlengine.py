@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from cq.errors import CqError, InvalidConfiguration
-from cq.observers.exporterrors import CannotExport, ExportFailed
-from cq.observers.exportspec import DEFAULT_ENV
+from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.observers.export.spec import DEFAULT_ENV
 from cq.observers.sqldialect import Dialect
 from cq.observers.sqldialects import dialect_of
 from cq.observers.sqlpostgresql import send_arrays_binary

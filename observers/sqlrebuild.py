@@ -13,11 +13,11 @@ import sqlalchemy as sa
 
 from cq.admin.configure import rebuild_observer
 from cq.keys.export import ExportKeys, generation_of
-from cq.observers.export import BUCKETS
-from cq.observers.exporterrors import ExportFailed
-from cq.observers.exportposition import read_position
+from cq.observers.export.errors import ExportFailed
+from cq.observers.export.position import read_position
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.state import Control, ExportState, read_control, view
 from cq.observers.exports import NAME, Export, wake_keeper
-from cq.observers.exportstate import Control, ExportState, read_control, view
 from cq.observers.sqlcheck import check
 from cq.observers.sqlprogress import CLOSED, Feeder, ProgressTables
 from cq.observers.sqltable import SEQUENCE

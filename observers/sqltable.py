@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import InvalidConfiguration
 from cq.keys.export import SEQUENCE_BYTES
-from cq.observers.exportspec import check_identifier
+from cq.observers.export.spec import check_identifier
 from cq.observers.sqldialect import TABLES_REMEMBERED, CannotConvert, Dialect
 
 SEQUENCE: Final = "sequence"

@@ -19,10 +19,10 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import CqError
 from cq.keys import version_of
 from cq.keys.export import ExportKeys, versionstamp_of
-from cq.observers.export import BUCKETS
-from cq.observers.exportrows import encoded_key
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.rows import encoded_key
+from cq.observers.export.state import entries_aside
 from cq.observers.exports import NAME, Export
-from cq.observers.exportstate import entries_aside
 from cq.observers.sqlcheck import check
 from cq.observers.sqldialect import CannotConvert, Dialect
 from cq.observers.sqlsweep import pages

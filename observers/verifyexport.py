@@ -16,11 +16,11 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.keys.export import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
-from cq.observers.export import BUCKETS
-from cq.observers.exporterrors import ExportFailed
-from cq.observers.exportrows import MOST_PIECES, Waiting, is_piece, is_whole, unpack
+from cq.observers.export.errors import ExportFailed
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.rows import MOST_PIECES, Waiting, is_piece, is_whole, unpack
+from cq.observers.export.state import Control, ExportState, check_failure, check_stopped, set_entry_aside
 from cq.observers.exports import NAME, find_export
-from cq.observers.exportstate import Control, ExportState, check_failure, check_stopped, set_entry_aside
 from cq.store.api import KeyValue, Value
 from cq.verify.verification import Difference, Piece, Verification
 

@@ -15,8 +15,8 @@ from cq.config.queue import MAX_BUCKETS
 from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
+from cq.observers.export.spec import EXPORTERS
 from cq.observers.exports import exporter_tasks
-from cq.observers.exportspec import EXPORTERS
 from cq.observers.feeds import ROLE, FeedJobs
 from cq.observers.jobs import Job, Task
 from cq.observers.measuring import Idle, MeasureTask

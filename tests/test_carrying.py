@@ -19,7 +19,7 @@ from cq.config.queue import Audit, Flags, queue_names, read_config, read_flags
 from cq.config.window import WindowSpec
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, QueueNotConfigured
 from cq.observers.builtin import CHECKED, FACTORIES
-from cq.observers.exportspec import export_spec
+from cq.observers.export.spec import export_spec
 from cq.observers.top import top
 from cq.store.embedded import Database
 from cq.testing import assert_values, drain

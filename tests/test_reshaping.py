@@ -20,7 +20,7 @@ from cq.encoding.hashing import bucket_of, overlapping
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
-from cq.observers.export import ExportQueue
+from cq.observers.export.queue import ExportQueue
 from cq.observers.top import top
 from cq.observers.worker import Worker
 from cq.passes.batch import Limits

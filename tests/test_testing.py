@@ -18,7 +18,7 @@ from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers import sqlcheck
 from cq.observers.cloud import CloudReader
-from cq.observers.export import ExportQueue
+from cq.observers.export.queue import ExportQueue
 from cq.observers.exports import DEFAULT_ENV, export_spec, find_export
 from cq.observers.top import top
 from cq.passes.pass_result import ManyFailed

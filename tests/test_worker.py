@@ -21,10 +21,10 @@ from cq.config.queue import Flags, read_flags
 from cq.keys import QueueKeys
 from cq.observers import worker as worker_module
 from cq.observers.combining import CombineTask
-from cq.observers.export import ExportQueue
-from cq.observers.exportbatch import Batch
-from cq.observers.exporting import ExportTask
-from cq.observers.exportspec import export_spec
+from cq.observers.export.batch import Batch
+from cq.observers.export.queue import ExportQueue
+from cq.observers.export.spec import export_spec
+from cq.observers.export.task import ExportTask
 from cq.observers.members import Report
 from cq.observers.membership import Membership
 from cq.observers.pressure import PressureTask

@@ -16,7 +16,7 @@ import cq
 from cq.cli.main import main
 from cq.cli.settings import SETTINGS
 from cq.cli.settingsfile import CONFIG_ENV
-from cq.observers.exportspec import DEFAULT_ENV
+from cq.observers.export.spec import DEFAULT_ENV
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 50

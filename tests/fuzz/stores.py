@@ -25,9 +25,9 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.builtin import CHECKED, FACTORIES
 from cq.observers.cloud import CloudReader
-from cq.observers.exporting import ExportTask
-from cq.observers.exportspec import export_spec
-from cq.observers.exportstate import Failure, entries_aside, set_entry_aside, stop, write_failure
+from cq.observers.export.spec import export_spec
+from cq.observers.export.state import Failure, entries_aside, set_entry_aside, stop, write_failure
+from cq.observers.export.task import ExportTask
 from cq.observers.exportstatus import export_status
 from cq.observers.health import health
 from cq.observers.jobs import Task

@@ -22,8 +22,8 @@ from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import CqError, InvalidData, NotAStore
 from cq.intake.json_lines import add_jsonl
 from cq.observers.builtin import CHECKED
-from cq.observers.export import ExportQueue
-from cq.observers.exportspec import export_spec
+from cq.observers.export.queue import ExportQueue
+from cq.observers.export.spec import export_spec
 from cq.observers.top import top
 from cq.store import located
 from cq.store.api import error_code

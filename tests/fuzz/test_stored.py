@@ -19,8 +19,8 @@ from cq.encoding.codec import KeyType, ValueType
 from cq.intake.documents import Documents
 from cq.keys import INCOMPLETE_VERSIONSTAMP, ROOT, STORE_ID, QueueKeys, queue_entry
 from cq.keys.export import ExportKeys
-from cq.observers.exporting import ExportTask
-from cq.observers.exportstate import entries_aside, export_names
+from cq.observers.export.state import entries_aside, export_names
+from cq.observers.export.task import ExportTask
 from cq.observers.exportstatus import export_status
 from cq.observers.health import health
 from cq.observers.overview import overview, remarks

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from cq.keys.export import ExportKeys
-from cq.observers import exportstate
-from cq.observers.export import BUCKETS, ExportQueue
-from cq.observers.exportbatch import Batch
-from cq.observers.exporting import ExportTask
-from cq.observers.exportstate import AsideEntry
+from cq.observers.export import state as exportstate
+from cq.observers.export.batch import Batch
+from cq.observers.export.queue import BUCKETS, ExportQueue
+from cq.observers.export.state import AsideEntry
+from cq.observers.export.task import ExportTask
 from cq.observers.runner import DONE
 from cq.store.transact import transact
 from tests.helpers import stored

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import cq
-from cq.observers.exporting import ExportTask
+from cq.observers.export.task import ExportTask
 from cq.observers.exports import export_tasks, find_export
 from cq.observers.sql import SqlExporter
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 import cq
 from cq.admin.backfill import switch_observers
-from cq.observers import export
+from cq.observers.export import queue as export
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.runner import DONE
 from cq.observers.sqlcheck import init

@@ -16,14 +16,16 @@ import cq
 from cq.config.queue import read_config
 from cq.encoding.hashing import bucket_of
 from cq.keys.export import ExportKeys
-from cq.observers import export, exporting, exportstate
-from cq.observers.export import BUCKETS, ExportQueue
-from cq.observers.exportbatch import Batch, Halving, Position
-from cq.observers.exporterrors import CannotExport, ExportFailed
-from cq.observers.exporting import ExportTask
-from cq.observers.exportnote import LAST_PAUSE, pause_after
-from cq.observers.exportrows import Entry, encoded_key, pack, read_waiting
-from cq.observers.exportstate import Failure, export_names, read_failures
+from cq.observers.export import queue as export
+from cq.observers.export import state as exportstate
+from cq.observers.export import task as exporting
+from cq.observers.export.batch import Batch, Halving, Position
+from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.observers.export.failure_note import LAST_PAUSE, pause_after
+from cq.observers.export.queue import BUCKETS, ExportQueue
+from cq.observers.export.rows import Entry, encoded_key, pack, read_waiting
+from cq.observers.export.state import Failure, export_names, read_failures
+from cq.observers.export.task import ExportTask
 from cq.observers.runner import DONE
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase

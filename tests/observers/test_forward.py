@@ -12,9 +12,9 @@ import pytest
 import cq
 from cq import keys
 from cq.observers.builtin import FACTORIES, put_built_in
-from cq.observers.export import BUCKETS
-from cq.observers.exporting import ExportTask
-from cq.observers.exportspec import export_spec
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.spec import export_spec
+from cq.observers.export.task import ExportTask
 from cq.observers.exportstatus import export_status
 from cq.observers.forward import forward_tasks
 from cq.observers.forwarding import ForwardExporter

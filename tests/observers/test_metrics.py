@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import cq
 import cq.observers.metrics
 from cq.observers.events import EVENTS
-from cq.observers.export import ExportQueue
+from cq.observers.export.queue import ExportQueue
 from cq.observers.measuring import IDLE_SECONDS, MEASURE_SECONDS, SELDOM_SECONDS, Idle, Measured, measure
 from cq.observers.metrics import Address, Metrics, MetricsUnavailable, serve
 from cq.observers.telemetry import Event, emit

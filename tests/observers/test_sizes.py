@@ -15,10 +15,10 @@ from cq.keys.export import ExportKeys
 from cq.keys.feed import bucket_of as name_bucket
 from cq.keys.feed import encode_name
 from cq.observers.delivering import delivering_tasks
-from cq.observers.export import BUCKETS
-from cq.observers.exportbatch import Batch
-from cq.observers.exporterrors import CannotExport
-from cq.observers.exportrows import encoded_key
+from cq.observers.export.batch import Batch
+from cq.observers.export.errors import CannotExport
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.rows import encoded_key
 from cq.observers.feedtrimming import trimming_tasks
 from cq.observers.numbering import numbering_tasks
 from cq.observers.runner import DONE

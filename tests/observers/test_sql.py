@@ -23,8 +23,8 @@ from cq.config.queue import read_config
 from cq.encoding.codec import KeyType, ValueType
 from cq.keys.export import ExportKeys, first_sequence, generation_of
 from cq.observers import sqlverify
-from cq.observers.exporterrors import CannotExport, ExportFailed
-from cq.observers.exporting import ExportTask
+from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.observers.export.task import ExportTask
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.exportstatus import export_status
 from cq.observers.runner import DONE

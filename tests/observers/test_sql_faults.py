@@ -21,11 +21,11 @@ import sqlalchemy as sa
 import cq
 from cq.encoding.hashing import bucket_of
 from cq.keys.export import ExportKeys
-from cq.observers.export import BUCKETS
-from cq.observers.exporting import ExportTask
-from cq.observers.exportrows import encoded_key
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.rows import encoded_key
+from cq.observers.export.state import read_failures
+from cq.observers.export.task import ExportTask
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
-from cq.observers.exportstate import read_failures
 from cq.observers.runner import DONE
 from cq.observers.sql import SqlExporter
 from cq.observers.sqlverify import verify

@@ -16,12 +16,12 @@ import sqlalchemy as sa
 import cq
 from cq.encoding.hashing import bucket_of
 from cq.keys.export import ExportKeys, generation_of
-from cq.observers.export import BUCKETS
-from cq.observers.exportbatch import Batch
-from cq.observers.exporterrors import CannotExport, ExportStopped, OutdatedBatch
-from cq.observers.exporting import ExportTask
-from cq.observers.exportkeeper import Keeper
-from cq.observers.exportrows import encoded_key
+from cq.observers.export.batch import Batch
+from cq.observers.export.errors import CannotExport, ExportStopped, OutdatedBatch
+from cq.observers.export.keeper import Keeper
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.rows import encoded_key
+from cq.observers.export.task import ExportTask
 from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.exportstatus import export_status
 from cq.observers.runner import DONE

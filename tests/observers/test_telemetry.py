@@ -16,7 +16,7 @@ import pytest
 import cq
 from cq.config.queue import MAX_BUCKETS
 from cq.observers.events import EVENTS, FIELDS
-from cq.observers.exportbatch import Batch
+from cq.observers.export.batch import Batch
 from cq.observers.logs import JsonFormatter, TextFormatter
 from cq.observers.members import Report, Share
 from cq.observers.membership import Membership
@@ -224,7 +224,7 @@ class TestWorker:
 
         config = cq.configure(db, name)
         cq.observers.builtin.put_built_in(db, config, cq.observers.top.top(10))
-        exports = cq.observers.export.ExportQueue(name)
+        exports = cq.observers.export.queue.ExportQueue(name)
         with running(Worker(db, app, [name])):
             transact(db, lambda tr: exports.add(tr, "a", {"total": 12}))
             add(db, name, {"a": 1})

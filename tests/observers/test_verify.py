@@ -20,8 +20,8 @@ from cq.keys.top import CloudKeys, TopKeys
 from cq.observers import cloud, verifytop
 from cq.observers.builtin import FACTORIES
 from cq.observers.cloud import CloudReader, Head
-from cq.observers.export import BUCKETS, ExportQueue
-from cq.observers.exportstate import Control
+from cq.observers.export.queue import BUCKETS, ExportQueue
+from cq.observers.export.state import Control
 from cq.observers.ranking import Ranking
 from cq.observers.scores import descending
 from cq.observers.top import top

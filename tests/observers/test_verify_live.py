@@ -12,7 +12,7 @@ from cq.app import App
 from cq.config.queue import read_config
 from cq.observers import verifytop
 from cq.observers.builtin import observer_tasks
-from cq.observers.export import ExportQueue
+from cq.observers.export.queue import ExportQueue
 from cq.observers.exports import export_spec, find_export
 from cq.observers.sqlcheck import init
 from cq.observers.top import top

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import cq
-from cq.observers.export import ExportQueue
-from cq.observers.exportbatch import Batch
+from cq.observers.export.batch import Batch
+from cq.observers.export.queue import ExportQueue
 from tests.simulation.model import Reported
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from cq.intake.emitter import Emitter
 from cq.intake.emitter_buffer import EmitterBuffer
 from cq.intake.flush import Flush
 from cq.keys import QueueKeys
-from cq.observers import arming, exporting, sql, top, worker
+from cq.observers import arming, sql, top, worker
+from cq.observers.export import task
 from cq.observers.handing import Overdue
 from cq.observers.membership import Membership
 from cq.observers.runner import DONE
@@ -246,7 +247,7 @@ def exports_without_a_fence() -> Any:
 def clears_exports_first() -> Any:
     """Entries are cleared from the store before they are exported."""
 
-    def step(self: exporting.ExportTask) -> float:
+    def step(self: task.ExportTask) -> float:
         read = transact(self.db, self._read)
         self._epoch = read.export.control.epoch
         if read.waiting.last_key is None:
@@ -256,7 +257,7 @@ def clears_exports_first() -> Any:
         self._export(read)
         return 0.0
 
-    return patch.object(exporting.ExportTask, "_step", step)
+    return patch.object(task.ExportTask, "_step", step)
 
 
 def leaves_old_scores() -> Any:

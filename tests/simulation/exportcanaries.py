@@ -7,8 +7,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.keys import after
-from cq.observers.exporting import ExportTask
-from cq.observers.exportstate import ExportState, view
+from cq.observers.export.state import ExportState, view
+from cq.observers.export.task import ExportTask
 from cq.observers.sql import SqlExporter
 from cq.observers.sqlprogress import CLOSED, ProgressTables
 

@@ -26,8 +26,8 @@ import cq
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers import sqlrebuild
+from cq.observers.export.spec import export_spec
 from cq.observers.exports import find_export
-from cq.observers.exportspec import export_spec
 from cq.observers.sqlcheck import init
 from cq.observers.verify import verification
 from cq.observers.worker import Worker

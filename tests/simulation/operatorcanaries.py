@@ -16,7 +16,7 @@ from cq.intake import documents, json_lines
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.observers import sql
-from cq.observers.exportkeeper import Keeper
+from cq.observers.export.keeper import Keeper
 from cq.observers.publisher import Publisher
 from cq.passes import combine_pass
 from cq.queue import set_aside

@@ -18,7 +18,7 @@ from typing import Final
 
 from cq import runtime
 from cq.feeds import messages
-from cq.observers import exportrows
+from cq.observers.export import rows
 from cq.queue import combine_queue
 from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
@@ -82,7 +82,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
     violation = ""
     # What is counted in a process begins anew with each run.
     combine_queue._counter = count()  # type: ignore[misc]
-    exportrows._counters._next = 0
+    rows._counters._next = 0
     messages._counter = count()
     world = SCENARIOS[plan.system](plan, folder, trace)
     try:

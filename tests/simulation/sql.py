@@ -13,7 +13,7 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from cq.keys.export import ExportKeys
 from cq.observers import sqlrebuild
-from cq.observers.exporterrors import ExportFailed
+from cq.observers.export.errors import ExportFailed
 from cq.observers.exports import find_export
 from tests.simulation.application import SUMS, TABLE
 

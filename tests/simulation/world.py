@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Final
 import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys
+from cq.observers.export.spec import export_spec
 from cq.observers.exports import find_export
-from cq.observers.exportspec import export_spec
 from cq.observers.sqlcheck import init
 from cq.observers.top import top
 from cq.store.api import VERSIONS_PER_SECOND

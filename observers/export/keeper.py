@@ -14,12 +14,12 @@ from typing import Final, Protocol
 
 from cq.keys import version_of
 from cq.keys.export import ExportKeys, first_sequence, versionstamp_of
-from cq.observers.export import BUCKETS
-from cq.observers.exportbatch import Batch, Position
-from cq.observers.exporterrors import ExportStopped, OutdatedBatch
-from cq.observers.exportnote import FailureNote
-from cq.observers.exportposition import read_position
-from cq.observers.exportstate import ExportView, read_control, stop, view
+from cq.observers.export.batch import Batch, Position
+from cq.observers.export.errors import ExportStopped, OutdatedBatch
+from cq.observers.export.failure_note import FailureNote
+from cq.observers.export.position import read_position
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.state import ExportView, read_control, stop, view
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit

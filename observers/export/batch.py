@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from cq.observers.exporterrors import CannotExport, ExportFailed
-from cq.observers.exportrows import Entry
+from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.observers.export.rows import Entry
 
 Exporter = Callable[["Batch"], object]
 """Called with a batch, from several threads at once with those of different buckets; it returns when all is exported.

@@ -18,8 +18,8 @@ from cq.encoding.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys
 from cq.observer import Change, ObserverFunction
-from cq.observers.exportrows import Entry, encoded_keys, pack
-from cq.observers.exportspec import NAME, check_alone
+from cq.observers.export.rows import Entry, encoded_keys, pack
+from cq.observers.export.spec import NAME, check_alone
 from cq.store.api import Transaction
 
 __all__ = ["BUCKETS", "Entry", "ExportQueue", "observer"]

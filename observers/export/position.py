@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cq.keys.export import ExportKeys
-from cq.observers.exportbatch import Position
-from cq.observers.exportrows import holds
-from cq.observers.exportstate import view
+from cq.observers.export.batch import Position
+from cq.observers.export.rows import holds
+from cq.observers.export.state import view
 from cq.store.api import TransactionRead
 
 

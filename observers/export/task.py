@@ -21,12 +21,12 @@ from cq import runtime
 from cq.encoding import codec
 from cq.keys import after
 from cq.keys.export import ExportKeys
-from cq.observers.exportbatch import Batch, Exporter, Halving, Position
-from cq.observers.exporterrors import ExportFailed, ExportStopped, OutdatedBatch
-from cq.observers.exportnote import FailureNote
-from cq.observers.exportposition import read_position
-from cq.observers.exportrows import Waiting, read_waiting
-from cq.observers.exportstate import ExportState, ExportView, set_entry_aside, stop, view
+from cq.observers.export.batch import Batch, Exporter, Halving, Position
+from cq.observers.export.errors import ExportFailed, ExportStopped, OutdatedBatch
+from cq.observers.export.failure_note import FailureNote
+from cq.observers.export.position import read_position
+from cq.observers.export.rows import Waiting, read_waiting
+from cq.observers.export.state import ExportState, ExportView, set_entry_aside, stop, view
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
 from cq.observers.telemetry import emit
