@@ -29,8 +29,8 @@ from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.intake.documents import Documents
 from cq.observers.builtin import put_built_in
 from cq.observers.cloud import CloudReader
-from cq.observers.exports import export_spec, find_export
 from cq.observers.spawning import keep_no_semaphores, starting
+from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top import top as top_spec
 from cq.observers.worker import Worker
 from cq.wordcount import count_words, files_below
@@ -108,7 +108,7 @@ def words(
 
 def _observe(db: Any, store: str) -> None:
     """Enable a cloud and an export, unless the queue has them, and create the tables."""
-    from cq.observers.sqlcheck import init  # SQLAlchemy takes long to import: not for every command
+    from cq.observers.sql.check import init  # SQLAlchemy takes long to import: not for every command
 
     os.environ.setdefault(REPORTING_ENV, _reporting_url(store))
     config = cq.configure(db, QUEUE)

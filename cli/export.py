@@ -16,14 +16,14 @@ from cq.encoding.json_values import to_json
 from cq.keys.export import ExportKeys
 from cq.observers.export.rows import decoded_keys
 from cq.observers.export.state import entries_aside
-from cq.observers.exports import Export, find_export
 from cq.observers.exportstatus import ExportStatus, export_queues, export_status
+from cq.observers.sql.configured import Export, find_export
 from cq.plain_text import printable
 from cq.store import OpenDatabase
 from cq.store.transact import transact
 
 if TYPE_CHECKING:
-    from cq.observers.sqlverify import Difference, Verified
+    from cq.observers.sql.verify import Difference, Verified
 
 UrlEnv = Annotated[
     str | None,
@@ -88,10 +88,10 @@ def init(
     These are the table of the queue and two tables of cq. Existing tables are compared with the expected ones; a
     difference is an error that names it.
     """
-    from cq.observers import sqlcheck
+    from cq.observers.sql import check
 
     with _opened(queue, url_env, app_path, store) as (_, found):
-        created = sqlcheck.init(found.reporting, found.definition)
+        created = check.init(found.reporting, found.definition)
     if json:
         print_json({"queue": queue, "created": created})
     else:
@@ -114,7 +114,7 @@ def verify(
     Both may be in use. Each difference is printed as a line; the exit status is then 1. The command waits for changes
     that are not exported yet: workers must be running. With --json one line per difference, and one line of totals.
     """
-    from cq.observers import sqlverify
+    from cq.observers.sql import verify as sqlverify
 
     with (
         _opened(queue, url_env, app_path, store, read_store) as (db, found),
@@ -161,7 +161,7 @@ def rebuild(
     that another queue exports to. Workers do it while everything is in use; `cq export list` shows `filling` until it
     is done.
     """
-    from cq.observers import sqlrebuild
+    from cq.observers.sql import rebuild as sqlrebuild
 
     with _opened(queue, url_env, app_path, store) as (db, found):
         generation = sqlrebuild.rebuild(db, found)
@@ -185,7 +185,7 @@ def rebase(
     Use it only if table and store agree, for example after a restore from backups of the same moment. Nothing is
     exported again: rows that the table lacks stay missing.
     """
-    from cq.observers import sqlrebuild
+    from cq.observers.sql import rebuild as sqlrebuild
 
     with _opened(queue, url_env, app_path, store) as (db, found):
         epoch = sqlrebuild.rebase(db, found)

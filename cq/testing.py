@@ -26,10 +26,10 @@ from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers import top
 from cq.observers.builtin import FACTORIES, observer_tasks
-from cq.observers.exports import exporter_tasks
 from cq.observers.exportstatus import export_status
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
+from cq.observers.sql.configured import exporter_tasks
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.rows import decode_row, notified
 from cq.queue.set_aside import Aside, read_aside

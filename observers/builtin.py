@@ -13,12 +13,12 @@ from cq.feeds.config import read_feed_config
 from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers import distinct, feedobserver, forward, top
 from cq.observers.export import queue as export
-from cq.observers.exports import export_spec, export_tasks
 from cq.observers.feedobserver import feed_spec
 from cq.observers.forwardspec import forward_spec
 from cq.observers.jobs import Task
 from cq.observers.members import ROLES
 from cq.observers.publisher import publishers
+from cq.observers.sql.configured import export_spec, export_tasks
 from cq.store.api import Database
 from cq.store.transact import transact
 

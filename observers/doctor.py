@@ -19,9 +19,9 @@ from cq.errors import ConfigurationError, CorruptData, CqError, InvalidUrl
 from cq.observers.doctorcluster import ClusterStore
 from cq.observers.doctorembedded import EmbeddedStore
 from cq.observers.export.errors import ExportFailed
-from cq.observers.exports import NAME, find_export
 from cq.observers.forward import forward_exporter
 from cq.observers.forwardspec import NAME as FORWARD
+from cq.observers.sql.configured import NAME, find_export
 from cq.store import OpenDatabase, located
 from cq.store.api import Transaction, TransactionRead, error_code
 from cq.store.transact import transact
@@ -129,7 +129,7 @@ def _has(tr: TransactionRead, queue: str, observer: str) -> bool:
 
 
 def _export(db: OpenDatabase, queue: str) -> str:
-    from cq.observers.sqlcheck import (
+    from cq.observers.sql.check import (
         check,  # SQLAlchemy takes long to import: only where something is exported
     )
 

@@ -20,10 +20,10 @@ from cq.observers.export.errors import ExportFailed
 from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import check_alone
-from cq.observers.exports import kept_tasks
 from cq.observers.forwarding import ForwardExporter
 from cq.observers.forwardspec import NAME
 from cq.observers.jobs import Task
+from cq.observers.sql.configured import kept_tasks
 from cq.store.api import Database, Transaction
 
 

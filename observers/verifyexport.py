@@ -1,7 +1,7 @@
 """What a verification looks at in a queue's export: entries that wait, how far each bucket is, the table.
 
 Entries and notifications are added and taken away together, so at any one version a bucket without a notification has
-no entries. The table is compared by `cq.observers.sqlverify`, which waits for changes on their way.
+no entries. The table is compared by `cq.observers.sql.verify`, which waits for changes on their way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cq.observers.export.errors import ExportFailed
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import MOST_PIECES, Waiting, is_piece, is_whole, unpack
 from cq.observers.export.state import Control, ExportState, check_failure, check_stopped, set_entry_aside
-from cq.observers.exports import NAME, find_export
+from cq.observers.sql.configured import NAME, find_export
 from cq.store.api import KeyValue, Value
 from cq.verify.verification import Difference, Piece, Verification
 
@@ -248,13 +248,13 @@ def look_at_table(wait_seconds: float, url_env: str | None) -> Callable[[Verific
 
 
 def _compare(verification: Verification, variable: str, wait_seconds: float) -> Iterator[Difference]:
-    from cq.observers import sqlrebuild, sqlverify
+    from cq.observers.sql import rebuild, verify
 
     found = find_export(verification.db, verification.name, url_env=variable)
     try:
-        result = sqlverify.verify(verification.db, found, wait_seconds=wait_seconds)
+        result = verify.verify(verification.db, found, wait_seconds=wait_seconds)
         if result.differences and verification.repair:
-            sqlrebuild.rebuild(verification.db, found)
+            rebuild.rebuild(verification.db, found)
     except ExportFailed:
         raise
     except (

@@ -16,7 +16,6 @@ from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
 from cq.observers.export.spec import EXPORTERS
-from cq.observers.exports import exporter_tasks
 from cq.observers.feeds import ROLE, FeedJobs
 from cq.observers.jobs import Job, Task
 from cq.observers.measuring import Idle, MeasureTask
@@ -25,6 +24,7 @@ from cq.observers.memories import AllMemories
 from cq.observers.pressure import PressureTask
 from cq.observers.queues import Found, find_queues, notified_buckets
 from cq.observers.settling import SettleTask
+from cq.observers.sql.configured import exporter_tasks
 from cq.observers.telemetry import emit
 from cq.observers.totals import Totals
 from cq.observers.trimming import TrimTask

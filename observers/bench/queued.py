@@ -19,7 +19,7 @@ from cq.observers.bench.errors import WrongSum
 from cq.observers.bench.stored import opened
 from cq.observers.bench.system import Adder
 from cq.observers.collector import collect_seldom
-from cq.observers.exports import export_spec, find_export
+from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top import top
 from cq.observers.worker import Worker
 from cq.store.transact import transact
@@ -72,7 +72,7 @@ class QueueSystem:
             observers=observers,
         )
         if self.reporting is not None:
-            from cq.observers.sqlcheck import init  # SQLAlchemy takes long to import
+            from cq.observers.sql.check import init  # SQLAlchemy takes long to import
 
             export = find_export(db, self.queue)
             init(export.reporting, export.definition)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers.exports import export_tasks, find_export
+from cq.observers.sql.configured import export_tasks, find_export
 from cq.observers.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here

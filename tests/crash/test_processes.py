@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 import cq
-from cq.observers.exports import export_spec, find_export
+from cq.observers.sql.configured import export_spec, find_export
 from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import SECONDS, Cli
 from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates

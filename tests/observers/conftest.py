@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cq.observers.sqlengine import ReportingDatabase
+from cq.observers.sql.engine import ReportingDatabase
 from tests.observers.postgres import PostgresServer
 
 

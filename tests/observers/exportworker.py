@@ -11,8 +11,8 @@ from typing import Any
 
 import cq
 from cq.observers.export.task import ExportTask
-from cq.observers.exports import export_tasks, find_export
-from cq.observers.sql import SqlExporter
+from cq.observers.sql.configured import export_tasks, find_export
+from cq.observers.sql.exporter import SqlExporter
 
 
 def main(store: str, queue: str, seed: str, chance: str = "0") -> None:

@@ -22,22 +22,22 @@ import cq
 from cq.config.queue import read_config
 from cq.encoding.codec import KeyType, ValueType
 from cq.keys.export import ExportKeys, first_sequence, generation_of
-from cq.observers import sqlverify
 from cq.observers.export.errors import CannotExport, ExportFailed
 from cq.observers.export.task import ExportTask
-from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.exportstatus import export_status
 from cq.observers.runner import DONE
-from cq.observers.sqlcheck import init
+from cq.observers.sql import verify as sqlverify
+from cq.observers.sql.check import init
+from cq.observers.sql.columns import declare_columns
+from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
+from cq.observers.sql.engine import ReportingDatabase, values_bound
+from cq.observers.sql.progress import ProgressTables
+from cq.observers.sql.secrets import Secrets
+from cq.observers.sql.table import Columns, DefaultLayout, TableDefinition
+from cq.observers.sql.verify import verify
 from cq.observers.sqldialect import CannotConvert
-from cq.observers.sqlengine import ReportingDatabase, values_bound
-from cq.observers.sqllayouts import declare_columns
 from cq.observers.sqlmysql import Mysql
 from cq.observers.sqlpostgresql import Postgresql
-from cq.observers.sqlprogress import ProgressTables
-from cq.observers.sqlsecrets import Secrets
-from cq.observers.sqltable import Columns, DefaultLayout, TableDefinition
-from cq.observers.sqlverify import verify
 from cq.store.transact import transact
 from tests.observers.exporthelpers import entries_aside
 from tests.observers.sqlhelpers import add, combine, configure, problems, sql, table_of, work

@@ -22,14 +22,14 @@ from cq.observers.export.keeper import Keeper
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
 from cq.observers.export.task import ExportTask
-from cq.observers.exports import Export, export_spec, export_tasks, find_export
 from cq.observers.exportstatus import export_status
 from cq.observers.runner import DONE
-from cq.observers.sql import SqlExporter
-from cq.observers.sqlcheck import init
-from cq.observers.sqlprogress import CLOSED, ProgressTables
-from cq.observers.sqlrebuild import rebase, rebuild
-from cq.observers.sqlverify import verify
+from cq.observers.sql.check import init
+from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
+from cq.observers.sql.exporter import SqlExporter
+from cq.observers.sql.progress import CLOSED, ProgressTables
+from cq.observers.sql.rebuild import rebase, rebuild
+from cq.observers.sql.verify import verify
 from cq.store.transact import transact
 from tests.helpers import stored
 from tests.observers.exporthelpers import entries_aside, waits
@@ -494,7 +494,7 @@ class TestEpochs:
         with pytest.raises(KeyboardInterrupt):  # applied, and not cleared
             task(db, export, stop_at("committed")).run()
         with monkeypatch.context() as patched:
-            patched.setattr("cq.observers.sqlrebuild._begin_epoch", lambda *args: 1 / 0)
+            patched.setattr("cq.observers.sql.rebuild._begin_epoch", lambda *args: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 rebase(db, export)
 

@@ -13,8 +13,8 @@ from cq.config.queue import read_config
 from cq.observers import verifytop
 from cq.observers.builtin import observer_tasks
 from cq.observers.export.queue import ExportQueue
-from cq.observers.exports import export_spec, find_export
-from cq.observers.sqlcheck import init
+from cq.observers.sql.check import init
+from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top import top
 from cq.observers.verify import Progress, Verification, verification
 from cq.observers.verifyexport import check_export

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 import cq
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
-from cq.observers import sqlrebuild
-from cq.observers.exports import find_export
+from cq.observers.sql import rebuild
+from cq.observers.sql.configured import find_export
 from cq.observers.verify import verification
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import retry_aside
@@ -158,9 +158,9 @@ class Administrator:
             found = find_export(self.db, SUMS)
             try:
                 if self.world.hub.rng.random() < 0.5:
-                    sqlrebuild.rebuild(self.db, found)
+                    rebuild.rebuild(self.db, found)
                 else:
-                    sqlrebuild.rebase(self.db, found)
+                    rebuild.rebase(self.db, found)
             finally:
                 found.reporting.close()
 

@@ -16,12 +16,13 @@ from cq.intake.emitter import Emitter
 from cq.intake.emitter_buffer import EmitterBuffer
 from cq.intake.flush import Flush
 from cq.keys import QueueKeys
-from cq.observers import arming, sql, top, worker
+from cq.observers import arming, top, worker
 from cq.observers.export import task
 from cq.observers.handing import Overdue
 from cq.observers.membership import Membership
 from cq.observers.runner import DONE
-from cq.observers.sqlprogress import ProgressTables
+from cq.observers.sql import exporter
+from cq.observers.sql.progress import ProgressTables
 from cq.passes import batch, combine_pass, reporting
 from cq.passes.memory import Memory
 from cq.queue import combine_queue, missed_reports, packing
@@ -237,7 +238,7 @@ def exports_without_a_fence() -> Any:
     def both() -> Iterator[None]:
         with (
             patch.object(ProgressTables, "locked", locked),
-            patch.object(sql.SqlExporter, "_may_apply", lambda self, found, at: True),
+            patch.object(exporter.SqlExporter, "_may_apply", lambda self, found, at: True),
         ):
             yield
 

@@ -9,8 +9,8 @@ from unittest.mock import patch
 from cq.keys import after
 from cq.observers.export.state import ExportState, view
 from cq.observers.export.task import ExportTask
-from cq.observers.sql import SqlExporter
-from cq.observers.sqlprogress import CLOSED, ProgressTables
+from cq.observers.sql.exporter import SqlExporter
+from cq.observers.sql.progress import CLOSED, ProgressTables
 
 
 def misses_a_store_set_back() -> Any:

@@ -25,10 +25,10 @@ import sqlalchemy as sa
 import cq
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
-from cq.observers import sqlrebuild
 from cq.observers.export.spec import export_spec
-from cq.observers.exports import find_export
-from cq.observers.sqlcheck import init
+from cq.observers.sql import rebuild
+from cq.observers.sql.check import init
+from cq.observers.sql.configured import find_export
 from cq.observers.verify import verification
 from cq.observers.worker import Worker
 from cq.queue.set_aside import retry_aside
@@ -182,10 +182,10 @@ class Exports(Scenario):
         found = find_export(self.db(process), SUMS)
         try:
             if self.hub.rng.random() < 0.3:
-                sqlrebuild.rebuild(self.db(process), found)
+                rebuild.rebuild(self.db(process), found)
             else:
                 self._is_to_be_rebuilt |= self._may_differ
-                sqlrebuild.rebase(self.db(process), found)
+                rebuild.rebase(self.db(process), found)
         finally:
             found.reporting.close()
 
@@ -270,7 +270,7 @@ class Exports(Scenario):
     def _rebuild(self, process: Process) -> None:
         found = find_export(self.db(process), SUMS)
         try:
-            sqlrebuild.rebuild(self.db(process), found)
+            rebuild.rebuild(self.db(process), found)
         finally:
             found.reporting.close()
         self._is_to_be_rebuilt = False

@@ -15,9 +15,9 @@ from cq.encoding import hashing
 from cq.intake import documents, json_lines
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
-from cq.observers import sql
 from cq.observers.export.keeper import Keeper
 from cq.observers.publisher import Publisher
+from cq.observers.sql import exporter
 from cq.passes import combine_pass
 from cq.queue import set_aside
 from cq.queue.ledger import to_bytes
@@ -53,7 +53,7 @@ def publishes_clouds_of_old_generations() -> Any:
 
 def goes_on_after_a_set_back() -> Any:
     """An exporter does not compare the progress of the two databases."""
-    return patch.object(sql.SqlExporter, "_may_apply", lambda self, batch, progress: True)
+    return patch.object(exporter.SqlExporter, "_may_apply", lambda self, batch, progress: True)
 
 
 def forgets_ids_of_queued_rows() -> Any:

@@ -12,9 +12,9 @@ from sqlalchemy import event
 from sqlalchemy.engine.default import DefaultDialect
 
 from cq.keys.export import ExportKeys
-from cq.observers import sqlrebuild
 from cq.observers.export.errors import ExportFailed
-from cq.observers.exports import find_export
+from cq.observers.sql import rebuild
+from cq.observers.sql.configured import find_export
 from tests.simulation.application import SUMS, TABLE
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class TableCopy:
         if may_stop and self.world.inner.get(ExportKeys(SUMS).stopped) is not None:
             export = find_export(self.world.inner, SUMS)
             try:
-                sqlrebuild.rebuild(self.world.inner, export)
+                rebuild.rebuild(self.world.inner, export)
             except (ExportFailed, sa.exc.DBAPIError) as error:  # another transaction is open
                 self.world.trace("no rebuild yet:", error)
             finally:

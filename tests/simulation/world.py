@@ -12,8 +12,8 @@ import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.export.spec import export_spec
-from cq.observers.exports import find_export
-from cq.observers.sqlcheck import init
+from cq.observers.sql.check import init
+from cq.observers.sql.configured import find_export
 from cq.observers.top import top
 from cq.store.api import VERSIONS_PER_SECOND
 from tests.simulation import ending

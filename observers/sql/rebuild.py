@@ -17,10 +17,10 @@ from cq.observers.export.errors import ExportFailed
 from cq.observers.export.position import read_position
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.state import Control, ExportState, read_control, view
-from cq.observers.exports import NAME, Export, wake_keeper
-from cq.observers.sqlcheck import check
-from cq.observers.sqlprogress import CLOSED, Feeder, ProgressTables
-from cq.observers.sqltable import SEQUENCE
+from cq.observers.sql.check import check
+from cq.observers.sql.configured import NAME, Export, wake_keeper
+from cq.observers.sql.progress import CLOSED, Feeder, ProgressTables
+from cq.observers.sql.table import SEQUENCE
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

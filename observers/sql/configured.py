@@ -25,9 +25,9 @@ from cq.store.transact import transact
 
 if TYPE_CHECKING:
     from cq.observers.export.keeper import KeptExporter
-    from cq.observers.sql import SqlExporter
-    from cq.observers.sqlengine import ReportingDatabase
-    from cq.observers.sqltable import TableDefinition
+    from cq.observers.sql.engine import ReportingDatabase
+    from cq.observers.sql.exporter import SqlExporter
+    from cq.observers.sql.table import TableDefinition
 
 __all__ = [
     "DEFAULT_ENV",
@@ -58,7 +58,7 @@ class Export:
 
     def exporter(self) -> SqlExporter:
         """A new exporter into the table."""
-        from cq.observers.sql import SqlExporter
+        from cq.observers.sql.exporter import SqlExporter
 
         return SqlExporter(self.reporting, self.definition, self.store)
 
@@ -86,9 +86,9 @@ def find_export(db: Database, queue: str, *, url_env: str | None = None) -> Expo
 def _export(
     db: Database, config: QueueConfig, observer: ObserverConfig, url_env: str | None = None
 ) -> Export:
-    from cq.observers.sqlengine import ReportingDatabase
-    from cq.observers.sqllayouts import declared_columns
-    from cq.observers.sqltable import DefaultLayout, TableDefinition
+    from cq.observers.sql.columns import declared_columns
+    from cq.observers.sql.engine import ReportingDatabase
+    from cq.observers.sql.table import DefaultLayout, TableDefinition
 
     settings: Mapping[str, Any] = observer.settings
     reporting = ReportingDatabase(env=url_env or settings["url_env"])

@@ -7,7 +7,7 @@ from typing import Final
 
 from cq.errors import InvalidConfiguration
 from cq.observers.export.errors import ExportFailed
-from cq.observers.sqltable import Columns
+from cq.observers.sql.table import Columns
 
 _declared: Final[dict[str, Columns]] = {}
 _declaring: Final = Lock()
