@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy.schema import CreateTable
 
 from cq.observers.export.errors import ExportFailed
+from cq.observers.sql.dialects.dialect import Dialect
 from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.sql.table import TableDefinition
-from cq.observers.sqldialect import Dialect
 
 
 def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]:

@@ -14,10 +14,10 @@ from sqlalchemy import event, exc
 from cq.errors import CqError, InvalidConfiguration
 from cq.observers.export.errors import CannotExport, ExportFailed
 from cq.observers.export.spec import DEFAULT_ENV
+from cq.observers.sql.dialects.dialect import Dialect
+from cq.observers.sql.dialects.postgresql import send_arrays_binary
+from cq.observers.sql.dialects.registry import dialect_of
 from cq.observers.sql.secrets import Secrets
-from cq.observers.sqldialect import Dialect
-from cq.observers.sqldialects import dialect_of
-from cq.observers.sqlpostgresql import send_arrays_binary
 
 BUSY_SECONDS: Final = 30
 _READ_ONLY: Final = "cq_read_only"

@@ -22,11 +22,11 @@ from cq.observers.export.batch import Batch
 from cq.observers.export.errors import CannotExport, ExportFailed, ExportStopped, OutdatedBatch
 from cq.observers.export.rows import Entry
 from cq.observers.sql.check import check
+from cq.observers.sql.dialects.dialect import CannotConvert, Dialect
 from cq.observers.sql.engine import ReportingDatabase, values_bound
 from cq.observers.sql.progress import CLOSED, Feeder, ProgressTables
 from cq.observers.sql.sweep import sweep
 from cq.observers.sql.table import TableDefinition
-from cq.observers.sqldialect import CannotConvert, Dialect
 
 
 def _no_signal(point: str) -> None:

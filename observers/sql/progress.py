@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from cq import runtime
 from cq.config.store_id import STORE_ID_BYTES
 from cq.keys.export import SEQUENCE_BYTES
-from cq.observers.sqldialect import TABLES_REMEMBERED, Dialect
+from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, Dialect
 
 CLOSED: Final = b"\xff" * SEQUENCE_BYTES
 """The progress of an epoch that was ended by a rebuild or rebase: there is no entry behind it."""

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cq.observers.sql.dialects.dialect import Dialect
 from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.sql.table import SEQUENCE, TableDefinition, columns_of
-from cq.observers.sqldialect import Dialect
 
 PAGE: Final = 1_000
 

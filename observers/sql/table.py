@@ -21,7 +21,7 @@ from cq.encoding.codec import KeyType, ValueType
 from cq.errors import InvalidConfiguration
 from cq.keys.export import SEQUENCE_BYTES
 from cq.observers.export.spec import check_identifier
-from cq.observers.sqldialect import TABLES_REMEMBERED, CannotConvert, Dialect
+from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, CannotConvert, Dialect
 
 SEQUENCE: Final = "sequence"
 UPDATED_AT: Final = "updated_at"

@@ -24,9 +24,9 @@ from cq.observers.export.rows import encoded_key
 from cq.observers.export.state import entries_aside
 from cq.observers.sql.check import check
 from cq.observers.sql.configured import NAME, Export
+from cq.observers.sql.dialects.dialect import CannotConvert, Dialect
 from cq.observers.sql.sweep import pages
 from cq.observers.sql.table import SEQUENCE, UPDATED_AT, columns_of, same
-from cq.observers.sqldialect import CannotConvert, Dialect
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact

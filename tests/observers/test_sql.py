@@ -30,14 +30,14 @@ from cq.observers.sql import verify as sqlverify
 from cq.observers.sql.check import init
 from cq.observers.sql.columns import declare_columns
 from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
+from cq.observers.sql.dialects.dialect import CannotConvert
+from cq.observers.sql.dialects.mysql import Mysql
+from cq.observers.sql.dialects.postgresql import Postgresql
 from cq.observers.sql.engine import ReportingDatabase, values_bound
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.sql.secrets import Secrets
 from cq.observers.sql.table import Columns, DefaultLayout, TableDefinition
 from cq.observers.sql.verify import verify
-from cq.observers.sqldialect import CannotConvert
-from cq.observers.sqlmysql import Mysql
-from cq.observers.sqlpostgresql import Postgresql
 from cq.store.transact import transact
 from tests.observers.exporthelpers import entries_aside
 from tests.observers.sqlhelpers import add, combine, configure, problems, sql, table_of, work

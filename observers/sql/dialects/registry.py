@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from cq.errors import InvalidConfiguration
-from cq.observers.sqldialect import Dialect
-from cq.observers.sqlmysql import Mysql
-from cq.observers.sqlpostgresql import Postgresql
-from cq.observers.sqlsqlite import Sqlite
+from cq.observers.sql.dialects.dialect import Dialect
+from cq.observers.sql.dialects.mysql import Mysql
+from cq.observers.sql.dialects.postgresql import Postgresql
+from cq.observers.sql.dialects.sqlite import Sqlite
 
 
 def dialect_of(engine: sa.Engine) -> Dialect:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from cq.observers.sqldialect import CannotConvert, Dialect, Row
+from cq.observers.sql.dialects.dialect import CannotConvert, Dialect, Row
 
 
 class Mysql(Dialect):

@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from cq.observers.sqldialect import TABLES_REMEMBERED, Dialect, Row, on_conflict_update
+from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, Dialect, Row, on_conflict_update
 
 _INDEXES: Final = sa.text("SELECT name, origin FROM pragma_index_list(:name)")
 _INDEX_COLLATIONS: Final = sa.text("SELECT name, coll FROM pragma_index_xinfo(:name) WHERE key = 1")

@@ -12,7 +12,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from cq.observers.sqldialect import TABLES_REMEMBERED, CannotConvert, Dialect, Row, on_conflict_update
+from cq.observers.sql.dialects.dialect import (
+    TABLES_REMEMBERED,
+    CannotConvert,
+    Dialect,
+    Row,
+    on_conflict_update,
+)
 
 _COLLATIONS: Final = sa.text(
     "SELECT a.attname AS column, c.collname AS collation"
