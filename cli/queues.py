@@ -14,8 +14,8 @@ from cq.cli.output import print_json, say
 from cq.observers.builtin import put_built_in
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feedobserver import feed_spec
-from cq.observers.forwardspec import DEFAULT_ENV as FORWARD_ENV
-from cq.observers.forwardspec import forward_spec
+from cq.observers.forward.spec import DEFAULT_ENV as FORWARD_ENV
+from cq.observers.forward.spec import forward_spec
 from cq.observers.top import DEFAULT_N
 from cq.observers.top import top as top_spec
 

@@ -11,10 +11,11 @@ from cq.config.queue import ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
 from cq.feeds.config import read_feed_config
 from cq.observer import ObserverFunction, ObserverSpec
-from cq.observers import distinct, feedobserver, forward, top
+from cq.observers import distinct, feedobserver, top
 from cq.observers.export import queue as export
 from cq.observers.feedobserver import feed_spec
-from cq.observers.forwardspec import forward_spec
+from cq.observers.forward import observer as forward
+from cq.observers.forward.spec import forward_spec
 from cq.observers.jobs import Task
 from cq.observers.members import ROLES
 from cq.observers.publisher import publishers

@@ -19,8 +19,8 @@ from cq.errors import ConfigurationError, CorruptData, CqError, InvalidUrl
 from cq.observers.doctorcluster import ClusterStore
 from cq.observers.doctorembedded import EmbeddedStore
 from cq.observers.export.errors import ExportFailed
-from cq.observers.forward import forward_exporter
-from cq.observers.forwardspec import NAME as FORWARD
+from cq.observers.forward.observer import forward_exporter
+from cq.observers.forward.spec import NAME as FORWARD
 from cq.observers.sql.configured import NAME, find_export
 from cq.store import OpenDatabase, located
 from cq.store.api import Transaction, TransactionRead, error_code

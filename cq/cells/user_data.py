@@ -3,7 +3,7 @@
 All of it lies below one prefix and moves along with the user. So nothing of it may depend on the cluster: a
 versionstamp of one cell means nothing in another one, and keys that are ordered by versionstamps would not stay in
 order. What a user's transactions add to queues of the cell stays there when the user moves: it belongs to the cell's
-own statistics, which `cq.observers.forward` adds up in one place.
+own statistics, which `cq.observers.forward.observer` adds up in one place.
 """
 
 from __future__ import annotations

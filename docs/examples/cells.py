@@ -4,7 +4,7 @@ import os
 import tempfile
 
 import cq
-from cq.observers.forwardspec import forward_spec
+from cq.observers.forward.spec import forward_spec
 from cq.observers.worker import Worker
 
 folder = tempfile.mkdtemp()

@@ -25,7 +25,7 @@ from cq.keys.export import ExportKeys
 from cq.observers.demos.cellroles import ALL, QUEUE, CellWorkers, Mover, WriteLoad, Writer, read_position
 from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
-from cq.observers.forwardspec import forward_spec
+from cq.observers.forward.spec import forward_spec
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

@@ -1,7 +1,7 @@
 """The export queue of a queue, and the task that empties it through any exporter.
 
-An exporter into a SQL table is in `cq.observers.sql.exporter`, one into another queue in `cq.observers.forward`. The
-room may import scheduling, telemetry and the rooms of `cq`.
+An exporter into a SQL table is in `cq.observers.sql.exporter`, one into another queue in
+`cq.observers.forward.observer`. The room may import scheduling, telemetry and the rooms of `cq`.
 """
 
 from cq.observers.export.batch import (

@@ -11,7 +11,7 @@ from cq.cells.cells import Cells, Location
 from cq.cells.records import Record
 from cq.cells.user_data import UserData
 from cq.keys import cell as cellkeys
-from cq.observers.forwarding import ForwardExporter
+from cq.observers.forward.exporter import ForwardExporter
 from cq.store.transact import transact
 
 

@@ -1,7 +1,8 @@
 """Forwarding: the changes of a queue become updates of a queue in another store, which adds up those of many.
 
 The observer adds what each change means for a total to the export queue of the queue's name, in the pass's transaction:
-of a sum the difference between new and old. Workers apply it to the receiving queue, see `cq.observers.forwarding`.
+of a sum the difference between new and old. Workers apply it to the receiving queue, see
+`cq.observers.forward.exporter`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from cq.observers.export.errors import ExportFailed
 from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import check_alone
-from cq.observers.forwarding import ForwardExporter
-from cq.observers.forwardspec import NAME
+from cq.observers.forward.exporter import ForwardExporter
+from cq.observers.forward.spec import NAME
 from cq.observers.jobs import Task
 from cq.observers.sql.configured import kept_tasks
 from cq.store.api import Database, Transaction
