@@ -20,12 +20,12 @@ from cq.cli.settings import file_of
 from cq.config.queue import read_config
 from cq.feeds.config import is_feed
 from cq.observers.collector import collect_seldom
-from cq.observers.logs import log_to_stderr
 from cq.observers.members import ROLES
-from cq.observers.metrics import Address, serve
 from cq.observers.processes import Processes
 from cq.observers.systemd import Notifier
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
+from cq.observers.telemetry.logs import log_to_stderr
+from cq.observers.telemetry.metrics import Address, serve
 from cq.observers.worker import CONCURRENCY, GRACE_SECONDS, Worker
 
 

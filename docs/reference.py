@@ -17,7 +17,7 @@ import typer.main
 
 from cq.cli.main import app
 from cq.keys import queue as keys
-from cq.observers.events import EVENTS, FIELDS, Metric
+from cq.observers.telemetry.events import EVENTS, FIELDS, Metric
 from cq.verify.kinds import KINDS
 
 DOCS = Path(__file__).parent

@@ -17,8 +17,8 @@ from cq.keys import QueueKeys
 from cq.observers.jobs import Task
 from cq.observers.memories import Memories
 from cq.observers.runner import DONE
-from cq.observers.telemetry import emit
-from cq.observers.totals import Totals
+from cq.observers.telemetry.bus import emit
+from cq.observers.telemetry.totals import Totals
 from cq.passes.batch import LOCAL_LIMITS, Limits
 from cq.passes.memory import Memory
 from cq.passes.pass_result import ManyFailed, PassResult

@@ -20,7 +20,7 @@ from cq.keys import after
 from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of
 from cq.observers.feedturns import Turns
 from cq.observers.jobs import Task
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, KeyValue, Transaction
 from cq.store.api import Range as Rows
 from cq.store.write_sizes import WRITE_BYTES, clear_bytes, set_bytes

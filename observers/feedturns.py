@@ -18,7 +18,7 @@ from cq.keys import after
 from cq.keys.feed import FeedKeys, Range
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
 from cq.store.transact import transact
 from cq.store.write_sizes import fitting

@@ -10,7 +10,7 @@ from cq import runtime
 from cq.errors import CqError
 from cq.observers.jobs import Job
 from cq.observers.runner import DONE
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 from cq.observers.work import Work
 from cq.store.api import error_code
 

@@ -24,7 +24,7 @@ from cq import keys, runtime
 from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.observers.members import BEAT_SECONDS, ROLES, Member, Report, Share, kinds_of, order, read_members
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_versioned
 from cq.store.version_clock import clock_of

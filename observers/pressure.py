@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cq.observers.jobs import Task
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 from cq.queue.limits import LOOK_SECONDS, compare
 from cq.store.api import Database
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 
 log = logging.getLogger("cq.worker")
 

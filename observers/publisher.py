@@ -22,7 +22,7 @@ from cq.observers.cloud import CLOUD_BYTES, PIECE_BYTES, Head, digest_of, encode
 from cq.observers.jobs import Task
 from cq.observers.ranking import entry_of
 from cq.observers.runner import DONE
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 from cq.observers.top import NAME
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cq import runtime
-from cq.observers.facts import Facts
 from cq.observers.jobs import Job
 from cq.observers.members import Member
-from cq.observers.telemetry import emit
-from cq.observers.totals import Totals
+from cq.observers.telemetry.bus import emit
+from cq.observers.telemetry.totals import Totals
+from cq.observers.telemetry.worker_facts import Facts
 from cq.plain_text import describe
 
 

@@ -25,8 +25,8 @@ from cq.observers.pressure import PressureTask
 from cq.observers.queues import Found, find_queues, notified_buckets
 from cq.observers.settling import SettleTask
 from cq.observers.sql.configured import exporter_tasks
-from cq.observers.telemetry import emit
-from cq.observers.totals import Totals
+from cq.observers.telemetry.bus import emit
+from cq.observers.telemetry.totals import Totals
 from cq.observers.trimming import TrimTask
 from cq.observers.windowing import WindowTask
 from cq.passes.batch import Limits

@@ -27,9 +27,9 @@ from cq.observers.jobs import Job
 from cq.observers.members import BEAT_SECONDS, MEASURE, ROLES, Report
 from cq.observers.membership import Membership
 from cq.observers.runner import DONE, Lane, Runner
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
+from cq.observers.telemetry.totals import Totals
 from cq.observers.telling import Telling
-from cq.observers.totals import Totals
 from cq.observers.work import Work
 from cq.passes.batch import Limits
 from cq.store.api import Database, error_code

@@ -27,7 +27,7 @@ from cq.errors import (
 )
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
-from cq.observers.telemetry import subscribe
+from cq.observers.telemetry.bus import subscribe
 from cq.observers.windowing import WindowTask
 from cq.observers.worker import Worker
 from cq.queue import pending as pendingrows

@@ -30,8 +30,8 @@ from cq.observers.membership import Membership
 from cq.observers.pressure import PressureTask
 from cq.observers.runner import DONE, Lane, Runner
 from cq.observers.settling import SettleTask
-from cq.observers.telemetry import Event, subscribe
-from cq.observers.totals import Totals
+from cq.observers.telemetry.bus import Event, subscribe
+from cq.observers.telemetry.totals import Totals
 from cq.observers.work import Work
 from cq.observers.worker import Worker
 from cq.passes.batch import LOCAL_LIMITS, Limits

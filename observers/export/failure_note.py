@@ -10,7 +10,7 @@ import tenacity
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys, name_of
 from cq.observers.export.state import Failure, next_failure, read_failures, write_failure
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 from cq.plain_text import describe
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact

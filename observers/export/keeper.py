@@ -22,7 +22,7 @@ from cq.observers.export.queue import BUCKETS
 from cq.observers.export.state import ExportView, read_control, stop, view
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 

@@ -29,7 +29,7 @@ from cq.observers.export.rows import Waiting, read_waiting
 from cq.observers.export.state import ExportState, ExportView, set_entry_aside, stop, view
 from cq.observers.jobs import Task
 from cq.observers.runner import DONE
-from cq.observers.telemetry import emit
+from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 from cq.store.write_sizes import fitting

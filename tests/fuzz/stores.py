@@ -37,8 +37,8 @@ from cq.observers.membership import Membership
 from cq.observers.overview import overview, remarks
 from cq.observers.publisher import publishers
 from cq.observers.ranking import Ranking
+from cq.observers.telemetry.totals import Totals
 from cq.observers.top import top
-from cq.observers.totals import Totals
 from cq.observers.work import Work
 from cq.queue.limits import compare
 from cq.queue.operation_ids import Trim

@@ -17,8 +17,8 @@ from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.observers.members import ROLES
 from cq.observers.queues import find_queues
+from cq.observers.telemetry.totals import Totals
 from cq.observers.top import top
-from cq.observers.totals import Totals
 from cq.observers.work import Work
 from cq.observers.worker import Worker
 from cq.queue.bucket_state import BucketState

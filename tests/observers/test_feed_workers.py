@@ -25,7 +25,7 @@ from cq.observers.feedturns import TROUBLE_SECONDS, _Round
 from cq.observers.jobs import Task
 from cq.observers.numbering import Numbering, numbering_tasks
 from cq.observers.runner import DONE
-from cq.observers.telemetry import subscribe
+from cq.observers.telemetry.bus import subscribe
 from cq.observers.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact

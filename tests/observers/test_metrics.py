@@ -13,12 +13,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import cq
-import cq.observers.metrics
-from cq.observers.events import EVENTS
+import cq.observers.telemetry.metrics
 from cq.observers.export.queue import ExportQueue
 from cq.observers.measuring import IDLE_SECONDS, MEASURE_SECONDS, SELDOM_SECONDS, Idle, Measured, measure
-from cq.observers.metrics import Address, Metrics, MetricsUnavailable, serve
-from cq.observers.telemetry import Event, emit
+from cq.observers.telemetry.bus import Event, emit
+from cq.observers.telemetry.events import EVENTS
+from cq.observers.telemetry.metrics import Address, Metrics, MetricsUnavailable, serve
 from cq.store.api import Transaction
 from cq.store.transact import transact
 from tests.helpers import add
@@ -209,7 +209,7 @@ class TestServe:
     def test_a_connection_is_closed_after_a_time_whatever_it_sends(
         self, begun: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(cq.observers.metrics, "CONNECTION_SECONDS", 0.3)
+        monkeypatch.setattr(cq.observers.telemetry.metrics, "CONNECTION_SECONDS", 0.3)
         with ExitStack() as opened:
             port = free_port()
             opened.callback(serve(Address("127.0.0.1", port)))

@@ -12,11 +12,11 @@ import pytest
 import cq
 from cq.admin.status import current_version, status
 from cq.observers import members as module
-from cq.observers.facts import Facts
 from cq.observers.members import Report
 from cq.observers.membership import Membership
 from cq.observers.overview import Activity, Overview, WorkerStatus, overview, remarks
-from cq.observers.totals import Totals
+from cq.observers.telemetry.totals import Totals
+from cq.observers.telemetry.worker_facts import Facts
 from cq.observers.worker import Worker
 from cq.passes.pass_result import PassResult
 from tests.clocks import set_clock

@@ -15,12 +15,12 @@ import pytest
 
 import cq
 from cq.config.queue import MAX_BUCKETS
-from cq.observers.events import EVENTS, FIELDS
 from cq.observers.export.batch import Batch
-from cq.observers.logs import JsonFormatter, TextFormatter
 from cq.observers.members import Report, Share
 from cq.observers.membership import Membership
-from cq.observers.telemetry import Event, emit, subscribe
+from cq.observers.telemetry.bus import Event, emit, subscribe
+from cq.observers.telemetry.events import EVENTS, FIELDS
+from cq.observers.telemetry.logs import JsonFormatter, TextFormatter
 from cq.observers.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain

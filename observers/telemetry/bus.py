@@ -1,4 +1,4 @@
-"""Telling events: to the log, and to whoever subscribes; `cq.observers.events` has the table of them.
+"""Telling events: to the log, and to whoever subscribes; `cq.observers.telemetry.events` has the table of them.
 
 As with logging, there is one of it in a process, whatever the number of its workers.
 """
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from cq.observers.events import EVENTS, Kind
+from cq.observers.telemetry.events import EVENTS, Kind
 from cq.plain_text import printable
 
 log = logging.getLogger("cq.worker")

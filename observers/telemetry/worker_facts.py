@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from cq import runtime
-from cq.observers.totals import Counts, Totals
+from cq.observers.telemetry.totals import Counts, Totals
 
 _MOST_QUEUES: Final = 100
 _ERROR_CHARACTERS: Final = 300

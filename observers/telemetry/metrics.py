@@ -1,7 +1,7 @@
 """Metrics of a worker for Prometheus, made from its events, and the endpoint that serves them.
 
-Which there are says `cq.observers.events`. They have one label, the queue: what a worker has many of, buckets and keys,
-would make many series.
+Which there are says `cq.observers.telemetry.events`. They have one label, the queue: what a worker has many of,
+buckets and keys, would make many series.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cq.errors import CqError, InvalidConfiguration
-from cq.observers.events import EVENTS, Kind, Metric
-from cq.observers.telemetry import Event, emit, subscribe
+from cq.observers.telemetry.bus import Event, emit, subscribe
+from cq.observers.telemetry.events import EVENTS, Kind, Metric
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

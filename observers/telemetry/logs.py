@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from cq.observers.telemetry import Event
+from cq.observers.telemetry.bus import Event
 from cq.plain_text import printable
 
 
