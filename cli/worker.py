@@ -20,8 +20,8 @@ from cq.cli.settings import file_of
 from cq.config.queue import read_config
 from cq.feeds.config import is_feed
 from cq.observers.collector import collect_seldom
-from cq.observers.members import ROLES
 from cq.observers.processes import Processes
+from cq.observers.scheduling.members import ROLES
 from cq.observers.systemd import Notifier
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.logs import log_to_stderr

@@ -27,8 +27,8 @@ from cq.keys import QueueKeys
 from cq.observers import top
 from cq.observers.builtin import FACTORIES, observer_tasks
 from cq.observers.exportstatus import export_status
-from cq.observers.jobs import Task
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
 from cq.observers.sql.configured import exporter_tasks
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.rows import decode_row, notified

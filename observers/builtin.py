@@ -16,9 +16,9 @@ from cq.observers.export import queue as export
 from cq.observers.feedobserver import feed_spec
 from cq.observers.forward import observer as forward
 from cq.observers.forward.spec import forward_spec
-from cq.observers.jobs import Task
-from cq.observers.members import ROLES
 from cq.observers.publisher import publishers
+from cq.observers.scheduling.members import ROLES
+from cq.observers.scheduling.task import Task
 from cq.observers.sql.configured import export_spec, export_tasks
 from cq.store.api import Database
 from cq.store.transact import transact

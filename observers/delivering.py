@@ -19,7 +19,7 @@ from cq.feeds.messages import by_group, put_messages, take
 from cq.keys import after
 from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of
 from cq.observers.feedturns import Turns
-from cq.observers.jobs import Task
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, KeyValue, Transaction
 from cq.store.api import Range as Rows

@@ -12,9 +12,9 @@ from cq.feeds.config import FeedConfig, feed_names, read_feed_config
 from cq.keys.feed import BUCKETS, FeedKeys
 from cq.observers.delivering import delivering_tasks
 from cq.observers.feedtrimming import trimming_tasks
-from cq.observers.jobs import Job, Task
-from cq.observers.members import Share
 from cq.observers.numbering import numbering_tasks
+from cq.observers.scheduling.members import Share
+from cq.observers.scheduling.task import Job, Task
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 

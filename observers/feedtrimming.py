@@ -16,7 +16,7 @@ from cq.feeds.config import FeedConfig
 from cq.feeds.messages import take
 from cq.keys import after
 from cq.keys.feed import FeedKeys, first_id_at, id_of, mark, split_mark
-from cq.observers.jobs import Task
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
 from cq.store.transact import transact

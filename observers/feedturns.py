@@ -16,8 +16,8 @@ from cq.errors import CorruptData
 from cq.feeds.config import FeedConfig
 from cq.keys import after
 from cq.keys.feed import FeedKeys, Range
-from cq.observers.jobs import Task
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
 from cq.store.transact import transact

@@ -8,8 +8,8 @@ from typing import Final
 
 from cq import runtime
 from cq.errors import CqError
-from cq.observers.jobs import Job
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
 from cq.observers.work import Work
 from cq.store.api import error_code

@@ -10,7 +10,7 @@ from cq.admin.status import CLOCK
 from cq.config.queue import queue_names, read_flags
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
-from cq.observers.members import Member, read_members
+from cq.observers.scheduling.members import Member, read_members
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code
 from cq.store.transact import transact_versioned

@@ -12,7 +12,7 @@ from typing import Final
 from cq.keys import QueueKeys, version_of
 from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export.queue import BUCKETS
-from cq.observers.jobs import Task
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction

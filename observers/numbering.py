@@ -14,7 +14,7 @@ from cq.feeds.config import FeedConfig
 from cq.feeds.messages import take
 from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of, mark, split_mark
 from cq.observers.feedturns import Turns
-from cq.observers.jobs import Task
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
 from cq.store.write_sizes import set_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cq.observers.jobs import Task
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.queue.limits import LOOK_SECONDS, compare
 from cq.store.api import Database

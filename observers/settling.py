@@ -6,8 +6,8 @@ from typing import Final
 
 from cq.admin.backfill import is_settled, switch_observers
 from cq.admin.rebucket import finish_rebucket
-from cq.observers.jobs import Task
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
 from cq.store.api import Database
 from cq.store.transact import transact
 

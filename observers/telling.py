@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cq import runtime
-from cq.observers.jobs import Job
-from cq.observers.members import Member
+from cq.observers.scheduling.members import Member
+from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import Totals
 from cq.observers.telemetry.worker_facts import Facts

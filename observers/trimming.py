@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cq.observers.jobs import Task
+from cq.observers.scheduling.task import Task
 from cq.queue.operation_ids import Trim
 from cq.store.api import Database
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cq.observers.jobs import Task
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database
 from cq.windows.expiry import take_out

@@ -17,12 +17,12 @@ from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
 from cq.observers.export.spec import EXPORTERS
 from cq.observers.feeds import ROLE, FeedJobs
-from cq.observers.jobs import Job, Task
 from cq.observers.measuring import Idle, MeasureTask
-from cq.observers.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, Share
 from cq.observers.memories import AllMemories
 from cq.observers.pressure import PressureTask
 from cq.observers.queues import Found, find_queues, notified_buckets
+from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, Share
+from cq.observers.scheduling.task import Job, Task
 from cq.observers.settling import SettleTask
 from cq.observers.sql.configured import exporter_tasks
 from cq.observers.telemetry.bus import emit

@@ -15,8 +15,8 @@ import cq
 from cq import runtime
 from cq.bucket.attempt_notes import Attempts
 from cq.keys import QueueKeys
-from cq.observers.members import Report, read_members
-from cq.observers.membership import Membership
+from cq.observers.scheduling.members import Report, read_members
+from cq.observers.scheduling.membership import Membership
 from cq.observers.worker import Worker
 from cq.passes.batch import Limits
 from cq.queue import limits as pressure

@@ -25,10 +25,10 @@ from cq.observers.export.batch import Batch
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
-from cq.observers.members import Report
-from cq.observers.membership import Membership
 from cq.observers.pressure import PressureTask
-from cq.observers.runner import DONE, Lane, Runner
+from cq.observers.scheduling.members import Report
+from cq.observers.scheduling.membership import Membership
+from cq.observers.scheduling.runner import DONE, Lane, Runner
 from cq.observers.settling import SettleTask
 from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.telemetry.totals import Totals
@@ -541,7 +541,7 @@ class TestAbility:
     def test_what_fails_again_and_again_is_tried_by_another_one(
         self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cq.observers.handing.MANY_FAILURES", 1)
+        monkeypatch.setattr("cq.observers.scheduling.takeover.MANY_FAILURES", 1)
         seen, changed = set[str](), threading.Condition()
 
         def fail(batch: Batch) -> None:

@@ -20,8 +20,8 @@ from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.position import read_position
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.state import ExportView, read_control, stop, view
-from cq.observers.jobs import Task
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact

@@ -27,8 +27,8 @@ from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.position import read_position
 from cq.observers.export.rows import Waiting, read_waiting
 from cq.observers.export.state import ExportState, ExportView, set_entry_aside, stop, view
-from cq.observers.jobs import Task
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact

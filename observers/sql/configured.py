@@ -19,7 +19,7 @@ from cq.observers.export.batch import Exporter
 from cq.observers.export.errors import ExportFailed
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.spec import DEFAULT_ENV, NAME, export_spec
-from cq.observers.jobs import Task
+from cq.observers.scheduling.task import Task
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import cq
 from cq.admin.status import is_drained, status
 from cq.config.queue import read_config
-from cq.observers.members import read_members
+from cq.observers.scheduling.members import read_members
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import SECONDS, Cli

@@ -22,7 +22,7 @@ from cq import keys
 from cq.admin.status import is_drained
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
-from cq.observers.members import Member, read_members
+from cq.observers.scheduling.members import Member, read_members
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
 

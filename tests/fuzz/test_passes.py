@@ -15,8 +15,8 @@ from cq.config.queue import Flags, QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.observers.members import ROLES
 from cq.observers.queues import find_queues
+from cq.observers.scheduling.members import ROLES
 from cq.observers.telemetry.totals import Totals
 from cq.observers.top import top
 from cq.observers.work import Work

@@ -17,7 +17,7 @@ import cq
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, QueueKeys
-from cq.observers.members import read_members
+from cq.observers.scheduling.members import read_members
 from cq.queue.set_aside import set_aside
 from cq.store.transact import transact
 from tests.fuzz import stores

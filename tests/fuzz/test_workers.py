@@ -13,9 +13,9 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.health import health
-from cq.observers.members import Member, Report, Share
-from cq.observers.membership import Membership
 from cq.observers.overview import overview, remarks
+from cq.observers.scheduling.members import Member, Report, Share
+from cq.observers.scheduling.membership import Membership
 from cq.observers.worker import Worker
 from cq.store.transact import transact
 from tests.fuzz.inputs import BOMBS, bounded, broken, searched

@@ -11,7 +11,7 @@ from cq.observers.export.batch import Batch
 from cq.observers.export.queue import BUCKETS, ExportQueue
 from cq.observers.export.state import AsideEntry
 from cq.observers.export.task import ExportTask
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
 from tests.helpers import stored
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 import cq
 from cq.admin.backfill import switch_observers
 from cq.observers.export import queue as export
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
 from cq.observers.sql.table import columns_of

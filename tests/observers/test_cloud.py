@@ -24,7 +24,7 @@ from cq.keys import prefix_end
 from cq.keys.top import CloudKeys, TopKeys
 from cq.observers.cloud import CLOUD_BYTES, Cloud, CloudEntry, CloudReader, Head, digest_of, encode_entries
 from cq.observers.publisher import BUILDING_SECONDS, MARKS, Publisher
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
 from cq.observers.top import top
 from cq.observers.weights import weights
 from cq.store.transact import transact

@@ -26,7 +26,7 @@ from cq.observers.export.queue import BUCKETS, ExportQueue
 from cq.observers.export.rows import Entry, encoded_key, pack, read_waiting
 from cq.observers.export.state import Failure, export_names, read_failures
 from cq.observers.export.task import ExportTask
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.observers.exporthelpers import (

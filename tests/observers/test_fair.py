@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.observers.fair import Fair
+from cq.observers.scheduling.fair_queue import Fair
 
 
 def run(fair: Fair[str], steps: int, again: dict[str, tuple[float, float]]) -> Counter[str]:

@@ -22,9 +22,9 @@ from cq.observers.delivering import Delivering, delivering_tasks
 from cq.observers.feeds import read_status
 from cq.observers.feedtrimming import FeedTrimming
 from cq.observers.feedturns import TROUBLE_SECONDS, _Round
-from cq.observers.jobs import Task
 from cq.observers.numbering import Numbering, numbering_tasks
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import subscribe
 from cq.observers.worker import Worker
 from cq.store.api import error_code

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cq import runtime
-from cq.observers.gathering import Gathering
-from cq.observers.jobs import Job, Task
-from cq.observers.members import Share
+from cq.observers.scheduling.coalescing import Gathering
+from cq.observers.scheduling.members import Share
+from cq.observers.scheduling.task import Job, Task
 
 GATHER = 0.1
 

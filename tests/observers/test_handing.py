@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cq.observers.handing import MANY_FAILURES, Given
-from cq.observers.jobs import Job, Task
-from cq.observers.members import Share
-from cq.observers.runner import DONE
+from cq.observers.scheduling.members import Share
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.takeover import MANY_FAILURES, Given
+from cq.observers.scheduling.task import Job, Task
 
 
 class Idle(Task):

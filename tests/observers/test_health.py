@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers import members as module
 from cq.observers.health import health
-from cq.observers.members import Report
-from cq.observers.membership import Membership
+from cq.observers.scheduling import members as module
+from cq.observers.scheduling.members import Report
+from cq.observers.scheduling.membership import Membership
 from cq.store.embedded import FDBError
 from tests.clocks import set_clock
 from tests.helpers import add

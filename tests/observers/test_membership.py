@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cq import keys
 from cq.encoding import codec
 from cq.errors import CorruptData
-from cq.observers.members import ROLES, Member, Report, Share, kinds_of, order, read_members
-from cq.observers.membership import Membership
+from cq.observers.scheduling.members import ROLES, Member, Report, Share, kinds_of, order, read_members
+from cq.observers.scheduling.membership import Membership
 from cq.store.transact import transact
 
 SHARES = [Share("combine", f"q{queue}", number) for queue in range(25) for number in range(16)]

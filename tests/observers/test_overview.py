@@ -11,10 +11,10 @@ import pytest
 
 import cq
 from cq.admin.status import current_version, status
-from cq.observers import members as module
-from cq.observers.members import Report
-from cq.observers.membership import Membership
 from cq.observers.overview import Activity, Overview, WorkerStatus, overview, remarks
+from cq.observers.scheduling import members as module
+from cq.observers.scheduling.members import Report
+from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.totals import Totals
 from cq.observers.telemetry.worker_facts import Facts
 from cq.observers.worker import Worker

@@ -21,7 +21,7 @@ from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
 from cq.observers.feedtrimming import trimming_tasks
 from cq.observers.numbering import numbering_tasks
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
 from cq.observers.verify import verification
 from cq.store.transact import transact
 from tests.observers.exporthelpers import add, entries_aside, export_all, waits

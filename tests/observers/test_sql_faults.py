@@ -25,7 +25,7 @@ from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
 from cq.observers.export.state import read_failures
 from cq.observers.export.task import ExportTask
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
 from cq.observers.sql.exporter import SqlExporter
 from cq.observers.sql.verify import verify

@@ -23,7 +23,7 @@ from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
 from cq.observers.export.task import ExportTask
 from cq.observers.exportstatus import export_status
-from cq.observers.runner import DONE
+from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
 from cq.observers.sql.exporter import SqlExporter

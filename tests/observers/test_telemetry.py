@@ -16,8 +16,8 @@ import pytest
 import cq
 from cq.config.queue import MAX_BUCKETS
 from cq.observers.export.batch import Batch
-from cq.observers.members import Report, Share
-from cq.observers.membership import Membership
+from cq.observers.scheduling.members import Report, Share
+from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS, FIELDS
 from cq.observers.telemetry.logs import JsonFormatter, TextFormatter

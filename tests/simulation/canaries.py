@@ -16,11 +16,12 @@ from cq.intake.emitter import Emitter
 from cq.intake.emitter_buffer import EmitterBuffer
 from cq.intake.flush import Flush
 from cq.keys import QueueKeys
-from cq.observers import arming, top, worker
+from cq.observers import top, worker
 from cq.observers.export import task
-from cq.observers.handing import Overdue
-from cq.observers.membership import Membership
-from cq.observers.runner import DONE
+from cq.observers.scheduling import notifications
+from cq.observers.scheduling.membership import Membership
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.takeover import Overdue
 from cq.observers.sql import exporter
 from cq.observers.sql.progress import ProgressTables
 from cq.passes import batch, combine_pass, reporting
@@ -288,7 +289,7 @@ def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""
 
     def look(db: Any, jobs: Any, watches: int) -> Any:
-        notified, found = arming.look(db, jobs, watches)
+        notified, found = notifications.look(db, jobs, watches)
         for _, watch in found:
             watch.cancel()
         return notified, []

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from cq import runtime
-from cq.observers.fair import Fair
+from cq.observers.scheduling.fair_queue import Fair
 
 T = TypeVar("T", bound=Hashable)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from cq.observers.members import Share
+from cq.observers.scheduling.members import Share
 from cq.store.watch_slot import WatchSlot
 
 

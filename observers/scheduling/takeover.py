@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from cq import runtime
-from cq.observers.arming import read_notified
-from cq.observers.jobs import Job
+from cq.observers.scheduling.notifications import read_notified
+from cq.observers.scheduling.task import Job
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

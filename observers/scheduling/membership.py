@@ -23,7 +23,16 @@ from typing import Final
 from cq import keys, runtime
 from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
-from cq.observers.members import BEAT_SECONDS, ROLES, Member, Report, Share, kinds_of, order, read_members
+from cq.observers.scheduling.members import (
+    BEAT_SECONDS,
+    ROLES,
+    Member,
+    Report,
+    Share,
+    kinds_of,
+    order,
+    read_members,
+)
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_versioned

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cq.keys import after
-from cq.observers.jobs import Job
+from cq.observers.scheduling.task import Job
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 

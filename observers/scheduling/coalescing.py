@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Final
 
 from cq import runtime
-from cq.observers.jobs import Job
+from cq.observers.scheduling.task import Job
 
 _IDLE: Final = 0.2
 _BUSY: Final = 0.7
