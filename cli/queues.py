@@ -16,8 +16,8 @@ from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feedobserver import feed_spec
 from cq.observers.forward.spec import DEFAULT_ENV as FORWARD_ENV
 from cq.observers.forward.spec import forward_spec
-from cq.observers.top import DEFAULT_N
-from cq.observers.top import top as top_spec
+from cq.observers.top.index import DEFAULT_N
+from cq.observers.top.index import top as top_spec
 
 
 def register(app: typer.Typer) -> None:

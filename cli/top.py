@@ -13,9 +13,9 @@ import typer
 from cq.cli.options import Json, Queue, Store, read_store
 from cq.cli.output import note, print_document, print_json, print_words, say
 from cq.encoding.json_values import to_json
-from cq.observers.cloud import Cloud, CloudReader
-from cq.observers.html import to_html
-from cq.observers.ranking import Ranking
+from cq.observers.top.cloud import Cloud, CloudReader
+from cq.observers.top.html import to_html
+from cq.observers.top.ranking import Ranking
 from cq.store.transact import transact
 
 Group = Annotated[

@@ -24,12 +24,12 @@ from cq.config.queue import QueueConfig, queue_names, read_config, read_flags
 from cq.encoding.codec import DELETE
 from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
-from cq.observers import top
 from cq.observers.builtin import FACTORIES, observer_tasks
 from cq.observers.exportstatus import export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.sql.configured import exporter_tasks
+from cq.observers.top import index
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.rows import decode_row, notified
 from cq.queue.set_aside import Aside, read_aside
@@ -200,7 +200,7 @@ def _combine(db: Database, code: QueueCode, number: int) -> None:
 def _at_once(config: QueueConfig) -> QueueConfig:
     """The configuration with a top whose cloud is published whenever it has changed."""
     observers = [
-        replace(each, settings={**each.settings, "every": 0}) if each.name == top.NAME else each
+        replace(each, settings={**each.settings, "every": 0}) if each.name == index.NAME else each
         for each in config.observers
     ]
     return replace(config, observers=tuple(observers))

@@ -11,20 +11,21 @@ from cq.config.queue import ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
 from cq.feeds.config import read_feed_config
 from cq.observer import ObserverFunction, ObserverSpec
-from cq.observers import distinct, feedobserver, top
+from cq.observers import distinct, feedobserver
 from cq.observers.export import queue as export
 from cq.observers.feedobserver import feed_spec
 from cq.observers.forward import observer as forward
 from cq.observers.forward.spec import forward_spec
-from cq.observers.publisher import publishers
 from cq.observers.scheduling.members import ROLES
 from cq.observers.scheduling.task import Task
 from cq.observers.sql.configured import export_spec, export_tasks
+from cq.observers.top import index
+from cq.observers.top.publisher import publishers
 from cq.store.api import Database
 from cq.store.transact import transact
 
 FACTORIES: Final[Mapping[str, Factory]] = {
-    "top": top.observer,
+    "top": index.observer,
     "export": export.observer,
     "forward": forward.observer,
     "feed": feedobserver.observer,
@@ -58,7 +59,7 @@ def _checked(kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
 
 
 def _top(score: object, group: object, **settings: Any) -> ObserverSpec:
-    return top.top(**settings)  # without functions, so that settings which ask for one differ
+    return index.top(**settings)  # without functions, so that settings which ask for one differ
 
 
 CHECKED: Final[Mapping[str, Factory]] = {

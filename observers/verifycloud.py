@@ -13,9 +13,9 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
 from cq.keys.top import CloudKeys, TopKeys, split_group, split_piece
-from cq.observers.cloud import Head, digest_of
-from cq.observers.publisher import first_entries
-from cq.observers.top import NAME
+from cq.observers.top.cloud import Head, digest_of
+from cq.observers.top.index import NAME
+from cq.observers.top.publisher import first_entries
 from cq.observers.verifytop import top_of
 from cq.store.api import KeyValue
 from cq.verify.layout import of_published

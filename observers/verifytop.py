@@ -20,11 +20,11 @@ from cq.encoding.hashing import bucket_at
 from cq.errors import ConfigurationError, CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
 from cq.keys.top import TopKeys, split_group, split_node
-from cq.observers import top
 from cq.observers.builtin import FACTORIES
-from cq.observers.scores import descending
-from cq.observers.sortkeys import from_sort_key, to_sort_key
-from cq.observers.top import MAX_ENTRY_BYTES, NAME, Index, Place
+from cq.observers.top import index as top
+from cq.observers.top.index import MAX_ENTRY_BYTES, NAME, Index, Place
+from cq.observers.top.scores import descending
+from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 from cq.store.api import WANT_ALL, KeyValue, Value
 from cq.verify.layout import of_observer_data, of_value
 from cq.verify.missed import has_missed

@@ -20,7 +20,7 @@ from cq.config.window import WindowSpec
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, QueueNotConfigured
 from cq.observers.builtin import CHECKED, FACTORIES
 from cq.observers.export.spec import export_spec
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.store.embedded import Database
 from cq.testing import assert_values, drain
 from cq.transfer import Imported, export_config, from_text, import_config, to_text

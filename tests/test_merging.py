@@ -18,7 +18,7 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, after
 from cq.observers.builtin import FACTORIES
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.passes.batch import Limits
 from cq.passes.hash_order import in_turn
 from cq.passes.memory import Memory

@@ -21,7 +21,7 @@ from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.export.queue import ExportQueue
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.observers.worker import Worker
 from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass

@@ -15,7 +15,7 @@ from cq.admin.purge import delete
 from cq.admin.rebucket import finish_rebucket, rebucket
 from cq.bucket.pass_runner import Bucket
 from cq.keys import QueueKeys
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.passes.batch import LOCAL_LIMITS, Limits
 from cq.queue.operation_ids import Trim
 from cq.store import write_sizes

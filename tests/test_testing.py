@@ -16,11 +16,11 @@ import cq
 from cq import testing
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
-from cq.observers.cloud import CloudReader
 from cq.observers.export.queue import ExportQueue
 from cq.observers.sql import check as sqlcheck
 from cq.observers.sql.configured import DEFAULT_ENV, export_spec, find_export
-from cq.observers.top import top
+from cq.observers.top.cloud import CloudReader
+from cq.observers.top.index import top
 from cq.passes.pass_result import ManyFailed
 from cq.testing import assert_drained, assert_values, drain
 from tests.helpers import add, stored

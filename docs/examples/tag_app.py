@@ -25,8 +25,8 @@ from starlette.routing import Route
 
 import cq
 from cq.intake.documents import Documents
-from cq.observers.following import CloudFollower
-from cq.observers.top import top
+from cq.observers.top.follower import CloudFollower
+from cq.observers.top.index import top
 from cq.observers.worker import Worker
 
 PAGE = """<!doctype html>

@@ -20,7 +20,7 @@ from cq.observers.bench.stored import opened
 from cq.observers.bench.system import Adder
 from cq.observers.collector import collect_seldom
 from cq.observers.sql.configured import export_spec, find_export
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.observers.worker import Worker
 from cq.store.transact import transact
 

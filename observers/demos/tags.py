@@ -18,7 +18,6 @@ import cq
 from cq import keys, runtime
 from cq.admin.status import is_drained
 from cq.errors import NotReady
-from cq.observers.cloud import Cloud, CloudEntry, CloudReader
 from cq.observers.demos import tagalternatives
 from cq.observers.demos.counted import Meter, Writes
 from cq.observers.demos.crew import DemoCrew, DemoRole
@@ -26,8 +25,9 @@ from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.tagevents import TagEvent, TagRecount, of_partition, part
 from cq.observers.demos.tagroles import INCREMENTS, KEYS, QUEUE, TagServer
 from cq.observers.demos.working import WorkerRole
-from cq.observers.following import CloudFollower
-from cq.observers.top import top
+from cq.observers.top.cloud import Cloud, CloudEntry, CloudReader
+from cq.observers.top.follower import CloudFollower
+from cq.observers.top.index import top
 from cq.observers.worker import Worker
 from cq.store.api import Database
 from cq.store.transact import transact

@@ -12,9 +12,9 @@ import pytest
 
 import cq
 from cq.config.queue import ObserverConfig
-from cq.observers.publisher import Publisher
 from cq.observers.scheduling.runner import DONE
-from cq.observers.top import observer, top
+from cq.observers.top.index import observer, top
+from cq.observers.top.publisher import Publisher
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
 

@@ -40,7 +40,7 @@ SERVER = "needs a PostgreSQL or MySQL server of that name"
 OPEN = """
 import cq
 from cq.encoding.bounds import MAX_INT_BYTES
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.observers.worker import Worker
 
 db = cq.open()

@@ -24,7 +24,6 @@ from cq.intake.json_lines import add_jsonl
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.builtin import CHECKED, FACTORIES
-from cq.observers.cloud import CloudReader
 from cq.observers.export.spec import export_spec
 from cq.observers.export.state import Failure, entries_aside, set_entry_aside, stop, write_failure
 from cq.observers.export.task import ExportTask
@@ -32,13 +31,14 @@ from cq.observers.exportstatus import export_status
 from cq.observers.health import health
 from cq.observers.measuring import measure
 from cq.observers.overview import overview, remarks
-from cq.observers.publisher import publishers
-from cq.observers.ranking import Ranking
 from cq.observers.scheduling.members import ROLES, Report
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.totals import Totals
-from cq.observers.top import top
+from cq.observers.top.cloud import CloudReader
+from cq.observers.top.index import top
+from cq.observers.top.publisher import publishers
+from cq.observers.top.ranking import Ranking
 from cq.observers.work import Work
 from cq.queue.limits import compare
 from cq.queue.operation_ids import Trim

@@ -24,7 +24,7 @@ from cq.intake.json_lines import add_jsonl
 from cq.observers.builtin import CHECKED
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.store import located
 from cq.store.api import error_code
 from cq.store.cluster_file import check_cluster_file

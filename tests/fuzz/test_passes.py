@@ -18,7 +18,7 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.observers.queues import find_queues
 from cq.observers.scheduling.members import ROLES
 from cq.observers.telemetry.totals import Totals
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.observers.work import Work
 from cq.observers.worker import Worker
 from cq.queue.bucket_state import BucketState

@@ -22,11 +22,19 @@ from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import prefix_end
 from cq.keys.top import CloudKeys, TopKeys
-from cq.observers.cloud import CLOUD_BYTES, Cloud, CloudEntry, CloudReader, Head, digest_of, encode_entries
-from cq.observers.publisher import BUILDING_SECONDS, MARKS, Publisher
 from cq.observers.scheduling.runner import DONE
-from cq.observers.top import top
-from cq.observers.weights import weights
+from cq.observers.top.cloud import (
+    CLOUD_BYTES,
+    Cloud,
+    CloudEntry,
+    CloudReader,
+    Head,
+    digest_of,
+    encode_entries,
+)
+from cq.observers.top.index import top
+from cq.observers.top.publisher import BUILDING_SECONDS, MARKS, Publisher
+from cq.observers.top.weights import weights
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.observers.tops import FIRST, ToldTop
@@ -245,7 +253,7 @@ def test_a_change_during_publication_is_published_afterwards(
             told.tell(updates)
         return original(entries)
 
-    monkeypatch.setattr("cq.observers.publisher.encode_entries", encode)
+    monkeypatch.setattr("cq.observers.top.publisher.encode_entries", encode)
     task = publisher(told)
     assert publish(task) == DONE
     assert shown(told) == (1, [("a", 1)])
@@ -514,7 +522,7 @@ def test_versions_go_on_when_another_generation_takes_over(db: Any) -> None:
 
 
 def test_more_clouds_than_are_marked_at_once_are_taken_over(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.observers.publisher._HEADS", 2)
+    monkeypatch.setattr("cq.observers.top.publisher._HEADS", 2)
     told = ToldTop(db, every=0, group=lambda key, value: key)
     told.tell(dict.fromkeys("abcde", 1))
     publish(publisher(told))

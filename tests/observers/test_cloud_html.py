@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.observers.cloud import Cloud, CloudEntry
-from cq.observers.html import number, shown, to_html
+from cq.observers.top.cloud import Cloud, CloudEntry
+from cq.observers.top.html import number, shown, to_html
 
 WHEN = datetime(2026, 3, 4, 5, 6, 7, 890_000, UTC)
 

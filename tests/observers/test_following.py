@@ -13,9 +13,9 @@ import pytest
 import cq
 import cq.testing
 from cq.admin.configure import remove_observer
-from cq.observers.cloud import Cloud
-from cq.observers.following import CloudFollower
-from cq.observers.top import top
+from cq.observers.top.cloud import Cloud
+from cq.observers.top.follower import CloudFollower
+from cq.observers.top.index import top
 from cq.store.embedded import FDBError
 from tests.observers.test_cloud import publish, publisher
 from tests.observers.tops import ToldTop

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from cq.encoding.codec import KeyType
 from cq.errors import CorruptData, InvalidData, TooLarge
-from cq.observers.scores import SCORE_BYTES, ascending, descending
-from cq.observers.sortkeys import from_sort_key, to_sort_key
+from cq.observers.top.scores import SCORE_BYTES, ascending, descending
+from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 
 NUMBERS = st.one_of(
     st.integers(),

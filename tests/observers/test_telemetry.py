@@ -223,7 +223,7 @@ class TestWorker:
                 raise RuntimeError("not now")
 
         config = cq.configure(db, name)
-        cq.observers.builtin.put_built_in(db, config, cq.observers.top.top(10))
+        cq.observers.builtin.put_built_in(db, config, cq.observers.top.index.top(10))
         exports = cq.observers.export.queue.ExportQueue(name)
         with running(Worker(db, app, [name])):
             transact(db, lambda tr: exports.add(tr, "a", {"total": 12}))

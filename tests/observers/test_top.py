@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import cq
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, NotReady, TooLarge
 from cq.observer import Change
-from cq.observers.ranking import Entry, Ranking
-from cq.observers.top import observer, top
+from cq.observers.top.index import observer, top
+from cq.observers.top.ranking import Entry, Ranking
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.observers.tops import FIRST, ToldTop

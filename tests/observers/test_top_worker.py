@@ -12,9 +12,9 @@ import pytest
 import cq
 from cq.errors import NotReady
 from cq.keys import QueueKeys
-from cq.observers.cloud import CloudReader
-from cq.observers.ranking import Ranking
-from cq.observers.top import top
+from cq.observers.top.cloud import CloudReader
+from cq.observers.top.index import top
+from cq.observers.top.ranking import Ranking
 from cq.observers.worker import Worker
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase

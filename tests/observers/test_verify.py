@@ -17,14 +17,15 @@ from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys, first_sequence
 from cq.keys.top import CloudKeys, TopKeys
-from cq.observers import cloud, verifytop
+from cq.observers import verifytop
 from cq.observers.builtin import FACTORIES
-from cq.observers.cloud import CloudReader, Head
 from cq.observers.export.queue import BUCKETS, ExportQueue
 from cq.observers.export.state import Control
-from cq.observers.ranking import Ranking
-from cq.observers.scores import descending
-from cq.observers.top import top
+from cq.observers.top import cloud
+from cq.observers.top.cloud import CloudReader, Head
+from cq.observers.top.index import top
+from cq.observers.top.ranking import Ranking
+from cq.observers.top.scores import descending
 from cq.observers.verify import Difference, Progress, verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain

@@ -15,7 +15,7 @@ from cq.observers.builtin import observer_tasks
 from cq.observers.export.queue import ExportQueue
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import export_spec, find_export
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.observers.verify import Progress, Verification, verification
 from cq.observers.verifyexport import check_export
 from cq.store.transact import transact

@@ -10,7 +10,7 @@ import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observer import Change, ObserverFunction, ObserverSpec
-from cq.observers.top import observer, top
+from cq.observers.top.index import observer, top
 from cq.store.transact import transact
 
 FIRST = 1

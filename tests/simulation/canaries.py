@@ -16,7 +16,7 @@ from cq.intake.emitter import Emitter
 from cq.intake.emitter_buffer import EmitterBuffer
 from cq.intake.flush import Flush
 from cq.keys import QueueKeys
-from cq.observers import top, worker
+from cq.observers import worker
 from cq.observers.export import task
 from cq.observers.scheduling import notifications
 from cq.observers.scheduling.membership import Membership
@@ -24,6 +24,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.takeover import Overdue
 from cq.observers.sql import exporter
 from cq.observers.sql.progress import ProgressTables
+from cq.observers.top import index
 from cq.passes import batch, combine_pass, reporting
 from cq.passes.memory import Memory
 from cq.queue import combine_queue, missed_reports, packing
@@ -264,13 +265,13 @@ def clears_exports_first() -> Any:
 
 def leaves_old_scores() -> Any:
     """The top keeps the entry of the value before."""
-    move = top.Index._move
+    move = index.Index._move
 
     def without_old(self: Any, change: Any) -> Any:
         found = move(self, change)
         return found and (found[0], None, *found[2:])
 
-    return patch.object(top.Index, "_move", without_old)
+    return patch.object(index.Index, "_move", without_old)
 
 
 @contextmanager

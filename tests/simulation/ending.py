@@ -17,9 +17,9 @@ from cq.errors import NotReady
 from cq.keys import QueueKeys, prefix_end
 from cq.keys.export import ExportKeys
 from cq.keys.missed import MissedKeys
-from cq.observers.cloud import CloudReader
-from cq.observers.ranking import Ranking
 from cq.observers.settling import SettleTask
+from cq.observers.top.cloud import CloudReader
+from cq.observers.top.ranking import Ranking
 from cq.observers.verify import verification
 from cq.queue.missed_reports import retry_missed
 from cq.queue.set_aside import read_aside

@@ -16,8 +16,8 @@ from cq.intake import documents, json_lines
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.observers.export.keeper import Keeper
-from cq.observers.publisher import Publisher
 from cq.observers.sql import exporter
+from cq.observers.top.publisher import Publisher
 from cq.passes import combine_pass
 from cq.queue import set_aside
 from cq.queue.ledger import to_bytes

@@ -9,7 +9,7 @@ from cq.admin.backfill import current_generation
 from cq.admin.purge import read_purging
 from cq.config.queue import read_config
 from cq.keys.missed import MissedKeys
-from cq.observers.ranking import Ranking
+from cq.observers.top.ranking import Ranking
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.application import BAD_KEY, CONCATENATE, SUMS, TEXTS

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from cq.intake.emitter import Emitter
 from cq.intake.flush import Flush
-from cq.observers.following import CloudFollower
+from cq.observers.top.follower import CloudFollower
 from cq.store.transact import transact
 from tests.simulation import tagcloud
 

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Final
 import cq
 from cq.errors import NotReady
 from cq.keys import QueueKeys
-from cq.observers.cloud import CloudReader
-from cq.observers.following import CloudFollower
-from cq.observers.top import top
+from cq.observers.top.cloud import CloudReader
+from cq.observers.top.follower import CloudFollower
+from cq.observers.top.index import top
 from cq.observers.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code

@@ -14,7 +14,7 @@ from cq.keys import QueueKeys
 from cq.observers.export.spec import export_spec
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import find_export
-from cq.observers.top import top
+from cq.observers.top.index import top
 from cq.store.api import VERSIONS_PER_SECOND
 from tests.simulation import ending
 from tests.simulation.actors import Adders, Drains, Workers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal
 from typing import Final
 
-from cq.observers.scores import Score
+from cq.observers.top.scores import Score
 
 LEAST: Final = 1
 MOST: Final = 9

@@ -2,8 +2,8 @@
 
 The index is written blindly from the old and the new value of each change, so it costs no read, and passes over
 different buckets never conflict over it. The order is by score, the highest first, as numbers (see
-`cq.observers.scores`), and among equal scores by key, ascending (see `cq.observers.sortkeys`). `Ranking` reads it,
-and what `Publisher` publishes of it is the cloud.
+`cq.observers.top.scores`), and among equal scores by key, ascending (see `cq.observers.top.sort_keys`). `Ranking`
+reads it, and what `Publisher` publishes of it is the cloud.
 
 Counts are changed by atomic adds, which never conflict either. With `ranks` they are kept for every beginning of a
 score's bytes, a trie: the keys that score higher than some key are those below its path's left-hand siblings.
@@ -22,8 +22,8 @@ from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.top import TopKeys
 from cq.observer import Change, ObserverFunction, ObserverSpec
-from cq.observers.scores import descending
-from cq.observers.sortkeys import to_sort_key
+from cq.observers.top.scores import descending
+from cq.observers.top.sort_keys import to_sort_key
 from cq.store.api import Transaction
 
 ScoreFunction = Callable[[Any, Any], Any]

@@ -18,12 +18,12 @@ from cq.admin.backfill import parse_generation
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, prefix_end
 from cq.keys.top import CloudKeys, TopKeys, group_of
-from cq.observers.cloud import CLOUD_BYTES, PIECE_BYTES, Head, digest_of, encode_entries
-from cq.observers.ranking import entry_of
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
-from cq.observers.top import NAME
+from cq.observers.top.cloud import CLOUD_BYTES, PIECE_BYTES, Head, digest_of, encode_entries
+from cq.observers.top.index import NAME
+from cq.observers.top.ranking import entry_of
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Final
 
 from cq import runtime
-from cq.observers.cloud import Cloud, CloudReader
+from cq.observers.top.cloud import Cloud, CloudReader
 from cq.plain_text import describe
 from cq.store.api import Database
 from cq.store.transact import transact

@@ -12,8 +12,8 @@ from html import escape
 from typing import Any, Final
 
 from cq.encoding.json_values import to_json
-from cq.observers.cloud import Cloud, CloudEntry
-from cq.observers.scores import Score
+from cq.observers.top.cloud import Cloud, CloudEntry
+from cq.observers.top.scores import Score
 
 _PAGE: Final = """\
 <!doctype html>

@@ -23,10 +23,10 @@ from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotReady
 from cq.keys import QueueKeys
 from cq.keys.top import CloudKeys
-from cq.observers.ranking import check_group, missing, settings_of
-from cq.observers.scores import exact
-from cq.observers.top import MAX_N, NAME
-from cq.observers.weights import LEAST, MOST, weights
+from cq.observers.top.index import MAX_N, NAME
+from cq.observers.top.ranking import check_group, missing, settings_of
+from cq.observers.top.scores import exact
+from cq.observers.top.weights import LEAST, MOST, weights
 from cq.store.api import Database, Transaction, TransactionRead, Void, snapshot_of
 from cq.store.transact import transact
 from cq.store.watch import wait_for
@@ -45,7 +45,7 @@ _LAST_MILLISECOND: Final = 253_402_300_799_999  # of the year 9999
 
 
 class CloudEntry(NamedTuple):
-    """A key with its score, and its weight from 1 to 9 (see `cq.observers.weights`)."""
+    """A key with its score, and its weight from 1 to 9 (see `cq.observers.top.weights`)."""
 
     key: Any
     score: Any

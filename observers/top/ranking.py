@@ -15,9 +15,9 @@ from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotReady
 from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.top import TopKeys, group_of
-from cq.observers.scores import Score, descending
-from cq.observers.sortkeys import from_sort_key
-from cq.observers.top import COUNT_BYTES, NAME, GroupFunction, ScoreFunction, place_of
+from cq.observers.top.index import COUNT_BYTES, NAME, GroupFunction, ScoreFunction, place_of
+from cq.observers.top.scores import Score, descending
+from cq.observers.top.sort_keys import from_sort_key
 from cq.store.api import WANT_ALL, Database, Range, TransactionRead, Value, snapshot_of
 from cq.store.transact import transact
 

@@ -1,0 +1,34 @@
+"""The top of a queue: an index of its keys by score, its reader, and the clouds that are published from it.
+
+The room may import scheduling, telemetry and the rooms of `cq`.
+"""
+
+from cq.observers.top.cloud import (
+    Cloud,
+    CloudEntry,
+    CloudReader,
+)
+from cq.observers.top.follower import (
+    CloudFollower,
+)
+from cq.observers.top.html import (
+    to_html,
+)
+from cq.observers.top.index import (
+    top,
+)
+from cq.observers.top.ranking import (
+    Ranking,
+    TopPage,
+)
+
+__all__ = [
+    "Cloud",
+    "CloudEntry",
+    "CloudFollower",
+    "CloudReader",
+    "Ranking",
+    "TopPage",
+    "to_html",
+    "top",
+]
