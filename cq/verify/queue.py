@@ -1,4 +1,5 @@
-"""Verifying a queue while it is in use: without what its observers keep, which `cq.observers.verify` looks at, too."""
+"""Verifying a queue while it is in use: without what its observers keep, which `cq.observers.verify.queue` looks at,
+too."""
 
 from __future__ import annotations
 

@@ -297,4 +297,4 @@ HANDLERS: Final[Mapping[str, Sequence[Handler]]] = {
     "full": [check_full],
     "purge": [check_purge],
 }
-"""{part of the key layout: what looks at its rows}; what observers keep is looked at by `cq.observers.verify`."""
+"""{part of the key layout: what looks at its rows}; what observers keep is looked at by `cq.observers.verify.queue`."""

@@ -9,7 +9,7 @@ meanwhile; and where it changes a bucket's rows, values or staged updates it giv
 that a pass under way begins again.
 
     `Verification` goes through the parts; `cq.verify.rows` looks at each row, `cq.verify.buckets` at each bucket, and
-    `cq.verify.store` at what no queue has. `cq.observers.verify` adds what observers keep.
+    `cq.verify.store` at what no queue has. `cq.observers.verify.queue` adds what observers keep.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from cq.observers.export.rows import encoded_key
 from cq.observers.feedtrimming import trimming_tasks
 from cq.observers.numbering import numbering_tasks
 from cq.observers.scheduling.runner import DONE
-from cq.observers.verify import verification
+from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from tests.observers.exporthelpers import add, entries_aside, export_all, waits
 from tests.sized import MOST, Sized, words

@@ -17,7 +17,6 @@ from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys, first_sequence
 from cq.keys.top import CloudKeys, TopKeys
-from cq.observers import verifytop
 from cq.observers.builtin import FACTORIES
 from cq.observers.export.queue import BUCKETS, ExportQueue
 from cq.observers.export.state import Control
@@ -26,7 +25,8 @@ from cq.observers.top.cloud import CloudReader, Head
 from cq.observers.top.index import top
 from cq.observers.top.ranking import Ranking
 from cq.observers.top.scores import descending
-from cq.observers.verify import Difference, Progress, verification
+from cq.observers.verify import top as verifytop
+from cq.observers.verify.queue import Difference, Progress, verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
 from cq.verify.kinds import KINDS

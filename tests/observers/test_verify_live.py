@@ -10,14 +10,14 @@ import pytest
 import cq
 from cq.app import App
 from cq.config.queue import read_config
-from cq.observers import verifytop
 from cq.observers.builtin import observer_tasks
 from cq.observers.export.queue import ExportQueue
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top.index import top
-from cq.observers.verify import Progress, Verification, verification
-from cq.observers.verifyexport import check_export
+from cq.observers.verify import top as verifytop
+from cq.observers.verify.export import check_export
+from cq.observers.verify.queue import Progress, Verification, verification
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.rows import HANDLERS

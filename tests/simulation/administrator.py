@@ -13,7 +13,7 @@ from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.sql import rebuild
 from cq.observers.sql.configured import find_export
-from cq.observers.verify import verification
+from cq.observers.verify.queue import verification
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code

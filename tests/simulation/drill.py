@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cq
 from cq.keys import QueueKeys
-from cq.observers.verify import verification
+from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from tests.simulation.application import SUMS, app
 from tests.simulation.hub import Process

@@ -20,7 +20,7 @@ from cq.keys.missed import MissedKeys
 from cq.observers.settling import SettleTask
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
-from cq.observers.verify import verification
+from cq.observers.verify.queue import verification
 from cq.queue.missed_reports import retry_missed
 from cq.queue.set_aside import read_aside
 from cq.store.transact import transact

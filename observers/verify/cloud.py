@@ -16,7 +16,7 @@ from cq.keys.top import CloudKeys, TopKeys, split_group, split_piece
 from cq.observers.top.cloud import Head, digest_of
 from cq.observers.top.index import NAME
 from cq.observers.top.publisher import first_entries
-from cq.observers.verifytop import top_of
+from cq.observers.verify.top import top_of
 from cq.store.api import KeyValue
 from cq.verify.layout import of_published
 from cq.verify.verification import Piece

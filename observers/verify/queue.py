@@ -11,9 +11,9 @@ from cq.combiners import Combiner
 from cq.config.queue import read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
-from cq.observers.verifycloud import check_cloud
-from cq.observers.verifyexport import check_export, look_at_table
-from cq.observers.verifytop import TopChecks
+from cq.observers.verify.cloud import check_cloud
+from cq.observers.verify.export import check_export, look_at_table
+from cq.observers.verify.top import TopChecks
 from cq.store.api import Database
 from cq.store.transact import transact
 from cq.verify.audit import look_at_audit
