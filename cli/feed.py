@@ -15,7 +15,7 @@ from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
 from cq.feeds.feed import Feed, Message, Page
 from cq.feeds.verify import verify_feed
-from cq.observers.feeds import FeedStatus, read_all, read_status
+from cq.observers.feeds.tasks import FeedStatus, read_all, read_status
 from cq.store.transact import transact
 
 Name = Annotated[str, typer.Argument(metavar="FEED", help="Name of the feed.")]

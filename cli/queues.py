@@ -13,7 +13,7 @@ from cq.cli.options import AppPath, Json, Queue, Store, load_app, make_store, op
 from cq.cli.output import print_json, say
 from cq.observers.builtin import put_built_in
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
-from cq.observers.feedobserver import feed_spec
+from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward.spec import DEFAULT_ENV as FORWARD_ENV
 from cq.observers.forward.spec import forward_spec
 from cq.observers.top.index import DEFAULT_N

@@ -11,9 +11,10 @@ from cq.config.queue import ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
 from cq.feeds.config import read_feed_config
 from cq.observer import ObserverFunction, ObserverSpec
-from cq.observers import distinct, feedobserver
+from cq.observers import distinct
 from cq.observers.export import queue as export
-from cq.observers.feedobserver import feed_spec
+from cq.observers.feeds import observer as feedobserver
+from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward import observer as forward
 from cq.observers.forward.spec import forward_spec
 from cq.observers.scheduling.members import ROLES

@@ -15,7 +15,7 @@ from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigur
 from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, check_settings
-from cq.observers.feedobserver import check_feed
+from cq.observers.feeds.observer import check_feed
 from cq.plain_text import describe
 from cq.queue.rows import notified
 from cq.store.api import Database, Transaction, Void, error_code

@@ -16,7 +16,7 @@ from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_tasks
 from cq.observers.combining import combine_tasks
 from cq.observers.export.spec import EXPORTERS
-from cq.observers.feeds import ROLE, FeedJobs
+from cq.observers.feeds.tasks import ROLE, FeedJobs
 from cq.observers.measuring import Idle, MeasureTask
 from cq.observers.memories import AllMemories
 from cq.observers.pressure import PressureTask

@@ -1,7 +1,7 @@
 """Messages by receiver: append, read, groups.
 
-The tasks that workers do for feeds are in `cq.observers.feeds`. The room may import keys, configuration, encoding and
-the store.
+The tasks that workers do for feeds are in `cq.observers.feeds.tasks`. The room may import keys, configuration,
+encoding and the store.
 """
 
 from cq.feeds.feed import (

@@ -24,7 +24,7 @@ from cq.observers.demos.chatroles import FEED, FLOODED, FLOODER, Flooder, Sender
 from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.working import WorkerRole
-from cq.observers.feeds import read_status
+from cq.observers.feeds.tasks import read_status
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
-from cq.observers.feedtrimming import FeedTrimming
+from cq.observers.feeds.trim import FeedTrimming
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
 

@@ -17,12 +17,13 @@ from cq.feeds.feed import Feed, Message
 from cq.feeds.verify import verify_feed
 from cq.keys import prefix_end
 from cq.keys.feed import BUCKETS, bucket_of, encode_name
-from cq.observers import delivering, feedtrimming, numbering
-from cq.observers.delivering import Delivering, delivering_tasks
-from cq.observers.feeds import read_status
-from cq.observers.feedtrimming import FeedTrimming
-from cq.observers.feedturns import TROUBLE_SECONDS, _Round
-from cq.observers.numbering import Numbering, numbering_tasks
+from cq.observers.feeds import deliver, trim
+from cq.observers.feeds import number as numbering
+from cq.observers.feeds.deliver import Delivering, delivering_tasks
+from cq.observers.feeds.number import Numbering, numbering_tasks
+from cq.observers.feeds.round_robin import TROUBLE_SECONDS, _Round
+from cq.observers.feeds.tasks import read_status
+from cq.observers.feeds.trim import FeedTrimming
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import subscribe
@@ -268,7 +269,7 @@ def test_groups_whatever_the_order_of_events_messages_and_steps(
     feed = Feed("feed")
     members: dict[str, set[str]] = {"g": set(), "h": set()}
     expected: dict[tuple[str, str], list[int]] = defaultdict(list)
-    with patch.object(delivering, "WRITES", 2), patch.object(delivering, "MESSAGES", 2):
+    with patch.object(deliver, "WRITES", 2), patch.object(deliver, "MESSAGES", 2):
         tasks = delivering_tasks(db, feed.configure(db))
         for number, operations in enumerate(transactions):
             sent = commit(db, feed, operations, number, members)
@@ -302,7 +303,7 @@ def test_a_large_group_gets_its_message_in_bounded_transactions_beside_others(db
     while task.run() != DONE:
         steps += 1
 
-    assert steps > len(users) / delivering.WRITES
+    assert steps > len(users) / deliver.WRITES
     assert [len(messages_of(db, feed, user)) for user in users] == [1] * len(users)
 
 
@@ -380,7 +381,7 @@ def test_old_messages_are_removed_and_readers_are_told(db: Any, name: str, numbe
     append(db, feed, "ann", *range(5))
     seen = messages_of(db, feed, "ann")
     finish(numbering_tasks(db, config))
-    with patch.object(feedtrimming, "MESSAGES", 2):
+    with patch.object(trim, "MESSAGES", 2):
         while messages_of(db, feed, "ann"):  # until the store's clock has moved on
             trimmed(db, feed)
     feed.configure(db, keep_seconds=0)

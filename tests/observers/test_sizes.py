@@ -14,13 +14,13 @@ from cq.feeds.feed import Feed
 from cq.keys.export import ExportKeys
 from cq.keys.feed import bucket_of as name_bucket
 from cq.keys.feed import encode_name
-from cq.observers.delivering import delivering_tasks
 from cq.observers.export.batch import Batch
 from cq.observers.export.errors import CannotExport
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
-from cq.observers.feedtrimming import trimming_tasks
-from cq.observers.numbering import numbering_tasks
+from cq.observers.feeds.deliver import delivering_tasks
+from cq.observers.feeds.number import numbering_tasks
+from cq.observers.feeds.trim import trimming_tasks
 from cq.observers.scheduling.runner import DONE
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq.observers import delivering
-from cq.observers.feedtrimming import FeedTrimming
+from cq.observers.feeds import deliver
+from cq.observers.feeds.trim import FeedTrimming
 from tests.simulation.store import FaultyTransaction, Reads
 
 
@@ -24,7 +24,7 @@ def delivers_without_the_lock() -> Any:
 
 def delivers_to_members_of_now() -> Any:
     """A message reaches those who are members when it is delivered."""
-    return patch.object(delivering, "is_member", lambda events, message: events[-1].joined)
+    return patch.object(deliver, "is_member", lambda events, message: events[-1].joined)
 
 
 def clears_notes_blindly() -> Any:

@@ -11,10 +11,11 @@ from unittest.mock import patch
 from cq.feeds.feed import Feed
 from cq.feeds.verify import verify_feed
 from cq.keys.feed import encode_name, split_mark
-from cq.observers import delivering, numbering
-from cq.observers.delivering import Delivering
-from cq.observers.feeds import read_status
-from cq.observers.numbering import Numbering
+from cq.observers.feeds import deliver
+from cq.observers.feeds import number as numbering
+from cq.observers.feeds.deliver import Delivering
+from cq.observers.feeds.number import Numbering
+from cq.observers.feeds.tasks import read_status
 from cq.observers.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
@@ -68,8 +69,8 @@ class FeedWorld(Scenario):
         stack = ExitStack()
         if self.bounds:
             for owner, name, value in (
-                (delivering, "WRITES", self.rng.choice((2, 5))),
-                (delivering, "MESSAGES", self.rng.choice((1, 3))),
+                (deliver, "WRITES", self.rng.choice((2, 5))),
+                (deliver, "MESSAGES", self.rng.choice((1, 3))),
                 (numbering, "MESSAGES", self.rng.choice((2, 6))),
                 (Delivering, "most", 2),
                 (Numbering, "most", 2),

@@ -18,7 +18,7 @@ from cq.feeds.groups import Event, by_user, clear_outdated, is_member
 from cq.feeds.messages import by_group, put_messages, take
 from cq.keys import after
 from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of
-from cq.observers.feedturns import Turns
+from cq.observers.feeds.round_robin import Turns
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, KeyValue, Transaction

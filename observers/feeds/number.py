@@ -13,7 +13,7 @@ from typing import Final
 from cq.feeds.config import FeedConfig
 from cq.feeds.messages import take
 from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of, mark, split_mark
-from cq.observers.feedturns import Turns
+from cq.observers.feeds.round_robin import Turns
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction

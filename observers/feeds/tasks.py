@@ -10,9 +10,9 @@ from typing import Final
 from cq.errors import CorruptData, FeedNotConfigured
 from cq.feeds.config import FeedConfig, feed_names, read_feed_config
 from cq.keys.feed import BUCKETS, FeedKeys
-from cq.observers.delivering import delivering_tasks
-from cq.observers.feedtrimming import trimming_tasks
-from cq.observers.numbering import numbering_tasks
+from cq.observers.feeds.deliver import delivering_tasks
+from cq.observers.feeds.number import numbering_tasks
+from cq.observers.feeds.trim import trimming_tasks
 from cq.observers.scheduling.members import Share
 from cq.observers.scheduling.task import Job, Task
 from cq.store.api import Database, Transaction, TransactionRead
