@@ -14,21 +14,21 @@ from cq.bucket.failure_share import FailureShare
 from cq.config.queue import MAX_BUCKETS
 from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_tasks
-from cq.observers.combining import combine_tasks
 from cq.observers.export.spec import EXPORTERS
 from cq.observers.feeds.tasks import ROLE, FeedJobs
-from cq.observers.measuring import Idle, MeasureTask
-from cq.observers.memories import AllMemories
-from cq.observers.pressure import PressureTask
 from cq.observers.queues import Found, find_queues, notified_buckets
 from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, Share
 from cq.observers.scheduling.task import Job, Task
-from cq.observers.settling import SettleTask
 from cq.observers.sql.configured import exporter_tasks
+from cq.observers.tasks.combine import combine_tasks
+from cq.observers.tasks.expire_windows import WindowTask
+from cq.observers.tasks.finish import SettleTask
+from cq.observers.tasks.limits import PressureTask
+from cq.observers.tasks.measure import Idle, MeasureTask
+from cq.observers.tasks.memories import AllMemories
+from cq.observers.tasks.trim_operation_ids import TrimTask
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import Totals
-from cq.observers.trimming import TrimTask
-from cq.observers.windowing import WindowTask
 from cq.passes.batch import Limits
 from cq.store.api import Database, Void
 from cq.windows.expiry import take_out

@@ -18,7 +18,6 @@ from typing import Final
 from cq import keys, runtime
 from cq.app import App
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
-from cq.observers.combining import CombineTask, Paused, end_attempts, passes_at_once
 from cq.observers.finishing import finish, report_left
 from cq.observers.scheduling.coalescing import Gathering
 from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, Report
@@ -27,6 +26,7 @@ from cq.observers.scheduling.notifications import look
 from cq.observers.scheduling.runner import DONE, Lane, Runner
 from cq.observers.scheduling.takeover import Given, Overdue
 from cq.observers.scheduling.task import Job
+from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes_at_once
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import Totals
 from cq.observers.telling import Telling

@@ -20,16 +20,16 @@ from cq.admin.backfill import is_settled
 from cq.config.queue import Flags, read_flags
 from cq.keys import QueueKeys
 from cq.observers import worker as worker_module
-from cq.observers.combining import CombineTask
 from cq.observers.export.batch import Batch
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
-from cq.observers.pressure import PressureTask
 from cq.observers.scheduling.members import Report
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE, Lane, Runner
-from cq.observers.settling import SettleTask
+from cq.observers.tasks.combine import CombineTask
+from cq.observers.tasks.finish import SettleTask
+from cq.observers.tasks.limits import PressureTask
 from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.telemetry.totals import Totals
 from cq.observers.work import Work

@@ -29,11 +29,11 @@ from cq.observers.export.state import Failure, entries_aside, set_entry_aside, s
 from cq.observers.export.task import ExportTask
 from cq.observers.exportstatus import export_status
 from cq.observers.health import health
-from cq.observers.measuring import measure
 from cq.observers.overview import overview, remarks
 from cq.observers.scheduling.members import ROLES, Report
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.task import Task
+from cq.observers.tasks.measure import measure
 from cq.observers.telemetry.totals import Totals
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import cq
 import cq.observers.telemetry.metrics
 from cq.observers.export.queue import ExportQueue
-from cq.observers.measuring import IDLE_SECONDS, MEASURE_SECONDS, SELDOM_SECONDS, Idle, Measured, measure
+from cq.observers.tasks.measure import IDLE_SECONDS, MEASURE_SECONDS, SELDOM_SECONDS, Idle, Measured, measure
 from cq.observers.telemetry.bus import Event, emit
 from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import Address, Metrics, MetricsUnavailable, serve

@@ -14,9 +14,9 @@ from cq.bucket.failure_share import FailureShare
 from cq.bucket.pass_runner import Bucket
 from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys
-from cq.observers.memories import Memories
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
+from cq.observers.tasks.memories import Memories
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import Totals
 from cq.passes.batch import LOCAL_LIMITS, Limits
