@@ -28,11 +28,11 @@ from cq.config.queue import read_flags
 from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.intake.documents import Documents
 from cq.observers.builtin import put_built_in
-from cq.observers.spawning import keep_no_semaphores, starting
 from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top as top_spec
-from cq.observers.worker import Worker
+from cq.observers.worker.spawn import keep_no_semaphores, starting
+from cq.observers.worker.worker import Worker
 from cq.wordcount import count_words, files_below
 
 T = TypeVar("T")

@@ -19,14 +19,14 @@ from cq.cli.output import note, print_json
 from cq.cli.settings import file_of
 from cq.config.queue import read_config
 from cq.feeds.config import is_feed
-from cq.observers.collector import collect_seldom
-from cq.observers.processes import Processes
 from cq.observers.scheduling.members import ROLES
-from cq.observers.systemd import Notifier
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.logs import log_to_stderr
 from cq.observers.telemetry.metrics import Address, serve
-from cq.observers.worker import CONCURRENCY, GRACE_SECONDS, Worker
+from cq.observers.worker.garbage_collection import collect_seldom
+from cq.observers.worker.processes import Processes
+from cq.observers.worker.systemd import Notifier
+from cq.observers.worker.worker import CONCURRENCY, GRACE_SECONDS, Worker
 
 
 class LogFormat(StrEnum):

@@ -22,7 +22,7 @@ from cq.encoding import codec
 from cq.encoding.hashing import key_hash
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh

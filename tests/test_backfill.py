@@ -14,7 +14,7 @@ from cq.bucket.pass_runner import Bucket
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase

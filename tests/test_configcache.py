@@ -15,7 +15,7 @@ from cq.config.queue import read_config, write_config
 from cq.feeds.feed import Feed
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.top.index import top
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.store.api import METADATA_VERSION, NOT_COMMITTED, error_code
 from cq.store.transact import transact

@@ -16,7 +16,7 @@ from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData
 from cq.keys import QueueKeys
 from cq.observers.telemetry.bus import subscribe
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact

@@ -14,7 +14,7 @@ from cq.bucket.pace import Pace
 from cq.bucket.pass_runner import Bucket
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
 from cq.queue import limits as pressure
 from cq.queue.limits import compare, read_full, read_waiting

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase

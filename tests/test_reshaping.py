@@ -22,7 +22,7 @@ from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.export.queue import ExportQueue
 from cq.observers.top.index import top
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass
 from cq.queue.set_aside import retry_aside, set_aside

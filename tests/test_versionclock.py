@@ -17,7 +17,7 @@ from cq.bucket.attempt_notes import Attempts
 from cq.keys import QueueKeys
 from cq.observers.scheduling.members import Report, read_members
 from cq.observers.scheduling.membership import Membership
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
 from cq.queue import limits as pressure
 from cq.queue.limits import compare

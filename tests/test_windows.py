@@ -29,7 +29,7 @@ from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
 from cq.observers.tasks.expire_windows import WindowTask
 from cq.observers.telemetry.bus import subscribe
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.queue import pending as pendingrows
 from cq.queue import window_rows
 from cq.queue.operation_ids import Trim

@@ -19,7 +19,6 @@ from cq import runtime
 from cq.admin.backfill import is_settled
 from cq.config.queue import Flags, read_flags
 from cq.keys import QueueKeys
-from cq.observers import worker as worker_module
 from cq.observers.export.batch import Batch
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
@@ -32,8 +31,9 @@ from cq.observers.tasks.finish import SettleTask
 from cq.observers.tasks.limits import PressureTask
 from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.telemetry.totals import Totals
-from cq.observers.work import Work
-from cq.observers.worker import Worker
+from cq.observers.worker import worker as worker_module
+from cq.observers.worker.worker import Worker
+from cq.observers.worker.workload import Work
 from cq.passes.batch import LOCAL_LIMITS, Limits
 from cq.queue.bucket_state import BucketState
 from cq.store import is_local
@@ -286,7 +286,7 @@ def test_a_bucket_that_fails_is_tried_again_and_holds_nobody_up(db: Any, name: s
 def test_a_drain_gives_up_when_the_store_fails_again_and_again(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq.observers.worker._FIRST_DELAY", 0.001)
+    monkeypatch.setattr("cq.observers.worker.worker._FIRST_DELAY", 0.001)
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1})
     failing = Failing(db)
@@ -299,7 +299,7 @@ def test_a_drain_gives_up_when_the_store_fails_again_and_again(
 def test_a_drain_fails_if_the_store_fails_again_and_again_for_an_export(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq.observers.worker._FIRST_DELAY", 0.001)
+    monkeypatch.setattr("cq.observers.worker.worker._FIRST_DELAY", 0.001)
     app = cq.App()
     app.exporter(name)(lambda batch: None)
     transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
@@ -317,7 +317,7 @@ def test_a_drain_fails_if_the_store_fails_again_and_again_for_an_export(
 def test_a_drain_combines_other_queues_though_one_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq.observers.worker._FIRST_DELAY", 0.001)
+    monkeypatch.setattr("cq.observers.worker.worker._FIRST_DELAY", 0.001)
     events = list[Event]()
     db: Any = cq.open(f"embedded:{tmp_path / 'store.db'}")
     for each in ("damaged", "sound"):

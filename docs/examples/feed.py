@@ -4,7 +4,7 @@ import tempfile
 
 import cq
 from cq.feeds.feed import Feed
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
 feed = Feed("chat")

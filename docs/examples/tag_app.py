@@ -27,7 +27,7 @@ import cq
 from cq.intake.documents import Documents
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 
 PAGE = """<!doctype html>
 <html lang="en">

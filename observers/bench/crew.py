@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from cq import runtime
 from cq.errors import CqError
 from cq.observers.bench.errors import CannotMeasure
-from cq.observers.spawning import end_with_parent, keep_no_semaphores, starting
+from cq.observers.worker.spawn import end_with_parent, keep_no_semaphores, starting
 
 # The work begins this long after the signal, which must reach all processes first.
 _AHEAD_SECONDS: Final = 0.05

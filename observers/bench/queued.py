@@ -18,10 +18,10 @@ from cq.keys.export import ExportKeys
 from cq.observers.bench.errors import WrongSum
 from cq.observers.bench.stored import opened
 from cq.observers.bench.system import Adder
-from cq.observers.collector import collect_seldom
 from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top.index import top
-from cq.observers.worker import Worker
+from cq.observers.worker.garbage_collection import collect_seldom
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
 _REPORTING_ENV: Final = "CQ_BENCH_REPORTING_URL"

@@ -11,7 +11,7 @@ from typing import Final
 
 import cq
 from cq.encoding import codec
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.api import Database
 from cq.store.transact import transact
 

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from cq import runtime
 from cq.errors import CqError
 from cq.observers.demos.errors import DemoFailed
-from cq.observers.spawning import end_with_parent, keep_no_semaphores, starting
+from cq.observers.worker.spawn import end_with_parent, keep_no_semaphores, starting
 
 LOOK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 10.0

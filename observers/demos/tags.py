@@ -28,7 +28,7 @@ from cq.observers.demos.working import WorkerRole
 from cq.observers.top.cloud import Cloud, CloudEntry, CloudReader
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.api import Database
 from cq.store.transact import transact
 

@@ -37,7 +37,7 @@ from cq.observers.demos.visitreplay import (
 )
 from cq.observers.demos.working import WorkerRole
 from cq.observers.visits import Visits
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.api import Database
 from cq.store.transact import transact
 

@@ -13,7 +13,7 @@ from cq.observers.demos.chat import MessageRecount, inbox_of
 from cq.observers.demos.chatledger import Action, Entry, place_of
 from cq.observers.demos.chatroles import FEED, act
 from cq.observers.demos.errors import DemoFailed
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Cli
 

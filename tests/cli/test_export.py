@@ -12,7 +12,7 @@ import pytest
 
 import cq
 from cq.observers.sql.configured import export_tasks, find_export
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
 from tests.observers.sqlhelpers import combine

@@ -41,7 +41,7 @@ OPEN = """
 import cq
 from cq.encoding.bounds import MAX_INT_BYTES
 from cq.observers.top.index import top
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 
 db = cq.open()
 words = cq.CombineQueue("words")

@@ -39,7 +39,7 @@ from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
 from cq.observers.top.publisher import publishers
 from cq.observers.top.ranking import Ranking
-from cq.observers.work import Work
+from cq.observers.worker.workload import Work
 from cq.queue.limits import compare
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import drop_aside, read_aside, retry_aside, set_aside

@@ -15,12 +15,12 @@ from cq.config.queue import Flags, QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.observers.queues import find_queues
 from cq.observers.scheduling.members import ROLES
 from cq.observers.telemetry.totals import Totals
 from cq.observers.top.index import top
-from cq.observers.work import Work
-from cq.observers.worker import Worker
+from cq.observers.worker.queues import find_queues
+from cq.observers.worker.worker import Worker
+from cq.observers.worker.workload import Work
 from cq.queue.bucket_state import BucketState
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import drop_aside, read_aside, retry_aside

@@ -16,7 +16,7 @@ from cq.observers.health import health
 from cq.observers.overview import overview, remarks
 from cq.observers.scheduling.members import Member, Report, Share
 from cq.observers.scheduling.membership import Membership
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.fuzz.inputs import BOMBS, bounded, broken, searched
 from tests.helpers import add, get, stored

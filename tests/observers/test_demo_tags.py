@@ -16,7 +16,7 @@ from cq.observers.demos.counted import CountedDatabase, Meter, Writes
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.tagevents import TagEvent, TagRecount
 from cq.observers.demos.tagroles import INCREMENTS, QUEUE
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
 

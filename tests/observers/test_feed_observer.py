@@ -10,7 +10,7 @@ import cq
 from cq.feeds.feed import Feed
 from cq.observers.builtin import put_built_in
 from cq.observers.feeds.observer import feed_spec
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
 

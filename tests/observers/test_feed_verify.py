@@ -13,7 +13,7 @@ from cq.feeds import verify
 from cq.feeds.feed import Feed
 from cq.feeds.verify import verify_feed
 from cq.keys.feed import bucket_of, encode_name, mark
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
 ANN = encode_name("", "ann")

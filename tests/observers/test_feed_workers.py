@@ -27,7 +27,7 @@ from cq.observers.feeds.trim import FeedTrimming
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import subscribe
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
 

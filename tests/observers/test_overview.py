@@ -17,7 +17,7 @@ from cq.observers.scheduling.members import Report
 from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.totals import Totals
 from cq.observers.telemetry.worker_facts import Facts
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
 from tests.clocks import set_clock
 from tests.helpers import add

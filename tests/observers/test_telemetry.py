@@ -21,7 +21,7 @@ from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS, FIELDS
 from cq.observers.telemetry.logs import JsonFormatter, TextFormatter
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.helpers import add, buckets_of

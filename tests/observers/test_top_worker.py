@@ -15,7 +15,7 @@ from cq.keys import QueueKeys
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
 from cq.observers.top.ranking import Ranking
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import aside, nothing_queued

@@ -17,7 +17,7 @@ from cq.errors import InvalidConfiguration
 from cq.observers.builtin import CHECKED, put_built_in
 from cq.observers.distinct import distinct
 from cq.observers.visits import PageVisits, VisitEmitter, Visits
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_values, drain

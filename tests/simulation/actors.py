@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
 from cq.store.api import error_code
 from cq.store.transact import transact

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.passes import repacking
 from cq.passes.batch import Limits
 from cq.queue.set_aside import read_aside

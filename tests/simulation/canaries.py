@@ -16,7 +16,6 @@ from cq.intake.emitter import Emitter
 from cq.intake.emitter_buffer import EmitterBuffer
 from cq.intake.flush import Flush
 from cq.keys import QueueKeys
-from cq.observers import worker
 from cq.observers.export import task
 from cq.observers.scheduling import notifications
 from cq.observers.scheduling.membership import Membership
@@ -25,6 +24,7 @@ from cq.observers.scheduling.takeover import Overdue
 from cq.observers.sql import exporter
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.top import index
+from cq.observers.worker import worker
 from cq.passes import batch, combine_pass, reporting
 from cq.passes.memory import Memory
 from cq.queue import combine_queue, missed_reports, packing

@@ -19,7 +19,7 @@ from cq.keys import QueueKeys
 from cq.keys import cell as cellkeys
 from cq.keys.export import ExportKeys
 from cq.observers.forward.spec import forward_spec
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from tests.simulation.actors import WorkerPool

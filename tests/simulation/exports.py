@@ -30,7 +30,7 @@ from cq.observers.sql import rebuild
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import find_export
 from cq.observers.verify.queue import verification
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.embedded import Database

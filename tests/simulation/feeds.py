@@ -16,7 +16,7 @@ from cq.observers.feeds import number as numbering
 from cq.observers.feeds.deliver import Delivering
 from cq.observers.feeds.number import Numbering
 from cq.observers.feeds.tasks import read_status
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.actors import WorkerPool

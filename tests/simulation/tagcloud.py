@@ -20,7 +20,7 @@ from cq.keys import QueueKeys
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers.worker import Worker
+from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.testing import assert_values, drain

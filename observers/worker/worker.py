@@ -18,7 +18,6 @@ from typing import Final
 from cq import keys, runtime
 from cq.app import App
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
-from cq.observers.finishing import finish, report_left
 from cq.observers.scheduling.coalescing import Gathering
 from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, Report
 from cq.observers.scheduling.membership import Membership
@@ -29,8 +28,9 @@ from cq.observers.scheduling.task import Job
 from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes_at_once
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import Totals
-from cq.observers.telling import Telling
-from cq.observers.work import Work
+from cq.observers.worker.drain import finish, report_left
+from cq.observers.worker.reports import Telling
+from cq.observers.worker.workload import Work
 from cq.passes.batch import Limits
 from cq.store.api import Database, error_code
 from cq.store.transact import transact

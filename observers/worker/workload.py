@@ -16,7 +16,6 @@ from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_tasks
 from cq.observers.export.spec import EXPORTERS
 from cq.observers.feeds.tasks import ROLE, FeedJobs
-from cq.observers.queues import Found, find_queues, notified_buckets
 from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, Share
 from cq.observers.scheduling.task import Job, Task
 from cq.observers.sql.configured import exporter_tasks
@@ -29,6 +28,7 @@ from cq.observers.tasks.memories import AllMemories
 from cq.observers.tasks.trim_operation_ids import TrimTask
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import Totals
+from cq.observers.worker.queues import Found, find_queues, notified_buckets
 from cq.passes.batch import Limits
 from cq.store.api import Database, Void
 from cq.windows.expiry import take_out

@@ -11,7 +11,7 @@ from cq.errors import CqError
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
-from cq.observers.work import Work
+from cq.observers.worker.workload import Work
 from cq.store.api import error_code
 
 PATIENCE_SECONDS: Final = 10.0
