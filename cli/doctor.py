@@ -8,7 +8,7 @@ import typer
 
 from cq.cli.options import AppPath, Json, Store, load_app
 from cq.cli.output import print_json, say
-from cq.observers.doctor import doctor
+from cq.observers.monitoring.doctor import doctor
 
 
 def register(app: typer.Typer) -> None:

@@ -16,7 +16,7 @@ from cq.encoding.json_values import to_json
 from cq.keys.export import ExportKeys
 from cq.observers.export.rows import decoded_keys
 from cq.observers.export.state import entries_aside
-from cq.observers.exportstatus import ExportStatus, export_queues, export_status
+from cq.observers.monitoring.export_status import ExportStatus, export_queues, export_status
 from cq.observers.sql.configured import Export, find_export
 from cq.plain_text import printable
 from cq.store import OpenDatabase

@@ -27,9 +27,9 @@ from cq.observers.builtin import CHECKED, FACTORIES
 from cq.observers.export.spec import export_spec
 from cq.observers.export.state import Failure, entries_aside, set_entry_aside, stop, write_failure
 from cq.observers.export.task import ExportTask
-from cq.observers.exportstatus import export_status
-from cq.observers.health import health
-from cq.observers.overview import overview, remarks
+from cq.observers.monitoring.export_status import export_status
+from cq.observers.monitoring.health import health
+from cq.observers.monitoring.overview import overview, remarks
 from cq.observers.scheduling.members import ROLES, Report
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.task import Task

@@ -21,9 +21,9 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, ROOT, STORE_ID, QueueKeys, queue_en
 from cq.keys.export import ExportKeys
 from cq.observers.export.state import entries_aside, export_names
 from cq.observers.export.task import ExportTask
-from cq.observers.exportstatus import export_status
-from cq.observers.health import health
-from cq.observers.overview import overview, remarks
+from cq.observers.monitoring.export_status import export_status
+from cq.observers.monitoring.health import health
+from cq.observers.monitoring.overview import overview, remarks
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.fuzz import stores

@@ -12,8 +12,8 @@ from cq import keys
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.observers.health import health
-from cq.observers.overview import overview, remarks
+from cq.observers.monitoring.health import health
+from cq.observers.monitoring.overview import overview, remarks
 from cq.observers.scheduling.members import Member, Report, Share
 from cq.observers.scheduling.membership import Membership
 from cq.observers.worker.worker import Worker

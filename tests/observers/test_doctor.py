@@ -18,9 +18,9 @@ import cq
 from cq import runtime
 from cq.config.queue import QueueConfig
 from cq.errors import CodeMismatch, StoreUnreachable
-from cq.observers import doctorcluster, doctorembedded
-from cq.observers.doctor import Check, doctor
 from cq.observers.forward.spec import forward_spec
+from cq.observers.monitoring import doctor_cluster, doctor_embedded
+from cq.observers.monitoring.doctor import Check, doctor
 from cq.observers.sql.configured import export_spec
 from cq.store.embedded import Database as Embedded
 from tests.conftest import cluster_url
@@ -51,7 +51,7 @@ def binding(monkeypatch: pytest.MonkeyPatch) -> Binding:
     """The same machine for all tests: with a binding, and no library."""
     found = Binding(Exception("Unable to locate the FoundationDB API shared library!"))
     monkeypatch.setitem(sys.modules, "fdb", found)
-    monkeypatch.setattr(doctorcluster, "version", lambda name: "7.3.69")
+    monkeypatch.setattr(doctor_cluster, "version", lambda name: "7.3.69")
     return found
 
 
@@ -151,7 +151,7 @@ def test_a_full_disk_is_said(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("db")
 def test_a_file_near_its_limit_is_said(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctorembedded, "_max_file_bytes", lambda: 10_000)
+    monkeypatch.setattr(doctor_embedded, "_max_file_bytes", lambda: 10_000)
 
     assert "SQLite takes 0.0 MB" in wrong(url)["store file"]
 
@@ -161,7 +161,7 @@ def test_a_file_near_its_limit_is_said(url: str, monkeypatch: pytest.MonkeyPatch
     [(0, "0.0 MB"), (999_900_000, "999.9 MB"), (1_500_000_000, "1.5 GB"), (4_398_046_511_104, "4.4 TB")],
 )
 def test_sizes_are_in_units_that_fit(size: int, shown: str) -> None:
-    assert doctorembedded._size(size) == shown
+    assert doctor_embedded._size(size) == shown
 
 
 def test_a_clock_that_was_set_back_is_said(db: Any, url: str) -> None:
@@ -189,10 +189,10 @@ def cluster_file(tmp_path: Path) -> str:
 @pytest.fixture
 def cluster(db: Any, cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a cluster that answers: the embedded store plays it."""
-    monkeypatch.setattr(doctorcluster, "open_cluster", lambda path, answer_within: db)
-    monkeypatch.setattr(doctorcluster, "client_version", lambda: "7.3.69")
-    monkeypatch.setattr(doctorcluster, "server_versions", lambda db: ["7.3.43"])
-    monkeypatch.setattr(doctorcluster, "CLOCK_SECONDS", 0.2)
+    monkeypatch.setattr(doctor_cluster, "open_cluster", lambda path, answer_within: db)
+    monkeypatch.setattr(doctor_cluster, "client_version", lambda: "7.3.69")
+    monkeypatch.setattr(doctor_cluster, "server_versions", lambda db: ["7.3.43"])
+    monkeypatch.setattr(doctor_cluster, "CLOCK_SECONDS", 0.2)
     return f"fdb:{cluster_file}"
 
 
@@ -230,7 +230,7 @@ def test_a_missing_binding_is_said(cluster_file: str, monkeypatch: pytest.Monkey
         raise PackageNotFoundError
 
     monkeypatch.setitem(sys.modules, "fdb", None)
-    monkeypatch.setattr(doctorcluster, "version", missing)
+    monkeypatch.setattr(doctor_cluster, "version", missing)
 
     assert "run `pip install 'foundationdb" in wrong(f"fdb:{cluster_file}")["binding"]
 
@@ -274,7 +274,7 @@ def test_a_cluster_that_does_not_answer_is_said(cluster: str, monkeypatch: pytes
     def silent(path: str, answer_within: float) -> None:
         raise StoreUnreachable(f"no answer from the cluster in {path} within {answer_within:g} s")
 
-    monkeypatch.setattr(doctorcluster, "open_cluster", silent)
+    monkeypatch.setattr(doctor_cluster, "open_cluster", silent)
 
     checks = looks(cluster)
 
@@ -286,7 +286,7 @@ def test_a_cluster_that_does_not_answer_is_said(cluster: str, monkeypatch: pytes
 def test_versions_that_do_not_match_are_said(
     cluster: str, monkeypatch: pytest.MonkeyPatch, servers: list[str]
 ) -> None:
-    monkeypatch.setattr(doctorcluster, "server_versions", lambda db: servers)
+    monkeypatch.setattr(doctor_cluster, "server_versions", lambda db: servers)
 
     assert wrong(cluster)["versions"].startswith(f"the cluster is of version {', '.join(servers)}, and")
 
@@ -295,7 +295,7 @@ def test_versions_that_do_not_match_are_said(
 def test_versions_that_do_not_advance_with_the_clock_are_said(
     cluster: str, monkeypatch: pytest.MonkeyPatch, speed: int
 ) -> None:
-    monkeypatch.setattr(doctorcluster, "current_version", lambda db: int(speed * 1e6 * time.time()))
+    monkeypatch.setattr(doctor_cluster, "current_version", lambda db: int(speed * 1e6 * time.time()))
 
     assert "so ages are not told right" in wrong(cluster)["clock"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers.health import health
+from cq.observers.monitoring.health import health
 from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import Report
 from cq.observers.scheduling.membership import Membership

@@ -11,7 +11,7 @@ import pytest
 
 import cq
 from cq.admin.status import current_version, status
-from cq.observers.overview import Activity, Overview, WorkerStatus, overview, remarks
+from cq.observers.monitoring.overview import Activity, Overview, WorkerStatus, overview, remarks
 from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import Report
 from cq.observers.scheduling.membership import Membership

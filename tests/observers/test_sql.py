@@ -24,7 +24,7 @@ from cq.encoding.codec import KeyType, ValueType
 from cq.keys.export import ExportKeys, first_sequence, generation_of
 from cq.observers.export.errors import CannotExport, ExportFailed
 from cq.observers.export.task import ExportTask
-from cq.observers.exportstatus import export_status
+from cq.observers.monitoring.export_status import export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.sql import verify as sqlverify
 from cq.observers.sql.check import init

@@ -16,11 +16,11 @@ from typing import Final
 from cq import runtime
 from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidUrl
-from cq.observers.doctorcluster import ClusterStore
-from cq.observers.doctorembedded import EmbeddedStore
 from cq.observers.export.errors import ExportFailed
 from cq.observers.forward.observer import forward_exporter
 from cq.observers.forward.spec import NAME as FORWARD
+from cq.observers.monitoring.doctor_cluster import ClusterStore
+from cq.observers.monitoring.doctor_embedded import EmbeddedStore
 from cq.observers.sql.configured import NAME, find_export
 from cq.store import OpenDatabase, located
 from cq.store.api import Transaction, TransactionRead, error_code

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cq.admin.status import QueueStatus, current_version, status
 from cq.config.queue import MAX_BUCKETS
-from cq.observers.exportstatus import ExportStatus, export_status
+from cq.observers.monitoring.export_status import ExportStatus, export_status
 from cq.observers.scheduling.members import Member, Share, read_members
 from cq.store.api import Database
 from cq.store.transact import transact

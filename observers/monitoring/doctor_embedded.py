@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cq import runtime
 from cq.errors import ClientLibraryError, StoreError
-from cq.observers.doctorcluster import binding, client_library
+from cq.observers.monitoring.doctor_cluster import binding, client_library
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded import Database
 from cq.store.embedded.file import PAGE_BYTES, check
