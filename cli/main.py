@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from cq.cli import (
-    bench,
     carry,
     cells,
     config,
@@ -34,6 +33,7 @@ from cq.cli import (
     verify,
     worker,
 )
+from cq.cli.bench import command
 from cq.cli.options import opened
 from cq.cli.output import note, say
 from cq.cli.settings import Commands, use_file
@@ -86,7 +86,7 @@ for module in (
     carry,
     doctor,
     verify,
-    bench,
+    command,
     demo,
     democells,
     demochat,

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cq.cli.bench.chart import to_svg
+from cq.cli.bench.report import Report
 from cq.observers.bench import names, postgresserver, rediscounts, redisserver, systems
-from cq.observers.bench.chart import to_svg
 from cq.observers.bench.crew import BenchCrew
 from cq.observers.bench.emitting import EmitterQueue, EmitterResult
 from cq.observers.bench.errors import CannotMeasure, WrongSum
@@ -26,7 +27,6 @@ from cq.observers.bench.live import LiveResult
 from cq.observers.bench.phases import Row, check
 from cq.observers.bench.postgres import Rollup, Upsert
 from cq.observers.bench.queued import QueueSystem
-from cq.observers.bench.report import Report
 from cq.observers.bench.roles import AdderRole
 from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened
 from cq.observers.bench.system import System

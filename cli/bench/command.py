@@ -159,9 +159,9 @@ def bench(
     docs/benchmarks.md describes the systems and the limits of the comparison.
     """
     # Imported here: every other command would wait for these imports.
-    from cq.observers.bench.chart import to_svg
+    from cq.cli.bench.chart import to_svg
+    from cq.cli.bench.run import Request, run
     from cq.observers.bench.phases import Plan
-    from cq.observers.bench.run import Request, run
     from cq.observers.bench.systems import Locations
 
     request = Request(
