@@ -7,8 +7,8 @@ from html import escape
 from itertools import groupby
 from typing import Any, Final
 
+from cq.cli.bench.measures.phases import Row
 from cq.cli.bench.report import OWN, Report
-from cq.observers.bench.phases import Row
 
 _WIDTH: Final = 820
 _LEFT: Final = 170

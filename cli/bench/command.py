@@ -160,8 +160,8 @@ def bench(
     """
     # Imported here: every other command would wait for these imports.
     from cq.cli.bench.chart import to_svg
+    from cq.cli.bench.measures.phases import Plan
     from cq.cli.bench.run import Request, run
-    from cq.observers.bench.phases import Plan
     from cq.observers.bench.systems import Locations
 
     request = Request(

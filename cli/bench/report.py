@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cq.observers.bench.emitting import EmitterResult
-from cq.observers.bench.figures import Figure
-from cq.observers.bench.growth import COMPARED, GrowthResult
-from cq.observers.bench.live import LiveResult
-from cq.observers.bench.phases import Row
+from cq.cli.bench.measures.emitting import EmitterResult
+from cq.cli.bench.measures.figures import Figure
+from cq.cli.bench.measures.growth import COMPARED, GrowthResult
+from cq.cli.bench.measures.live import LiveResult
+from cq.cli.bench.measures.phases import Row
 
 OWN: Final = "cq"
 

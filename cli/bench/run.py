@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from cq.cli.bench.machine_facts import machine_facts
+from cq.cli.bench.measures.emitting import measure_emitters
+from cq.cli.bench.measures.growth import measure_growth
+from cq.cli.bench.measures.live import measure_live
+from cq.cli.bench.measures.phases import Plan, measure
 from cq.cli.bench.report import Report
-from cq.observers.bench.emitting import measure_emitters
 from cq.observers.bench.errors import CannotMeasure, Unavailable
-from cq.observers.bench.growth import measure_growth
-from cq.observers.bench.live import measure_live
 from cq.observers.bench.names import AGAINST, GROWING, REPORTING
-from cq.observers.bench.phases import Plan, measure
 from cq.observers.bench.queued import QueueSystem
 from cq.observers.bench.system import System
 from cq.observers.bench.systems import (

@@ -16,18 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cq.cli.bench.chart import to_svg
+from cq.cli.bench.measures.crew import BenchCrew
+from cq.cli.bench.measures.emitting import EmitterQueue, EmitterResult
+from cq.cli.bench.measures.figures import Figure, harmonic, quantile
+from cq.cli.bench.measures.growth import GrowthResult, sizes
+from cq.cli.bench.measures.live import LiveResult
+from cq.cli.bench.measures.phases import Row, check
+from cq.cli.bench.measures.roles import AdderRole
 from cq.cli.bench.report import Report
 from cq.observers.bench import names, postgresserver, rediscounts, redisserver, systems
-from cq.observers.bench.crew import BenchCrew
-from cq.observers.bench.emitting import EmitterQueue, EmitterResult
 from cq.observers.bench.errors import CannotMeasure, WrongSum
-from cq.observers.bench.figures import Figure, harmonic, quantile
-from cq.observers.bench.growth import GrowthResult, sizes
-from cq.observers.bench.live import LiveResult
-from cq.observers.bench.phases import Row, check
 from cq.observers.bench.postgres import Rollup, Upsert
 from cq.observers.bench.queued import QueueSystem
-from cq.observers.bench.roles import AdderRole
 from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened
 from cq.observers.bench.system import System
 from cq.observers.bench.systems import Backends, Locations, make_against, open_backends

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from cq.observers.bench.crew import BenchCrew
+from cq.cli.bench.measures.crew import BenchCrew
+from cq.cli.bench.measures.figures import Figure, harmonic
+from cq.cli.bench.measures.roles import AdderRole, DrainerRole
 from cq.observers.bench.errors import WrongSum
-from cq.observers.bench.figures import Figure, harmonic
-from cq.observers.bench.roles import AdderRole, DrainerRole
 from cq.observers.bench.system import System
 from cq.observers.bench.workload import Workload
 

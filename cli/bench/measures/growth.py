@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from cq.observers.bench.crew import BenchCrew
-from cq.observers.bench.figures import Figure
+from cq.cli.bench.measures.crew import BenchCrew
+from cq.cli.bench.measures.figures import Figure
+from cq.cli.bench.measures.phases import FIRST_SEED, Plan, check
+from cq.cli.bench.measures.roles import AdderRole, DrainerRole, FillerRole
 from cq.observers.bench.names import BACKLOG, KEYS, SPARSE
-from cq.observers.bench.phases import FIRST_SEED, Plan, check
 from cq.observers.bench.queued import QueueSystem
-from cq.observers.bench.roles import AdderRole, DrainerRole, FillerRole
 from cq.observers.bench.workload import POOL_UPDATES, Workload
 
 LEAST: Final = 10_000

@@ -15,14 +15,14 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
+from cq.cli.bench.measures.crew import BenchCrew
+from cq.cli.bench.measures.figures import Figure, quantile
+from cq.cli.bench.measures.phases import FIRST_SEED, Plan, check
+from cq.cli.bench.measures.roles import AdderRole
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
-from cq.observers.bench.crew import BenchCrew
 from cq.observers.bench.errors import CannotMeasure
-from cq.observers.bench.figures import Figure, quantile
-from cq.observers.bench.phases import FIRST_SEED, Plan, check
 from cq.observers.bench.queued import QueueSystem, RunningWorker
-from cq.observers.bench.roles import AdderRole
 from cq.observers.bench.stored import close_opened
 from cq.observers.bench.workload import KINDS, Workload
 from cq.store.transact import transact

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import runtime
+from cq.cli.bench.measures.phases import Plan, Row, measure
+from cq.cli.bench.measures.roles import AdderRole, AddResult
 from cq.intake.emitter import Emitter
-from cq.observers.bench.phases import Plan, Row, measure
 from cq.observers.bench.queued import QueueSystem
-from cq.observers.bench.roles import AdderRole, AddResult
 from cq.observers.bench.system import Adder
 from cq.observers.bench.workload import Workload
 

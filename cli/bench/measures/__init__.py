@@ -1,0 +1,1 @@
+"""How a benchmark measures: phases, latency while adding, growth, emitters."""
