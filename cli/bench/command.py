@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
+from cq.cli.bench.systems.names import AGAINST, GROWING, REPORTING
+from cq.cli.bench.systems.workload import KINDS, Workload
 from cq.cli.options import Json
 from cq.cli.output import note, print_json, print_table, progress, say
-from cq.observers.bench.names import AGAINST, GROWING, REPORTING
-from cq.observers.bench.workload import KINDS, Workload
 
 
 def register(app: typer.Typer) -> None:
@@ -162,7 +162,7 @@ def bench(
     from cq.cli.bench.chart import to_svg
     from cq.cli.bench.measures.phases import Plan
     from cq.cli.bench.run import Request, run
-    from cq.observers.bench.systems import Locations
+    from cq.cli.bench.systems.systems import Locations
 
     request = Request(
         workload=Workload(keys=keys, skew=skew, kind=value),

@@ -12,18 +12,18 @@ from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
 from cq.cli.bench.measures.phases import Plan, measure
 from cq.cli.bench.report import Report
-from cq.observers.bench.errors import CannotMeasure, Unavailable
-from cq.observers.bench.names import AGAINST, GROWING, REPORTING
-from cq.observers.bench.queued import QueueSystem
-from cq.observers.bench.system import System
-from cq.observers.bench.systems import (
+from cq.cli.bench.systems.cq_queue import QueueSystem
+from cq.cli.bench.systems.errors import CannotMeasure, Unavailable
+from cq.cli.bench.systems.names import AGAINST, GROWING, REPORTING
+from cq.cli.bench.systems.system import System
+from cq.cli.bench.systems.systems import (
     Backends,
     Locations,
     make_against,
     make_queue,
     open_backends,
 )
-from cq.observers.bench.workload import Workload
+from cq.cli.bench.systems.workload import Workload
 
 Notify = Callable[[str], object]
 

@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from cq.cli.bench.systems.postgres_server import own_server
 from cq.config.queue import queue_names
-from cq.observers.bench.postgresserver import own_server
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
 

@@ -24,14 +24,14 @@ from cq.cli.bench.measures.live import LiveResult
 from cq.cli.bench.measures.phases import Row, check
 from cq.cli.bench.measures.roles import AdderRole
 from cq.cli.bench.report import Report
-from cq.observers.bench import names, postgresserver, rediscounts, redisserver, systems
-from cq.observers.bench.errors import CannotMeasure, WrongSum
-from cq.observers.bench.postgres import Rollup, Upsert
-from cq.observers.bench.queued import QueueSystem
-from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened
-from cq.observers.bench.system import System
-from cq.observers.bench.systems import Backends, Locations, make_against, open_backends
-from cq.observers.bench.workload import KINDS, POOL_LEAST, POOL_UPDATES, Workload, word
+from cq.cli.bench.systems import names, postgres_server, redis, redis_server, systems
+from cq.cli.bench.systems.cq_queue import QueueSystem
+from cq.cli.bench.systems.errors import CannotMeasure, WrongSum
+from cq.cli.bench.systems.postgres import Rollup, Upsert
+from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened
+from cq.cli.bench.systems.system import System
+from cq.cli.bench.systems.systems import Backends, Locations, make_against, open_backends
+from cq.cli.bench.systems.workload import KINDS, POOL_LEAST, POOL_UPDATES, Workload, word
 
 rates = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -39,7 +39,7 @@ rates = st.floats(min_value=1e-3, max_value=1e9)
 @pytest.fixture(scope="module")
 def conninfo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A PostgreSQL server as the benchmark starts it."""
-    with postgresserver.own_server(tmp_path_factory.mktemp("bench") / "postgres") as found:
+    with postgres_server.own_server(tmp_path_factory.mktemp("bench") / "postgres") as found:
         yield found
 
 
@@ -226,8 +226,8 @@ def test_redis_counts_all(tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("no redis-server in $PATH")
     pool = Workload(1_200, 5_000).draw(1, updates=0)[:20]
-    with redisserver.own_server(tmp_path / "redis") as socket:
-        assert counted(rediscounts.RedisHash(socket), pool) == 20 * 1_200
+    with redis_server.own_server(tmp_path / "redis") as socket:
+        assert counted(redis.RedisHash(socket), pool) == 20 * 1_200
 
 
 def test_a_wrong_sum_is_an_error_and_no_figure(url: str) -> None:

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
 from cq import runtime
+from cq.cli.bench.systems.errors import CannotMeasure
 from cq.errors import CqError
-from cq.observers.bench.errors import CannotMeasure
 from cq.observers.worker.spawn import end_with_parent, keep_no_semaphores, starting
 
 # The work begins this long after the signal, which must reach all processes first.

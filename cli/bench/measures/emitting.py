@@ -12,10 +12,10 @@ import cq
 from cq import runtime
 from cq.cli.bench.measures.phases import Plan, Row, measure
 from cq.cli.bench.measures.roles import AdderRole, AddResult
+from cq.cli.bench.systems.cq_queue import QueueSystem
+from cq.cli.bench.systems.system import Adder
+from cq.cli.bench.systems.workload import Workload
 from cq.intake.emitter import Emitter
-from cq.observers.bench.queued import QueueSystem
-from cq.observers.bench.system import Adder
-from cq.observers.bench.workload import Workload
 
 CALLERS: Final = 32
 """Concurrent callers, threads or asyncio tasks, if a call waits for its commit."""

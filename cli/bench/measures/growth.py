@@ -12,9 +12,9 @@ from cq.cli.bench.measures.crew import BenchCrew
 from cq.cli.bench.measures.figures import Figure
 from cq.cli.bench.measures.phases import FIRST_SEED, Plan, check
 from cq.cli.bench.measures.roles import AdderRole, DrainerRole, FillerRole
-from cq.observers.bench.names import BACKLOG, KEYS, SPARSE
-from cq.observers.bench.queued import QueueSystem
-from cq.observers.bench.workload import POOL_UPDATES, Workload
+from cq.cli.bench.systems.cq_queue import QueueSystem
+from cq.cli.bench.systems.names import BACKLOG, KEYS, SPARSE
+from cq.cli.bench.systems.workload import POOL_UPDATES, Workload
 
 LEAST: Final = 10_000
 COMPARED: Final = 100_000

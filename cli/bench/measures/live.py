@@ -19,12 +19,12 @@ from cq.cli.bench.measures.crew import BenchCrew
 from cq.cli.bench.measures.figures import Figure, quantile
 from cq.cli.bench.measures.phases import FIRST_SEED, Plan, check
 from cq.cli.bench.measures.roles import AdderRole
+from cq.cli.bench.systems.cq_queue import QueueSystem, RunningWorker
+from cq.cli.bench.systems.errors import CannotMeasure
+from cq.cli.bench.systems.stored import close_opened
+from cq.cli.bench.systems.workload import KINDS, Workload
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
-from cq.observers.bench.errors import CannotMeasure
-from cq.observers.bench.queued import QueueSystem, RunningWorker
-from cq.observers.bench.stored import close_opened
-from cq.observers.bench.workload import KINDS, Workload
 from cq.store.transact import transact
 
 PROBE_SECONDS: Final = 0.02

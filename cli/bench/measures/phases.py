@@ -11,9 +11,9 @@ from typing import Final
 from cq.cli.bench.measures.crew import BenchCrew
 from cq.cli.bench.measures.figures import Figure, harmonic
 from cq.cli.bench.measures.roles import AdderRole, DrainerRole
-from cq.observers.bench.errors import WrongSum
-from cq.observers.bench.system import System
-from cq.observers.bench.workload import Workload
+from cq.cli.bench.systems.errors import WrongSum
+from cq.cli.bench.systems.system import System
+from cq.cli.bench.systems.workload import Workload
 
 FIRST_SEED: Final = 1
 

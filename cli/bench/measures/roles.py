@@ -9,9 +9,9 @@ from itertools import cycle
 from typing import Any, Final, NamedTuple
 
 from cq import runtime
-from cq.observers.bench.stored import close_opened
-from cq.observers.bench.system import System
-from cq.observers.bench.workload import Workload
+from cq.cli.bench.systems.stored import close_opened
+from cq.cli.bench.systems.system import System
+from cq.cli.bench.systems.workload import Workload
 
 _FILL: Final = 1_000
 _SEEDS: Final = 1_000  # distance of the seeds of two pools of a process; more than there are processes

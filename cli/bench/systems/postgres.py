@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from cq.observers.bench.system import Drainer
+from cq.cli.bench.systems.system import Drainer
 
 if TYPE_CHECKING:
     import psycopg

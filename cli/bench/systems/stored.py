@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import keys
-from cq.observers.bench.system import Drainer
+from cq.cli.bench.systems.system import Drainer
 from cq.store import close
 from cq.store.api import WANT_ALL, Transaction
 from cq.store.transact import transact

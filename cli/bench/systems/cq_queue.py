@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final
 import cq
 from cq import runtime
 from cq.admin.status import is_drained
+from cq.cli.bench.systems.errors import WrongSum
+from cq.cli.bench.systems.stored import opened
+from cq.cli.bench.systems.system import Adder
 from cq.errors import QueueNotConfigured
 from cq.keys.export import ExportKeys
-from cq.observers.bench.errors import WrongSum
-from cq.observers.bench.stored import opened
-from cq.observers.bench.system import Adder
 from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top.index import top
 from cq.observers.worker.garbage_collection import collect_seldom

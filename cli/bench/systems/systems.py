@@ -10,15 +10,15 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from cq.cli.bench.systems import postgres_server, redis_server
+from cq.cli.bench.systems.cq_queue import QueueSystem
+from cq.cli.bench.systems.errors import CannotMeasure, Unavailable
+from cq.cli.bench.systems.names import AGAINST
+from cq.cli.bench.systems.postgres import Rollup, Upsert
+from cq.cli.bench.systems.redis import RedisHash
+from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened, opened
+from cq.cli.bench.systems.system import System
 from cq.config.queue import queue_names
-from cq.observers.bench import postgresserver, redisserver
-from cq.observers.bench.errors import CannotMeasure, Unavailable
-from cq.observers.bench.names import AGAINST
-from cq.observers.bench.postgres import Rollup, Upsert
-from cq.observers.bench.queued import QueueSystem
-from cq.observers.bench.rediscounts import RedisHash
-from cq.observers.bench.stored import AtomicAdd, ReadModifyWrite, close_opened, opened
-from cq.observers.bench.system import System
 from cq.store import located
 from cq.store.transact import transact
 
@@ -66,17 +66,19 @@ class Backends:
         if self._conninfo is None:
             if self._locations.postgres_env is None:
                 folder = self._locations.folder / "postgres"
-                self._conninfo = self._stack.enter_context(postgresserver.own_server(folder))
+                self._conninfo = self._stack.enter_context(postgres_server.own_server(folder))
             else:
-                self._conninfo = postgresserver.given_server(self._locations.postgres_env)
-            self.versions["postgresql"] = postgresserver.version(self._conninfo)
+                self._conninfo = postgres_server.given_server(self._locations.postgres_env)
+            self.versions["postgresql"] = postgres_server.version(self._conninfo)
         return self._conninfo
 
     def redis(self) -> str:
         """The socket of the Redis server; raises `Unavailable`."""
         if self._socket is None:
-            self._socket = self._stack.enter_context(redisserver.own_server(self._locations.folder / "redis"))
-            self.versions["redis"] = redisserver.version(self._socket)
+            self._socket = self._stack.enter_context(
+                redis_server.own_server(self._locations.folder / "redis")
+            )
+            self.versions["redis"] = redis_server.version(self._socket)
         return self._socket
 
     def reporting(self, kind: str) -> str:

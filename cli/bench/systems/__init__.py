@@ -1,0 +1,1 @@
+"""What a benchmark measures: cq's queue, and each alternative to it."""
