@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from cq.cli.demo import demo
-from cq.cli.demoing import KillEvery, Seed, resolved_seed, shown_progress
+from cq.cli.demos.options import KillEvery, Seed, resolved_seed, shown_progress
+from cq.cli.demos.words import demo
 from cq.cli.options import Json
 from cq.cli.output import note, print_json, print_table
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cq.cli.demo import demo
-from cq.cli.demoing import DEMO_URL, DemoStore, KillEvery, Seed, resolved_seed
+from cq.cli.demos.options import DEMO_URL, DemoStore, KillEvery, Seed, resolved_seed
+from cq.cli.demos.words import demo
 from cq.cli.options import Json, make_store
 from cq.cli.output import as_word, make_table, note, print_json, print_table, stderr
 

@@ -16,7 +16,6 @@ from cq.cli import (
     config,
     data,
     dead,
-    demo,
     democells,
     demochat,
     demotags,
@@ -34,6 +33,7 @@ from cq.cli import (
     worker,
 )
 from cq.cli.bench import command
+from cq.cli.demos import words
 from cq.cli.options import opened
 from cq.cli.output import note, say
 from cq.cli.settings import Commands, use_file
@@ -87,7 +87,7 @@ for module in (
     doctor,
     verify,
     command,
-    demo,
+    words,
     democells,
     demochat,
     demotags,

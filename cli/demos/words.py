@@ -20,7 +20,8 @@ import typer
 
 import cq
 from cq.admin.status import is_drained
-from cq.cli.demoing import DEMO_URL, DemoStore
+from cq.cli.demos.options import DEMO_URL, DemoStore
+from cq.cli.demos.word_count import count_words, files_below
 from cq.cli.options import Json, make_store
 from cq.cli.output import note, print_json, print_table, progress, quantity
 from cq.cli.worker import stop_on_signals
@@ -33,7 +34,6 @@ from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top as top_spec
 from cq.observers.worker.spawn import keep_no_semaphores, starting
 from cq.observers.worker.worker import Worker
-from cq.wordcount import count_words, files_below
 
 T = TypeVar("T")
 R = TypeVar("R")
