@@ -53,8 +53,8 @@ def cells(
     """
     from random import Random
 
-    from cq.observers.demos import cells as demo_of_cells
-    from cq.observers.demos.cellroles import WriteLoad
+    from cq.cli.demos.cells import run as demo_of_cells
+    from cq.cli.demos.cells.roles import WriteLoad
 
     seed = resolved_seed(seed)
     with ExitStack() as stack:

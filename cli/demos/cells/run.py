@@ -17,12 +17,12 @@ import cq
 from cq import runtime
 from cq.admin.status import is_drained
 from cq.cells.records import HERE, Fence
+from cq.cli.demos.cells.roles import ALL, QUEUE, CellWorkers, Mover, WriteLoad, Writer, read_position
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.keys import after
 from cq.keys import cell as cellkeys
 from cq.keys.export import ExportKeys
-from cq.observers.demos.cellroles import ALL, QUEUE, CellWorkers, Mover, WriteLoad, Writer, read_position
 from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.forward.spec import forward_spec
