@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
+from cq.cli.demos.chat.ledger import Action, Entry, Sighting, note_seen, note_sent, place_of
 from cq.feeds.feed import Feed
-from cq.observers.demos.chatledger import Action, Entry, Sighting, note_seen, note_sent, place_of
 from cq.store.api import Database
 from cq.store.transact import transact
 

@@ -13,7 +13,7 @@ from cq.cli.options import Json, make_store
 from cq.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from cq.observers.demos.chat import ChatOutcome
+    from cq.cli.demos.chat.run import ChatOutcome
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +54,7 @@ def chat(
     """
     from random import Random
 
-    from cq.observers.demos import chat as demo_of_chat
+    from cq.cli.demos.chat import run as demo_of_chat
 
     db = make_store(store)
     seed = resolved_seed(seed)

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 import cq
 from cq import runtime
+from cq.cli.demos.chat import ledger
+from cq.cli.demos.chat.ledger import Action, Entry, entries, place_of, seen
+from cq.cli.demos.chat.roles import FEED, FLOODED, FLOODER, Flooder, Sender, Terminals, act
 from cq.feeds.feed import Feed, Message
 from cq.feeds.verify import verify_feed
-from cq.observers.demos import chatledger
-from cq.observers.demos.chatledger import Action, Entry, entries, place_of, seen
-from cq.observers.demos.chatroles import FEED, FLOODED, FLOODER, Flooder, Sender, Terminals, act
 from cq.observers.demos.crew import DemoCrew, DemoRole
 from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.working import WorkerRole
@@ -274,7 +274,7 @@ def _make_feed(db: Database) -> None:
     feed = Feed(FEED)
     with suppress(cq.FeedNotConfigured):
         feed.delete(db)
-    transact(db, chatledger.clear)
+    transact(db, ledger.clear)
     feed.configure(db, numbers=True)
 
 

@@ -1,0 +1,1 @@
+"""`cq demo chat`: messages in feeds, with a receiver that is flooded."""
