@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Final
 
-from cq.observers.demos.counted import Writes
-from cq.observers.demos.errors import DemoFailed
+from cq.cli.demos.crew.counted_database import Writes
+from cq.cli.demos.crew.errors import DemoFailed
 
 MERGED: Final = 5_000
 """Number of tags that the merging server gathers before it writes them."""

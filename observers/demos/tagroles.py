@@ -15,9 +15,9 @@ from threading import Event
 from typing import Any, Final
 
 import cq
+from cq.cli.demos.crew.counted_database import CountedDatabase, Meter
+from cq.cli.demos.crew.errors import DemoFailed
 from cq.errors import FlushFailed
-from cq.observers.demos.counted import CountedDatabase, Meter
-from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.tagevents import of_partition
 from cq.store.transact import transact
 

@@ -17,14 +17,14 @@ from typing import Final
 import cq
 from cq import keys, runtime
 from cq.admin.status import is_drained
+from cq.cli.demos.crew.counted_database import Meter, Writes
+from cq.cli.demos.crew.crew import DemoCrew, DemoRole
+from cq.cli.demos.crew.errors import DemoFailed
+from cq.cli.demos.crew.worker import WorkerRole
 from cq.errors import NotReady
 from cq.observers.demos import tagalternatives
-from cq.observers.demos.counted import Meter, Writes
-from cq.observers.demos.crew import DemoCrew, DemoRole
-from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.tagevents import TagEvent, TagRecount, of_partition, part
 from cq.observers.demos.tagroles import INCREMENTS, KEYS, QUEUE, TagServer
-from cq.observers.demos.working import WorkerRole
 from cq.observers.top.cloud import Cloud, CloudEntry, CloudReader
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top

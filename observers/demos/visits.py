@@ -17,12 +17,13 @@ from typing import Any, Final
 
 import cq
 from cq import keys, runtime
+from cq.cli.demos.crew.crew import DemoCrew, DemoRole
+from cq.cli.demos.crew.errors import DemoFailed
+from cq.cli.demos.crew.worker import WorkerRole
 from cq.config.window import LEAST_MS, milliseconds
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, InvalidData
 from cq.observers.demos.accesslog import Visit, read_log
-from cq.observers.demos.crew import DemoCrew, DemoRole
-from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.visitreplay import (
     KEYS,
     NAME,
@@ -35,7 +36,6 @@ from cq.observers.demos.visitreplay import (
     ready_key,
     write_part,
 )
-from cq.observers.demos.working import WorkerRole
 from cq.observers.visits import Visits
 from cq.observers.worker.worker import Worker
 from cq.store.api import Database

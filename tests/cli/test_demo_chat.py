@@ -10,9 +10,9 @@ import pytest
 from cq.cli.demos.chat.ledger import Action, Entry, place_of
 from cq.cli.demos.chat.roles import FEED, act
 from cq.cli.demos.chat.run import MessageRecount, inbox_of
+from cq.cli.demos.crew.errors import DemoFailed
 from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
-from cq.observers.demos.errors import DemoFailed
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Cli

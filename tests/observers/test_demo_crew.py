@@ -14,10 +14,10 @@ import pytest
 
 import cq
 from cq import keys
+from cq.cli.demos.crew.crew import DemoCrew
+from cq.cli.demos.crew.errors import DemoFailed
+from cq.cli.demos.crew.worker import WorkerRole
 from cq.errors import InvalidData
-from cq.observers.demos.crew import DemoCrew
-from cq.observers.demos.errors import DemoFailed
-from cq.observers.demos.working import WorkerRole
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ import multiprocessing, sys
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from cq.observers.demos.crew import DemoCrew
+from cq.cli.demos.crew.crew import DemoCrew
 
 @dataclass(frozen=True)
 class Holder:

@@ -11,9 +11,9 @@ import pytest
 
 import cq
 from cq import testing
+from cq.cli.demos.crew.counted_database import CountedDatabase, Meter, Writes
+from cq.cli.demos.crew.errors import DemoFailed
 from cq.observers.demos import tagalternatives, tagevents, tags
-from cq.observers.demos.counted import CountedDatabase, Meter, Writes
-from cq.observers.demos.errors import DemoFailed
 from cq.observers.demos.tagevents import TagEvent, TagRecount
 from cq.observers.demos.tagroles import INCREMENTS, QUEUE
 from cq.observers.worker.worker import Worker

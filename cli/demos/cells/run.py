@@ -18,13 +18,13 @@ from cq import runtime
 from cq.admin.status import is_drained
 from cq.cells.records import HERE, Fence
 from cq.cli.demos.cells.roles import ALL, QUEUE, CellWorkers, Mover, WriteLoad, Writer, read_position
+from cq.cli.demos.crew.crew import DemoCrew, DemoRole
+from cq.cli.demos.crew.errors import DemoFailed
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.keys import after
 from cq.keys import cell as cellkeys
 from cq.keys.export import ExportKeys
-from cq.observers.demos.crew import DemoCrew, DemoRole
-from cq.observers.demos.errors import DemoFailed
 from cq.observers.forward.spec import forward_spec
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact

@@ -19,11 +19,11 @@ from cq import runtime
 from cq.cli.demos.chat import ledger
 from cq.cli.demos.chat.ledger import Action, Entry, entries, place_of, seen
 from cq.cli.demos.chat.roles import FEED, FLOODED, FLOODER, Flooder, Sender, Terminals, act
+from cq.cli.demos.crew.crew import DemoCrew, DemoRole
+from cq.cli.demos.crew.errors import DemoFailed
+from cq.cli.demos.crew.worker import WorkerRole
 from cq.feeds.feed import Feed, Message
 from cq.feeds.verify import verify_feed
-from cq.observers.demos.crew import DemoCrew, DemoRole
-from cq.observers.demos.errors import DemoFailed
-from cq.observers.demos.working import WorkerRole
 from cq.observers.feeds.tasks import read_status
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Final, Protocol
 
 from cq import runtime
+from cq.cli.demos.crew.errors import DemoFailed
 from cq.errors import CqError
-from cq.observers.demos.errors import DemoFailed
 from cq.observers.worker.spawn import end_with_parent, keep_no_semaphores, starting
 
 LOOK_SECONDS: Final = 0.1

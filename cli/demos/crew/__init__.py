@@ -1,0 +1,1 @@
+"""The processes of a demo: started, killed at random, and started again."""
