@@ -13,9 +13,11 @@ import cq
 from cq import testing
 from cq.cli.demos.crew.counted_database import CountedDatabase, Meter, Writes
 from cq.cli.demos.crew.errors import DemoFailed
-from cq.observers.demos import tagalternatives, tagevents, tags
-from cq.observers.demos.tagevents import TagEvent, TagRecount
-from cq.observers.demos.tagroles import INCREMENTS, QUEUE
+from cq.cli.demos.tags import alternatives
+from cq.cli.demos.tags import events as tagevents
+from cq.cli.demos.tags import run as tags
+from cq.cli.demos.tags.events import TagEvent, TagRecount
+from cq.cli.demos.tags.roles import INCREMENTS, QUEUE
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
@@ -46,12 +48,12 @@ def test_partitions_hold_all_events_of_an_entity_in_order(tmp_path: Path) -> Non
 
 def test_what_one_would_do_instead_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = [("a", 1), ("b", 1), ("a", 1), ("b", -1), ("c", 1)]
-    monkeypatch.setattr(tagalternatives, "MERGED", 2)
+    monkeypatch.setattr(alternatives, "MERGED", 2)
 
-    assert tagalternatives.one_by_one(changes, {"a": 2, "c": 1}) == Writes(5, 5)
-    assert tagalternatives.merged(changes, {"a": 2, "c": 1}) == (Writes(3, 5), 2)
+    assert alternatives.one_by_one(changes, {"a": 2, "c": 1}) == Writes(5, 5)
+    assert alternatives.merged(changes, {"a": 2, "c": 1}) == (Writes(3, 5), 2)
     with pytest.raises(DemoFailed, match="not those of the recount"):
-        tagalternatives.one_by_one(changes, {"a": 1, "c": 1})
+        alternatives.one_by_one(changes, {"a": 1, "c": 1})
 
 
 def test_writes_are_counted_when_they_are_committed(db: Any) -> None:

@@ -14,7 +14,7 @@ from cq.cli.options import Json, make_store
 from cq.cli.output import as_word, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from cq.observers.demos.tags import TagOutcome
+    from cq.cli.demos.tags.run import TagOutcome
 
 
 def register(app: typer.Typer) -> None:
@@ -51,8 +51,8 @@ def tags(
     """
     from random import Random
 
-    from cq.observers.demos import tagevents
-    from cq.observers.demos import tags as demo_of_tags
+    from cq.cli.demos.tags import events as tagevents
+    from cq.cli.demos.tags import run as demo_of_tags
 
     db = make_store(store)
     given = tagevents.from_file(events) if events else None

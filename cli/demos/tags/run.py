@@ -21,10 +21,10 @@ from cq.cli.demos.crew.counted_database import Meter, Writes
 from cq.cli.demos.crew.crew import DemoCrew, DemoRole
 from cq.cli.demos.crew.errors import DemoFailed
 from cq.cli.demos.crew.worker import WorkerRole
+from cq.cli.demos.tags import alternatives
+from cq.cli.demos.tags.events import TagEvent, TagRecount, of_partition, part
+from cq.cli.demos.tags.roles import INCREMENTS, KEYS, QUEUE, TagServer
 from cq.errors import NotReady
-from cq.observers.demos import tagalternatives
-from cq.observers.demos.tagevents import TagEvent, TagRecount, of_partition, part
-from cq.observers.demos.tagroles import INCREMENTS, KEYS, QUEUE, TagServer
 from cq.observers.top.cloud import Cloud, CloudEntry, CloudReader
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
@@ -109,8 +109,8 @@ def run(
         changes = [change for path in paths for change in of_partition(path)]
     cloud = _published(db)
     _compare(db, recount, cloud, settings.shown)
-    one_by_one = tagalternatives.one_by_one(changes, recount.counts)
-    merged, at_risk = tagalternatives.merged(changes, recount.counts)
+    one_by_one = alternatives.one_by_one(changes, recount.counts)
+    merged, at_risk = alternatives.merged(changes, recount.counts)
     return TagOutcome(
         increments=recount.events,
         tags=len(recount.counts),
@@ -122,7 +122,7 @@ def run(
             "web servers": _sum(demo.servers),
             "collectors": _sum(demo.collectors),
             "one UPDATE per change": one_by_one,
-            f"one server, merging {tagalternatives.MERGED:,} tags": merged,
+            f"one server, merging {alternatives.MERGED:,} tags": merged,
         },
         at_risk=at_risk,
     )

@@ -17,8 +17,8 @@ from typing import Any, Final
 import cq
 from cq.cli.demos.crew.counted_database import CountedDatabase, Meter
 from cq.cli.demos.crew.errors import DemoFailed
+from cq.cli.demos.tags.events import of_partition
 from cq.errors import FlushFailed
-from cq.observers.demos.tagevents import of_partition
 from cq.store.transact import transact
 
 QUEUE: Final = "demo_tags"

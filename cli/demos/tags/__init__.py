@@ -1,0 +1,1 @@
+"""`cq demo tags`: a cloud of tags that many web servers count."""
