@@ -16,7 +16,6 @@ from cq.cli import (
     config,
     data,
     dead,
-    demovisits,
     doctor,
     export,
     feed,
@@ -34,6 +33,7 @@ from cq.cli.demos import words
 from cq.cli.demos.cells import command as democells
 from cq.cli.demos.chat import command as demochat
 from cq.cli.demos.tags import command as demotags
+from cq.cli.demos.visits import command as demovisits
 from cq.cli.options import opened
 from cq.cli.output import note, say
 from cq.cli.settings import Commands, use_file

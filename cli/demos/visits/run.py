@@ -20,11 +20,8 @@ from cq import keys, runtime
 from cq.cli.demos.crew.crew import DemoCrew, DemoRole
 from cq.cli.demos.crew.errors import DemoFailed
 from cq.cli.demos.crew.worker import WorkerRole
-from cq.config.window import LEAST_MS, milliseconds
-from cq.encoding import codec
-from cq.errors import BacklogTooDeep, InvalidData
-from cq.observers.demos.accesslog import Visit, read_log
-from cq.observers.demos.visitreplay import (
+from cq.cli.demos.visits.access_log import Visit, read_log
+from cq.cli.demos.visits.replay import (
     KEYS,
     NAME,
     SITE,
@@ -36,6 +33,9 @@ from cq.observers.demos.visitreplay import (
     ready_key,
     write_part,
 )
+from cq.config.window import LEAST_MS, milliseconds
+from cq.encoding import codec
+from cq.errors import BacklogTooDeep, InvalidData
 from cq.observers.visits import Visits
 from cq.observers.worker.worker import Worker
 from cq.store.api import Database

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
+from cq.cli.demos.visits.access_log import Visit
 from cq.config.window import WindowSpec
 from cq.encoding import codec
-from cq.observers.demos.accesslog import Visit
 from cq.observers.visits import Visits
 from cq.store.transact import transact
 from cq.windows.window import TAKEN

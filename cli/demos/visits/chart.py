@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from cq.observers.demos.visits import Look
+from cq.cli.demos.visits.run import Look
 
 _WIDTH: Final = 860
 _HEIGHT: Final = 420

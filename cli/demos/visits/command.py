@@ -18,7 +18,7 @@ from cq.cli.options import Json, make_store
 from cq.cli.output import as_word, make_table, note, print_json, print_table, stderr
 
 if TYPE_CHECKING:
-    from cq.observers.demos.visits import Look, VisitOutcome
+    from cq.cli.demos.visits.run import Look, VisitOutcome
 
 
 def register(app: typer.Typer) -> None:
@@ -84,10 +84,10 @@ def visits(
     """
     from random import Random
 
+    from cq.cli.demos.visits import run as demo_of_visits
+    from cq.cli.demos.visits.access_log import write_log
+    from cq.cli.demos.visits.chart import to_svg
     from cq.config.window import WindowSpec
-    from cq.observers.demos import visits as demo_of_visits
-    from cq.observers.demos.accesslog import write_log
-    from cq.observers.demos.visitchart import to_svg
 
     spec = WindowSpec.parse(window)
     db = make_store(store)
