@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from cq import transfer
-from cq.cli.options import AppPath, Json, Store, load_app, make_store, read_store
-from cq.cli.output import print_document, print_json, say
+from cq.cli.shared.options import AppPath, Json, Store, load_app, make_store, read_store
+from cq.cli.shared.output import print_document, print_json, say
 from cq.observers.builtin import CHECKED
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from cq.cells.cells import Cells, Move
-from cq.cli.options import Json, Store, make_store, open_store, read_store
-from cq.cli.output import as_word, note, print_json, print_table, progress, quantity, say
+from cq.cli.shared.options import Json, Store, make_store, open_store, read_store
+from cq.cli.shared.output import as_word, note, print_json, print_table, progress, quantity, say
 from cq.encoding.json_values import to_json
 from cq.store import OpenDatabase
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import typer
 
-from cq.cli.options import Json, Store
-from cq.cli.output import as_word, print_json, print_table
-from cq.cli.settings import SETTINGS, Setting
-from cq.cli.settingsfile import CONFIG_ENV, settings_file
+from cq.cli.shared.options import Json, Store
+from cq.cli.shared.output import as_word, print_json, print_table
+from cq.cli.shared.settings import SETTINGS, Setting
+from cq.cli.shared.settings_file import CONFIG_ENV, settings_file
 from cq.observers.export.spec import DEFAULT_ENV
 
 

@@ -11,8 +11,18 @@ from typing import Annotated, Any
 import typer
 
 import cq
-from cq.cli.options import NO_VALUE, WORDS, AppPath, Json, Queue, Store, load_app, open_store, read_store
-from cq.cli.output import print_json, print_words, progress, quantity, say
+from cq.cli.shared.options import (
+    NO_VALUE,
+    WORDS,
+    AppPath,
+    Json,
+    Queue,
+    Store,
+    load_app,
+    open_store,
+    read_store,
+)
+from cq.cli.shared.output import print_json, print_words, progress, quantity, say
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.json_values import key_from_word, split_word, to_json, value_from_word
 from cq.errors import InvalidData

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.options import Json, Queue, Store, open_store, read_store
-from cq.cli.output import as_word, print_json, print_table, quantity, say
 from cq.cli.shape import Yes, confirm
+from cq.cli.shared.options import Json, Queue, Store, open_store, read_store
+from cq.cli.shared.output import as_word, print_json, print_table, quantity, say
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word, to_json
 from cq.errors import InvalidData

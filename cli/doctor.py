@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import typer
 
-from cq.cli.options import AppPath, Json, Store, load_app
-from cq.cli.output import print_json, say
+from cq.cli.shared.options import AppPath, Json, Store, load_app
+from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.doctor import doctor
 
 

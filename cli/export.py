@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
-from cq.cli.output import as_word, note, print_json, print_table, print_words, progress, say
+from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
+from cq.cli.shared.output import as_word, note, print_json, print_table, print_words, progress, say
 from cq.encoding.json_values import to_json
 from cq.keys.export import ExportKeys
 from cq.observers.export.rows import decoded_keys

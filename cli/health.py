@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cq.cli.options import Json, Store, read_store
-from cq.cli.output import print_json, say
+from cq.cli.shared.options import Json, Store, read_store
+from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.health import MAX_AGE_SECONDS, health
 
 

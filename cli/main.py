@@ -23,7 +23,6 @@ from cq.cli import (
     queues,
     shape,
     status,
-    streams,
     top,
     verify,
     worker,
@@ -34,10 +33,11 @@ from cq.cli.demos.cells import command as democells
 from cq.cli.demos.chat import command as demochat
 from cq.cli.demos.tags import command as demotags
 from cq.cli.demos.visits import command as demovisits
-from cq.cli.options import opened
-from cq.cli.output import note, say
-from cq.cli.settings import Commands, use_file
-from cq.cli.settingsfile import InvalidSettings
+from cq.cli.shared import streams
+from cq.cli.shared.options import opened
+from cq.cli.shared.output import note, say
+from cq.cli.shared.settings import Commands, use_file
+from cq.cli.shared.settings_file import InvalidSettings
 from cq.errors import CqError
 from cq.store.api import error_code
 

@@ -9,8 +9,8 @@ from typer.core import TyperCommand
 
 import cq
 from cq.app import App
-from cq.cli.options import AppPath, Json, Queue, Store, load_app, make_store, open_store, seconds_of
-from cq.cli.output import print_json, say
+from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, make_store, open_store, seconds_of
+from cq.cli.shared.output import print_json, say
 from cq.observers.builtin import put_built_in
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feeds.observer import feed_spec

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cq.admin.status import QueueStatus
-from cq.cli.options import Json, Store, read_store
-from cq.cli.output import make_console, make_lines, make_table, print_json, say
+from cq.cli.shared.options import Json, Store, read_store
+from cq.cli.shared.output import make_console, make_lines, make_table, print_json, say
 from cq.observers.monitoring.overview import Overview, WorkerStatus, overview, remarks
 
 WATCH_SECONDS: Final = 2.0

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.options import Json, Queue, Store, read_store
-from cq.cli.output import note, print_document, print_json, print_words, say
+from cq.cli.shared.options import Json, Queue, Store, read_store
+from cq.cli.shared.output import note, print_document, print_json, print_words, say
 from cq.encoding.json_values import to_json
 from cq.observers.top.cloud import Cloud, CloudReader
 from cq.observers.top.html import to_html

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cq.cli.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
-from cq.cli.output import as_word, note, print_json, print_words, progress
+from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
+from cq.cli.shared.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
 from cq.observers.verify.queue import WAIT_SECONDS, Difference, Progress, verification
 from cq.plain_text import printable

@@ -14,9 +14,9 @@ from typing import Annotated, Final
 
 import typer
 
-from cq.cli.options import AppPath, Json, Store, load_app, make_store, opened
-from cq.cli.output import note, print_json
-from cq.cli.settings import file_of
+from cq.cli.shared.options import AppPath, Json, Store, load_app, make_store, opened
+from cq.cli.shared.output import note, print_json
+from cq.cli.shared.settings import file_of
 from cq.config.queue import read_config
 from cq.feeds.config import is_feed
 from cq.observers.scheduling.members import ROLES

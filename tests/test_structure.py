@@ -122,12 +122,12 @@ def test_only_the_command_line_prints() -> None:
 
 
 def test_commands_print_by_the_functions_that_escape() -> None:
-    """Those of cli/output.py: `say`, `note`, `print_words`, `print_json`, `print_table` and the like."""
+    """Those of cli/shared/output.py: `say`, `note`, `print_words`, `print_json`, `print_table` and the like."""
     printing = re.compile(r"typer\.s?echo|click\.|(?<!\.)\bprint\(|sys\.std(out|err)\.write|\bConsole\(")
     wrong = {
         name(module): hit[0]
         for module in modules("cli")
-        if name(module) != "cli/output.py" and (hit := printing.search(module.read_text()))
+        if name(module) != "cli/shared/output.py" and (hit := printing.search(module.read_text()))
     }
 
     assert wrong == {}

@@ -14,8 +14,8 @@ import typer
 
 from cq.cli.bench.systems.names import AGAINST, GROWING, REPORTING
 from cq.cli.bench.systems.workload import KINDS, Workload
-from cq.cli.options import Json
-from cq.cli.output import note, print_json, print_table, progress, say
+from cq.cli.shared.options import Json
+from cq.cli.shared.output import note, print_json, print_table, progress, say
 
 
 def register(app: typer.Typer) -> None:

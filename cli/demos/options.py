@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cq.cli.output import note, progress
+from cq.cli.shared.output import note, progress
 
 DEMO_URL: Final = "embedded:cq-demo.db"
 """The store of the demos. `$CQ_STORE` and the settings file do not change it: they may name a production store."""

@@ -14,8 +14,8 @@ import pytest
 
 import cq
 from cq.cli.main import main
-from cq.cli.settings import SETTINGS
-from cq.cli.settingsfile import CONFIG_ENV
+from cq.cli.shared.settings import SETTINGS
+from cq.cli.shared.settings_file import CONFIG_ENV
 from cq.observers.export.spec import DEFAULT_ENV
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import typer.main
 
 import cq
 from cq.cli.main import app
-from cq.cli.settings import SETTINGS, options_of
+from cq.cli.shared.settings import SETTINGS, options_of
 from cq.observers.worker.worker import Worker
 from tests.cli.conftest import Cli, Here
 

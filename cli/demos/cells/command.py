@@ -13,8 +13,8 @@ import typer
 
 from cq.cli.demos.options import KillEvery, Seed, resolved_seed, shown_progress
 from cq.cli.demos.words import demo
-from cq.cli.options import Json
-from cq.cli.output import note, print_json, print_table
+from cq.cli.shared.options import Json
+from cq.cli.shared.output import note, print_json, print_table
 
 
 def register(app: typer.Typer) -> None:

@@ -9,8 +9,8 @@ import typer
 
 from cq.cli.demos.options import DEMO_URL, DemoStore, KillEvery, Seed, resolved_seed, shown_progress
 from cq.cli.demos.words import demo
-from cq.cli.options import Json, make_store
-from cq.cli.output import note, print_json, print_table
+from cq.cli.shared.options import Json, make_store
+from cq.cli.shared.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from cq.cli.demos.chat.run import ChatOutcome

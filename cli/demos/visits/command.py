@@ -14,8 +14,8 @@ import typer
 
 from cq.cli.demos.options import DEMO_URL, DemoStore, KillEvery, Seed, resolved_seed
 from cq.cli.demos.words import demo
-from cq.cli.options import Json, make_store
-from cq.cli.output import as_word, make_table, note, print_json, print_table, stderr
+from cq.cli.shared.options import Json, make_store
+from cq.cli.shared.output import as_word, make_table, note, print_json, print_table, stderr
 
 if TYPE_CHECKING:
     from cq.cli.demos.visits.run import Look, VisitOutcome

@@ -15,7 +15,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from cq.cli.settingsfile import InvalidSettings, read_settings, settings_file
+from cq.cli.shared.settings_file import InvalidSettings, read_settings, settings_file
 from cq.observers.export.spec import DEFAULT_ENV
 from cq.plain_text import printable
 from cq.store import DEFAULT_URL

@@ -1,0 +1,1 @@
+"""Options, output and settings that the commands share."""
