@@ -10,29 +10,14 @@ from typing import Annotated
 
 import typer
 
-from cq.cli import (
-    carry,
-    cells,
-    config,
-    data,
-    dead,
-    doctor,
-    export,
-    feed,
-    health,
-    queues,
-    shape,
-    status,
-    top,
-    verify,
-    worker,
-)
+from cq.cli import carry, cells, data, dead, export, feed, queues, shape, top, verify
 from cq.cli.bench import command
 from cq.cli.demos import words
 from cq.cli.demos.cells import command as democells
 from cq.cli.demos.chat import command as demochat
 from cq.cli.demos.tags import command as demotags
 from cq.cli.demos.visits import command as demovisits
+from cq.cli.operate import config, doctor, health, status, worker
 from cq.cli.shared import streams
 from cq.cli.shared.options import opened
 from cq.cli.shared.output import note, say

@@ -22,9 +22,9 @@ import cq
 from cq.admin.status import is_drained
 from cq.cli.demos.options import DEMO_URL, DemoStore
 from cq.cli.demos.word_count import count_words, files_below
+from cq.cli.operate.worker import stop_on_signals
 from cq.cli.shared.options import Json, make_store
 from cq.cli.shared.output import note, print_json, print_table, progress, quantity
-from cq.cli.worker import stop_on_signals
 from cq.config.queue import read_flags
 from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.intake.documents import Documents

@@ -115,7 +115,7 @@ def test_the_options_of_a_worker_are_found_in_the_same_order(
         given.append(settings["concurrency"])
         return Worker(*args, **settings)
 
-    monkeypatch.setattr("cq.cli.worker.Worker", noted)
+    monkeypatch.setattr("cq.cli.operate.worker.Worker", noted)
     if variable is not None:
         monkeypatch.setenv("CQ_WORKER_CONCURRENCY", variable)
     if file is not None:

@@ -1,0 +1,1 @@
+"""Commands about the system: worker, status, health, doctor, config."""
