@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from cq.cli import carry, cells, data, dead, export, feed, queues, shape, top, verify
 from cq.cli.bench import command
 from cq.cli.demos import words
 from cq.cli.demos.cells import command as democells
@@ -18,6 +17,7 @@ from cq.cli.demos.chat import command as demochat
 from cq.cli.demos.tags import command as demotags
 from cq.cli.demos.visits import command as demovisits
 from cq.cli.operate import config, doctor, health, status, worker
+from cq.cli.queues import cells, configure, data, export, feed, manage, set_aside, top, transfer, verify
 from cq.cli.shared import streams
 from cq.cli.shared.options import opened
 from cq.cli.shared.output import note, say
@@ -56,11 +56,11 @@ def _options(
 
 
 for module in (
-    queues,
+    configure,
     status,
     data,
-    dead,
-    shape,
+    set_aside,
+    manage,
     top,
     export,
     feed,
@@ -68,7 +68,7 @@ for module in (
     worker,
     health,
     config,
-    carry,
+    transfer,
     doctor,
     verify,
     command,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.shape import Yes, confirm
+from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.options import Json, Queue, Store, open_store, read_store
 from cq.cli.shared.output import as_word, print_json, print_table, quantity, say
 from cq.config.queue import read_config

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.shape import Yes, confirm
+from cq.cli.queues.manage import Yes, confirm
+from cq.cli.queues.verify import DIFFERENT
 from cq.cli.shared.options import Json, Store, make_store, open_store, read_store, seconds_of
 from cq.cli.shared.output import note, print_json, print_table, print_words, say
-from cq.cli.verify import DIFFERENT
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
 from cq.feeds.feed import Feed, Message, Page

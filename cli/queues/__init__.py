@@ -1,0 +1,1 @@
+"""Commands about one queue, one feed, or the cells."""
