@@ -16,7 +16,7 @@ import pytest
 
 import cq
 from cq.store.embedded import Database
-from cq.store.embedded.error import COMMIT_UNKNOWN_RESULT, IO_ERROR
+from cq.store.embedded.binding.error import COMMIT_UNKNOWN_RESULT, IO_ERROR
 from tests.cli.conftest import Cli
 from tests.cli.test_worker import add, running, wait_for, wait_until
 from tests.crash.conftest import Scripts

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable
 from itertools import chain
 
-from cq.store.embedded.atomic import (
+from cq.store.embedded.binding.atomic import (
     SET,
     SET_VERSIONSTAMPED_KEY,
     SET_VERSIONSTAMPED_VALUE,

@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cq.store.embedded.error import FDBError
-from cq.store.embedded.future import Value
+from cq.store.embedded.binding.error import FDBError
+from cq.store.embedded.binding.future import Value
 
 MOST: Final = 1024
 """So many reads are answered at once; no more are noted."""

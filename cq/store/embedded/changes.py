@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cq.store.embedded.atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, Operation, apply
-from cq.store.embedded.keys import Range
+from cq.store.embedded.binding.atomic import (
+    SET,
+    SET_VERSIONSTAMPED_KEY,
+    SET_VERSIONSTAMPED_VALUE,
+    Operation,
+    apply,
+)
+from cq.store.embedded.binding.keys import Range
 from cq.store.embedded.stamped import Stamped
 
 CLEAR_RANGE = 1

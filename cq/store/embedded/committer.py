@@ -23,9 +23,7 @@ from collections.abc import Callable
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.apply import Applier
-from cq.store.embedded.changes import Changes
-from cq.store.embedded.conflicts import ConflictLog, Group, encode, overlaps
-from cq.store.embedded.error import (
+from cq.store.embedded.binding.error import (
     COMMIT_UNKNOWN_RESULT,
     NOT_COMMITTED,
     TRANSACTION_TIMED_OUT,
@@ -33,8 +31,10 @@ from cq.store.embedded.error import (
     is_unwritten,
     storage_error,
 )
-from cq.store.embedded.future import FutureVoid
-from cq.store.embedded.keys import Range
+from cq.store.embedded.binding.future import FutureVoid
+from cq.store.embedded.binding.keys import Range
+from cq.store.embedded.changes import Changes
+from cq.store.embedded.conflicts import ConflictLog, Group, encode, overlaps
 from cq.store.embedded.latest import Latest
 from cq.store.embedded.lockfile import LockFile
 from cq.store.embedded.readset import ReadSet

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Iterable, Set
 from itertools import accumulate, pairwise
 
-from cq.store.embedded.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
-from cq.store.embedded.keys import Range
+from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
+from cq.store.embedded.binding.keys import Range
 from cq.store.embedded.readset import ReadSet
 
 KEPT_VERSIONS = 5_500_000

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from itertools import chain
 
-from cq.store.embedded.backoff import BackOff, Backoffs
-from cq.store.embedded.changes import Changes
-from cq.store.embedded.committer import Request
-from cq.store.embedded.error import (
+from cq.store.embedded.binding.backoff import BackOff, Backoffs
+from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
     KEY_OUTSIDE_LEGAL_RANGE,
     KEY_TOO_LARGE,
@@ -21,8 +19,10 @@ from cq.store.embedded.error import (
     WATCHES_DISABLED,
     FDBError,
 )
-from cq.store.embedded.future import Flight, FutureInt64, FutureVoid, Key, failed, ready
-from cq.store.embedded.keys import METADATA_VERSION, max_key_bytes
+from cq.store.embedded.binding.future import Flight, FutureInt64, FutureVoid, Key, failed, ready
+from cq.store.embedded.binding.keys import METADATA_VERSION, max_key_bytes
+from cq.store.embedded.changes import Changes
+from cq.store.embedded.committer import Request
 from cq.store.embedded.reading import Reading
 from cq.store.embedded.readset import RANGE_BYTES
 from cq.store.embedded.watches import Watch

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from cq.errors import StoreError
 from cq.store.embedded import access, file, handles
 from cq.store.embedded.access import Access
+from cq.store.embedded.binding.error import FDBError
+from cq.store.embedded.binding.future import FutureVoid, Value
+from cq.store.embedded.binding.keys import KeySelector, KeyValue
 from cq.store.embedded.committer import WAIT_SECONDS, Committer
-from cq.store.embedded.error import FDBError
-from cq.store.embedded.future import FutureVoid, Value
-from cq.store.embedded.keys import KeySelector, KeyValue
 from cq.store.embedded.latest import Latest
 from cq.store.embedded.lockfile import LockFile
 from cq.store.embedded.operations import AtomicOperations

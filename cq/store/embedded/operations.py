@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cq.store.embedded import atomic
+from cq.store.embedded.binding import atomic
 
 
 class AtomicOperations:

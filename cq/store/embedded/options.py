@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cq.store.embedded.error import INVALID_OPTION_VALUE, FDBError
-from cq.store.embedded.keys import MAX_TRANSACTION_BYTES
+from cq.store.embedded.binding.error import INVALID_OPTION_VALUE, FDBError
+from cq.store.embedded.binding.keys import MAX_TRANSACTION_BYTES
 
 if TYPE_CHECKING:
     from cq.store.embedded.core import Core

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
-from cq.store.embedded.error import FDBError
-from cq.store.embedded.keys import KeyValue, after
+from cq.store.embedded.binding.error import FDBError
+from cq.store.embedded.binding.keys import KeyValue, after
 from cq.store.embedded.readset import Place
 from cq.store.embedded.writes import Row
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from functools import partial
 
 from cq.store.embedded.asked import Asked
-from cq.store.embedded.error import (
+from cq.store.embedded.binding.error import (
     EXACT_MODE_WITHOUT_LIMITS,
     INVERTED_RANGE,
     KEY_OUTSIDE_LEGAL_RANGE,
     RANGE_LIMITS_INVALID,
     FDBError,
 )
-from cq.store.embedded.future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
-from cq.store.embedded.keys import MAX_KEY_BYTES, METADATA_VERSION, USER_END, max_key_bytes
+from cq.store.embedded.binding.future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
+from cq.store.embedded.binding.keys import MAX_KEY_BYTES, METADATA_VERSION, USER_END, max_key_bytes
 from cq.store.embedded.ranges import EXACT
 from cq.store.embedded.reads import View
 from cq.store.embedded.readset import Place, RangeRead, seen_range, seen_range_plain

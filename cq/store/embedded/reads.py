@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cq.store.embedded.error import ACCESSED_UNREADABLE, FDBError
-from cq.store.embedded.future import Value, ready
-from cq.store.embedded.keys import after
+from cq.store.embedded.binding.error import ACCESSED_UNREADABLE, FDBError
+from cq.store.embedded.binding.future import Value, ready
+from cq.store.embedded.binding.keys import after
 from cq.store.embedded.snapshots import Snapshot
 from cq.store.embedded.writes import Row, Writes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cq.store.embedded.keys import Range, after
+from cq.store.embedded.binding.keys import Range, after
 from cq.store.embedded.writes import Row, Writes
 
 RANGE_BYTES = 24

@@ -25,8 +25,8 @@ from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded import asked
 from cq.store.embedded.asked import Asked
-from cq.store.embedded.error import TRANSACTION_TOO_OLD, FDBError, storage_error
-from cq.store.embedded.keys import METADATA_VERSION
+from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError, storage_error
+from cq.store.embedded.binding.keys import METADATA_VERSION
 from cq.store.embedded.latest import Latest
 from cq.store.embedded.writes import Row
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cq.store.embedded.atomic import stamp_at
-from cq.store.embedded.keys import STAMP_BYTES, Range, after
+from cq.store.embedded.binding.atomic import stamp_at
+from cq.store.embedded.binding.keys import STAMP_BYTES, Range, after
 
 
 class StampedKey(NamedTuple):

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cq import runtime
-from cq.store.embedded.backoff import Backoffs
-from cq.store.embedded.committer import Request
-from cq.store.embedded.error import (
+from cq.store.embedded.binding.backoff import Backoffs
+from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
     FUTURE_VERSION,
     READ_VERSION_ALREADY_SET,
@@ -27,8 +26,9 @@ from cq.store.embedded.error import (
     VERSION_INVALID,
     FDBError,
 )
-from cq.store.embedded.future import Flight, FutureInt64, Key, failed, ready
-from cq.store.embedded.keys import METADATA_VERSION, SYSTEM_END, USER_END
+from cq.store.embedded.binding.future import Flight, FutureInt64, Key, failed, ready
+from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
+from cq.store.embedded.committer import Request
 from cq.store.embedded.options import Settings
 from cq.store.embedded.readset import ReadSet
 from cq.store.embedded.snapshots import Glance, Snapshot

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cq.store.embedded.binding.error import INVERTED_RANGE, FDBError
+from cq.store.embedded.binding.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value
+from cq.store.embedded.binding.keys import USER_END, KeySelector, after, key_bytes, strinc, value_bytes
 from cq.store.embedded.core import Core
-from cq.store.embedded.error import INVERTED_RANGE, FDBError
-from cq.store.embedded.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value
-from cq.store.embedded.keys import USER_END, KeySelector, after, key_bytes, strinc, value_bytes
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import TransactionOptions
 from cq.store.embedded.ranges import ITERATOR, FDBRange

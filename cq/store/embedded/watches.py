@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from cq.errors import StoreError
+from cq.store.embedded.binding.error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
+from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.conflicts import Group
-from cq.store.embedded.error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
-from cq.store.embedded.future import FutureVoid
 from cq.store.embedded.lockfile import Listener
 
 MAX_WATCHES = 10_000

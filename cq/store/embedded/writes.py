@@ -16,9 +16,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import chain, islice
 
-from cq.store.embedded.atomic import SET, SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE, apply, merge
+from cq.store.embedded.binding.atomic import (
+    SET,
+    SET_VERSIONSTAMPED_KEY,
+    SET_VERSIONSTAMPED_VALUE,
+    apply,
+    merge,
+)
+from cq.store.embedded.binding.keys import SYSTEM_END, Range, after
 from cq.store.embedded.changes import CLEAR_RANGE, INDEPENDENT, STAMPED, Changes, Pending
-from cq.store.embedded.keys import SYSTEM_END, Range, after
 from cq.store.embedded.segments import CLEARED, UNREADABLE, Segments
 from cq.store.embedded.stamped import Stamped, StampedKey, StampedValue
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cq.store.embedded import atomic
-from cq.store.embedded.error import (
+from cq.store.embedded.binding import atomic
+from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
     INVERTED_RANGE,
     KEY_OUTSIDE_LEGAL_RANGE,
@@ -11,7 +11,7 @@ from cq.store.embedded.error import (
     VALUE_TOO_LARGE,
     FDBError,
 )
-from cq.store.embedded.keys import (
+from cq.store.embedded.binding.keys import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     METADATA_VERSION,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cq.store.embedded import Database, FDBError, KeySelector, KeyValue
-from cq.store.embedded.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value, ready
+from cq.store.embedded.binding.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value, ready
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "foundationdb.md"
 NATIVE = {"capi"}  # the native library's functions

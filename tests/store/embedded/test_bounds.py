@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cq.store.embedded import Database, FDBError, conflicts, snapshots, wal
+from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.conflicts import ConflictLog, Group, Parts, encode
-from cq.store.embedded.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.readset import ReadSet
 
 

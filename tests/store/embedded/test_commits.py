@@ -18,10 +18,10 @@ import pytest
 
 from cq.errors import StoreError
 from cq.store.embedded import Database, FDBError, Transaction, committer
+from cq.store.embedded.binding.error import storage_error
+from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.committer import Request
 from cq.store.embedded.conflicts import ConflictLog
-from cq.store.embedded.error import storage_error
-from cq.store.embedded.future import FutureVoid
 
 ONE = (1).to_bytes(8, "little")
 

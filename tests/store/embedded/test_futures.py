@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cq.store.embedded import Database, FDBError
-from cq.store.embedded.future import Future, FutureInt64, FutureVoid, Key, Value, failed, ready
+from cq.store.embedded.binding.future import Future, FutureInt64, FutureVoid, Key, Value, failed, ready
 
 
 def test_a_value_is_used_as_its_bytes(db: Database) -> None:

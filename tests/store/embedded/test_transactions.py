@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction, snapshots
-from cq.store.embedded.error import RETRYABLE
+from cq.store.embedded.binding.error import RETRYABLE
 
 ONE = (1).to_bytes(8, "little")
 
@@ -258,7 +258,7 @@ def test_the_retry_limit_counts_over_tries(db: Database) -> None:
 
 
 def test_back_off_grows_up_to_the_longest_delay(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.store.embedded.backoff.random.random", lambda: 1.0)
+    monkeypatch.setattr("cq.store.embedded.binding.backoff.random.random", lambda: 1.0)
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(40)
     delays = []
@@ -300,8 +300,8 @@ def test_a_timeout_counts_from_the_beginning(db: Database) -> None:
 
 
 def test_a_timeout_ends_a_back_off(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.store.embedded.backoff.random.random", lambda: 1.0)
-    monkeypatch.setattr("cq.store.embedded.backoff.FIRST_SECONDS", 5.0)
+    monkeypatch.setattr("cq.store.embedded.binding.backoff.random.random", lambda: 1.0)
+    monkeypatch.setattr("cq.store.embedded.binding.backoff.FIRST_SECONDS", 5.0)
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(5000)
     tr.options.set_timeout(30)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cq.store.embedded import Database, FDBError, lockfile
-from cq.store.embedded.future import FutureVoid
+from cq.store.embedded.binding.future import FutureVoid
 
 
 def fires(watch: FutureVoid, seconds: float = 5.0) -> bool:

@@ -8,8 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from cq import runtime
-from cq.store.embedded.error import FUTURE_VERSION, TRANSACTION_TIMED_OUT, TRANSACTION_TOO_OLD, FDBError
-from cq.store.embedded.future import Flight, FutureVoid
+from cq.store.embedded.binding.error import (
+    FUTURE_VERSION,
+    TRANSACTION_TIMED_OUT,
+    TRANSACTION_TOO_OLD,
+    FDBError,
+)
+from cq.store.embedded.binding.future import Flight, FutureVoid
 
 FIRST_SECONDS = 0.01
 _GROWTH = 2.0

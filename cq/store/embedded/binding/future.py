@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from cq.store.embedded.error import OPERATION_CANCELLED, FDBError
+from cq.store.embedded.binding.error import OPERATION_CANCELLED, FDBError
 
 T = TypeVar("T")
 
