@@ -15,7 +15,7 @@ from cq.errors import ClientLibraryError, StoreError
 from cq.observers.monitoring.doctor_cluster import binding, client_library
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded import Database
-from cq.store.embedded.file import PAGE_BYTES, check
+from cq.store.embedded.file.file import PAGE_BYTES, check
 from cq.store.embedded.wal import PRESSING_BYTES
 from cq.store.transact import transact
 

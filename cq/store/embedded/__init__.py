@@ -4,11 +4,11 @@ db = Database("counters.db")
 db.transact(lambda tr: tr.add(b"hits", (1).to_bytes(8, "little")))
 """
 
-from cq.store.embedded.access import PRIVATE
 from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
 from cq.store.embedded.database import Database
-from cq.store.embedded.file import is_writable
+from cq.store.embedded.file.access import PRIVATE
+from cq.store.embedded.file.file import is_writable
 from cq.store.embedded.readonly import ReadOnlyDatabase
 from cq.store.embedded.transaction import Transaction
 

@@ -35,8 +35,8 @@ from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.binding.keys import Range
 from cq.store.embedded.changes import Changes
 from cq.store.embedded.conflicts import ConflictLog, Group, encode, overlaps
+from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.latest import Latest
-from cq.store.embedded.lockfile import LockFile
 from cq.store.embedded.readset import ReadSet
 from cq.store.embedded.wal import WalKeeper
 

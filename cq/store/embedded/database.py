@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cq.errors import StoreError
-from cq.store.embedded import access, file, handles
-from cq.store.embedded.access import Access
 from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.future import FutureVoid, Value
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
 from cq.store.embedded.committer import WAIT_SECONDS, Committer
+from cq.store.embedded.file import access, file, handles
+from cq.store.embedded.file.access import Access
+from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.latest import Latest
-from cq.store.embedded.lockfile import LockFile
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import DatabaseOptions, Settings
 from cq.store.embedded.ranges import WANT_ALL

@@ -13,7 +13,7 @@ commit and it. If it was to change the metadata version, all ask SQLite until th
 from __future__ import annotations
 
 from cq import runtime
-from cq.store.embedded.lockfile import LockFile
+from cq.store.embedded.file.lock_file import LockFile
 
 _PLAUSIBLE = 3_600_000_000
 """How far a version that was announced may lie ahead of time and commits: an hour that clocks were set back by."""

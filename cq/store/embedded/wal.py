@@ -13,8 +13,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from cq.store.embedded.file import BUSY_SECONDS, PAGE_BYTES
-from cq.store.embedded.lockfile import LockFile
+from cq.store.embedded.file.file import BUSY_SECONDS, PAGE_BYTES
+from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.snapshots import LIFETIME_SECONDS
 
 CHECKPOINT_PAGES = 2_000

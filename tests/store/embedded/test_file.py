@@ -15,7 +15,8 @@ import pytest
 
 from cq.errors import NotAStore, StoreError
 from cq.store import api
-from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction, file
+from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction
+from cq.store.embedded.file import file
 
 
 def assert_refused(path: Path, words: str) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from cq.errors import StoreError
-from cq.store.embedded import Database, FDBError, Transaction, committer, database, filelock
-from cq.store.embedded.filelock import FileLock
+from cq.store.embedded import Database, FDBError, Transaction, committer, database
+from cq.store.embedded.file import file_lock
+from cq.store.embedded.file.file_lock import FileLock
 
 NAMED = sys.platform == "linux"
 HOLD = """
@@ -213,13 +214,13 @@ def test_the_holder_is_found_among_all_locks(
 ) -> None:
     status = os.stat_result((0o100600, inode, os.makedev(*device), 1, 0, 0, 24, 0, 0, 0))
     lines = [line.split() for line in LINES.split("\n")[1:-1]]
-    assert filelock._holders(status, str(pid), lines) == expected
+    assert file_lock._holders(status, str(pid), lines) == expected
 
 
 def test_the_system_may_hide_the_holder(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(filelock, "_LOCKS", tmp_path / "nothing")
+    monkeypatch.setattr(file_lock, "_LOCKS", tmp_path / "nothing")
     with held(path), pytest.raises(FDBError, match="is held by a process that the system does not name"):
         commit(prepare(db, 50))
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cq.store.embedded import Database, FDBError, lockfile
+from cq.store.embedded import Database, FDBError
 from cq.store.embedded.binding.future import FutureVoid
+from cq.store.embedded.file import lock_file
 
 
 def fires(watch: FutureVoid, seconds: float = 5.0) -> bool:
@@ -89,7 +90,7 @@ def test_a_watch_fires_for_another_process(db: Database, path: Path) -> None:
 def test_a_watch_fires_for_another_handle_without_inotify(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lockfile, "_watch_file", lambda _: None)
+    monkeypatch.setattr(lock_file, "_watch_file", lambda _: None)
     _, watch = db.get_and_watch(b"a")
     with Database(path) as other:
         other[b"a"] = b"1"

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from cq.errors import NotAStore, StoreError
-from cq.store.embedded import access, handles
-from cq.store.embedded.access import Access
 from cq.store.embedded.binding.error import explain, is_damaged
+from cq.store.embedded.file import access, handles
+from cq.store.embedded.file.access import Access
 
 APPLICATION_ID = 0x6371_6B76  # "cqkv"
 FORMAT = 1

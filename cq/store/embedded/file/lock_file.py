@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cq.errors import NotAStore
-from cq.store.embedded.access import Access
-from cq.store.embedded.filelock import FileLock
+from cq.store.embedded.file.access import Access
+from cq.store.embedded.file.file_lock import FileLock
 
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
