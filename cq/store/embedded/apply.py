@@ -19,8 +19,8 @@ from cq.store.embedded.binding.atomic import (
     stamp,
     stamp_at,
 )
-from cq.store.embedded.changes import CLEAR_RANGE, Changes, Mutation
-from cq.store.embedded.stamped import StampedKey
+from cq.store.embedded.writes.changes import CLEAR_RANGE, Changes, Mutation
+from cq.store.embedded.writes.stamped import StampedKey
 
 _FEW = 64
 _SIZES = (1024, 64)

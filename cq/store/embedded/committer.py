@@ -33,12 +33,12 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.binding.keys import Range
-from cq.store.embedded.changes import Changes
 from cq.store.embedded.conflicts import ConflictLog, Group, encode, overlaps
 from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.latest import Latest
-from cq.store.embedded.readset import ReadSet
 from cq.store.embedded.wal import WalKeeper
+from cq.store.embedded.writes.changes import Changes
+from cq.store.embedded.writes.read_set import ReadSet
 
 GROUP_TRANSACTIONS = 500
 GROUP_BYTES = 16_000_000

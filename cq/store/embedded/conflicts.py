@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 
 from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.binding.keys import Range
-from cq.store.embedded.readset import ReadSet
+from cq.store.embedded.writes.read_set import ReadSet
 
 KEPT_VERSIONS = 5_500_000
 """Rows younger than this are kept: five seconds, and some time for a commit to be checked."""

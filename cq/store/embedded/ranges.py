@@ -8,8 +8,8 @@ from typing import cast
 
 from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.keys import KeyValue, after
-from cq.store.embedded.readset import Place
-from cq.store.embedded.writes import Row
+from cq.store.embedded.writes.read_set import Place
+from cq.store.embedded.writes.writes import Row
 
 WANT_ALL = -2
 ITERATOR = -1

@@ -17,11 +17,11 @@ from cq.store.embedded.binding.future import F, FutureInt64, FutureKeyArray, Key
 from cq.store.embedded.binding.keys import MAX_KEY_BYTES, METADATA_VERSION, USER_END, max_key_bytes
 from cq.store.embedded.ranges import EXACT
 from cq.store.embedded.reads import View
-from cq.store.embedded.readset import Place, RangeRead, seen_range, seen_range_plain
 from cq.store.embedded.sizes import range_size, split_points
 from cq.store.embedded.snapshots import Glance, Snapshot
 from cq.store.embedded.state import State
-from cq.store.embedded.writes import Row, Writes
+from cq.store.embedded.writes.read_set import Place, RangeRead, seen_range, seen_range_plain
+from cq.store.embedded.writes.writes import Row, Writes
 
 _UNLIMITED_ROWS = 1 << 40
 

@@ -25,7 +25,7 @@ from cq.store.embedded.database import Database
 from cq.store.embedded.file import file, handles
 from cq.store.embedded.snapshots import Glance, Pool, Snapshot
 from cq.store.embedded.watches import Watches
-from cq.store.embedded.writes import Row
+from cq.store.embedded.writes.writes import Row
 
 _Mark = tuple[int, ...]
 _SHARED: Final = "mode=ro&readonly_shm=1"

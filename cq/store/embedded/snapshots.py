@@ -28,7 +28,7 @@ from cq.store.embedded.asked import Asked
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError, storage_error
 from cq.store.embedded.binding.keys import METADATA_VERSION
 from cq.store.embedded.latest import Latest
-from cq.store.embedded.writes import Row
+from cq.store.embedded.writes.writes import Row
 
 LIFETIME_SECONDS = 5.0
 _PRESSED_SECONDS = 1.0

@@ -30,10 +30,10 @@ from cq.store.embedded.binding.future import Flight, FutureInt64, Key, failed, r
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
 from cq.store.embedded.committer import Request
 from cq.store.embedded.options import Settings
-from cq.store.embedded.readset import ReadSet
 from cq.store.embedded.snapshots import Glance, Snapshot
 from cq.store.embedded.watches import Watch
-from cq.store.embedded.writes import Writes
+from cq.store.embedded.writes.read_set import ReadSet
+from cq.store.embedded.writes.writes import Writes
 
 if TYPE_CHECKING:
     from cq.store.embedded.database import Database

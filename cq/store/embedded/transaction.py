@@ -12,7 +12,7 @@ from cq.store.embedded.core import Core
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import TransactionOptions
 from cq.store.embedded.ranges import ITERATOR, FDBRange
-from cq.store.embedded.readset import Place
+from cq.store.embedded.writes.read_set import Place
 
 if TYPE_CHECKING:
     from cq.store.embedded.database import Database

@@ -21,9 +21,9 @@ from cq.store.embedded.binding.keys import (
     clip,
     max_key_bytes,
 )
-from cq.store.embedded.readset import RANGE_BYTES
-from cq.store.embedded.stamped import StampedKey, StampedValue
 from cq.store.embedded.state import State
+from cq.store.embedded.writes.read_set import RANGE_BYTES
+from cq.store.embedded.writes.stamped import StampedKey, StampedValue
 
 MUTATION_BYTES = 44
 """What a mutation costs beside its key and value, in FoundationDB's sizes."""

@@ -13,7 +13,7 @@ import pytest
 from cq.store.embedded import Database, FDBError, conflicts, snapshots, wal
 from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.conflicts import ConflictLog, Group, Parts, encode
-from cq.store.embedded.readset import ReadSet
+from cq.store.embedded.writes.read_set import ReadSet
 
 
 def log_bytes(path: Path) -> int:

@@ -24,9 +24,9 @@ from cq.store.embedded.binding.atomic import (
     merge,
 )
 from cq.store.embedded.binding.keys import SYSTEM_END, Range, after
-from cq.store.embedded.changes import CLEAR_RANGE, INDEPENDENT, STAMPED, Changes, Pending
-from cq.store.embedded.segments import CLEARED, UNREADABLE, Segments
-from cq.store.embedded.stamped import Stamped, StampedKey, StampedValue
+from cq.store.embedded.writes.changes import CLEAR_RANGE, INDEPENDENT, STAMPED, Changes, Pending
+from cq.store.embedded.writes.segments import CLEARED, UNREADABLE, Segments
+from cq.store.embedded.writes.stamped import Stamped, StampedKey, StampedValue
 
 Row = tuple[bytes, bytes]
 """A key and its value."""

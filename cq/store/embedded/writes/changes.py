@@ -12,7 +12,7 @@ from cq.store.embedded.binding.atomic import (
     apply,
 )
 from cq.store.embedded.binding.keys import Range
-from cq.store.embedded.stamped import Stamped
+from cq.store.embedded.writes.stamped import Stamped
 
 CLEAR_RANGE = 1
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cq.store.embedded.binding.keys import Range, after
-from cq.store.embedded.writes import Row, Writes
+from cq.store.embedded.writes.writes import Row, Writes
 
 RANGE_BYTES = 24
 """What a conflict range costs beside its keys, in FoundationDB's sizes."""
