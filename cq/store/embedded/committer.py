@@ -35,7 +35,7 @@ from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.binding.keys import Range
 from cq.store.embedded.conflicts import ConflictLog, Group, encode, overlaps
 from cq.store.embedded.file.lock_file import LockFile
-from cq.store.embedded.latest import Latest
+from cq.store.embedded.snapshots.latest_version import Latest
 from cq.store.embedded.wal import WalKeeper
 from cq.store.embedded.writes.changes import Changes
 from cq.store.embedded.writes.read_set import ReadSet

@@ -18,11 +18,11 @@ from cq.store.embedded.committer import WAIT_SECONDS, Committer
 from cq.store.embedded.file import access, file, handles
 from cq.store.embedded.file.access import Access
 from cq.store.embedded.file.lock_file import LockFile
-from cq.store.embedded.latest import Latest
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import DatabaseOptions, Settings
 from cq.store.embedded.ranges import WANT_ALL
-from cq.store.embedded.snapshots import Glance, Pool, Snapshot, leak
+from cq.store.embedded.snapshots.latest_version import Latest
+from cq.store.embedded.snapshots.snapshots import Glance, Pool, Snapshot, leak
 from cq.store.embedded.transaction import Transaction
 from cq.store.embedded.wal import pressing
 from cq.store.embedded.watches import Watches

@@ -23,7 +23,7 @@ from cq.store.embedded.binding.keys import METADATA_VERSION
 from cq.store.embedded.committer import Request
 from cq.store.embedded.database import Database
 from cq.store.embedded.file import file, handles
-from cq.store.embedded.snapshots import Glance, Pool, Snapshot
+from cq.store.embedded.snapshots.snapshots import Glance, Pool, Snapshot
 from cq.store.embedded.watches import Watches
 from cq.store.embedded.writes.writes import Row
 

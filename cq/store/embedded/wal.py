@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cq.store.embedded.file.file import BUSY_SECONDS, PAGE_BYTES
 from cq.store.embedded.file.lock_file import LockFile
-from cq.store.embedded.snapshots import LIFETIME_SECONDS
+from cq.store.embedded.snapshots.snapshots import LIFETIME_SECONDS
 
 CHECKPOINT_PAGES = 2_000
 LIMIT_PAGES = 64_000_000 // PAGE_BYTES

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cq.store.embedded import Database, FDBError, conflicts, snapshots, wal
+from cq.store.embedded import Database, FDBError, conflicts, wal
 from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.conflicts import ConflictLog, Group, Parts, encode
+from cq.store.embedded.snapshots import snapshots
 from cq.store.embedded.writes.read_set import ReadSet
 
 

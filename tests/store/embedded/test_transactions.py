@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from cq.store.embedded import Database, FDBError, KeySelector, Transaction, snapshots
+from cq.store.embedded import Database, FDBError, KeySelector, Transaction
 from cq.store.embedded.binding.error import RETRYABLE
+from cq.store.embedded.snapshots import snapshots
 
 ONE = (1).to_bytes(8, "little")
 

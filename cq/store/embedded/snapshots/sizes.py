@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cq.store.embedded.snapshots import Snapshot
+from cq.store.embedded.snapshots.snapshots import Snapshot
 
 _TOTAL = "SELECT coalesce(sum(length(k) + length(v)), 0) FROM kv WHERE k >= ? AND k < ?"
 _ROWS = "SELECT k, length(k) + length(v) FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"

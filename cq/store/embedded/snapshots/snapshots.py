@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 from cq import runtime
 from cq.errors import StoreError
-from cq.store.embedded import asked
-from cq.store.embedded.asked import Asked
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError, storage_error
 from cq.store.embedded.binding.keys import METADATA_VERSION
-from cq.store.embedded.latest import Latest
+from cq.store.embedded.snapshots import point_reads
+from cq.store.embedded.snapshots.latest_version import Latest
+from cq.store.embedded.snapshots.point_reads import Asked
 from cq.store.embedded.writes.writes import Row
 
 LIFETIME_SECONDS = 5.0
@@ -87,7 +87,7 @@ class Snapshot:
         read = Asked(key, self.answer)
         with self._lock:
             self._use()
-            if len(self._asked) >= asked.MOST:
+            if len(self._asked) >= point_reads.MOST:
                 self._answer()
             self._asked.append(read)
         return read
@@ -104,7 +104,7 @@ class Snapshot:
         try:
             if self._connection is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
-            asked.answer(self._connection, reads)
+            point_reads.answer(self._connection, reads)
         except sqlite3.Error as error:
             self._fail(reads, storage_error(error, self._pool.path))
         except TypeError:
@@ -115,7 +115,7 @@ class Snapshot:
 
     def _fail(self, reads: list[Asked], error: FDBError) -> None:
         self._failure = error
-        asked.fail(reads, error)
+        point_reads.fail(reads, error)
 
     def rows(
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
