@@ -15,8 +15,8 @@ from cq.errors import ClientLibraryError, StoreError
 from cq.observers.monitoring.doctor_cluster import binding, client_library
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded import Database
+from cq.store.embedded.engine.wal import PRESSING_BYTES
 from cq.store.embedded.file.file import PAGE_BYTES, check
-from cq.store.embedded.wal import PRESSING_BYTES
 from cq.store.transact import transact
 
 ROOM_BYTES: Final = 2 * PRESSING_BYTES

@@ -17,7 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cq.store.embedded import Database, FDBError, Transaction, wal
+from cq.store.embedded import Database, FDBError, Transaction
+from cq.store.embedded.engine import wal
 from cq.store.transact import transact
 from tests.crash import load, vfs
 

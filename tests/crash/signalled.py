@@ -11,7 +11,8 @@ import sys
 import threading
 from typing import Any
 
-from cq.store.embedded import Database, wal
+from cq.store.embedded import Database
+from cq.store.embedded.engine import wal
 from tests.crash import load, vfs
 
 WRITERS, COMMITS = 2, 30

@@ -14,7 +14,9 @@ from cq.errors import StoreError
 from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.future import FutureVoid, Value
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
-from cq.store.embedded.committer import WAIT_SECONDS, Committer
+from cq.store.embedded.engine.committer import WAIT_SECONDS, Committer
+from cq.store.embedded.engine.wal import pressing
+from cq.store.embedded.engine.watches import Watches
 from cq.store.embedded.file import access, file, handles
 from cq.store.embedded.file.access import Access
 from cq.store.embedded.file.lock_file import LockFile
@@ -24,8 +26,6 @@ from cq.store.embedded.ranges import WANT_ALL
 from cq.store.embedded.snapshots.latest_version import Latest
 from cq.store.embedded.snapshots.snapshots import Glance, Pool, Snapshot, leak
 from cq.store.embedded.transaction import Transaction
-from cq.store.embedded.wal import pressing
-from cq.store.embedded.watches import Watches
 
 T = TypeVar("T")
 

@@ -20,11 +20,11 @@ from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError
 from cq.store.embedded.binding.keys import METADATA_VERSION
-from cq.store.embedded.committer import Request
 from cq.store.embedded.database import Database
+from cq.store.embedded.engine.committer import Request
+from cq.store.embedded.engine.watches import Watches
 from cq.store.embedded.file import file, handles
 from cq.store.embedded.snapshots.snapshots import Glance, Pool, Snapshot
-from cq.store.embedded.watches import Watches
 from cq.store.embedded.writes.writes import Row
 
 _Mark = tuple[int, ...]

@@ -28,10 +28,10 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import Flight, FutureInt64, Key, failed, ready
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
-from cq.store.embedded.committer import Request
+from cq.store.embedded.engine.committer import Request
+from cq.store.embedded.engine.watches import Watch
 from cq.store.embedded.options import Settings
 from cq.store.embedded.snapshots.snapshots import Glance, Snapshot
-from cq.store.embedded.watches import Watch
 from cq.store.embedded.writes.read_set import ReadSet
 from cq.store.embedded.writes.writes import Writes
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cq.store.embedded import Database, FDBError, conflicts, wal
+from cq.store.embedded import Database, FDBError
 from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
-from cq.store.embedded.conflicts import ConflictLog, Group, Parts, encode
+from cq.store.embedded.engine import conflict_log, wal
+from cq.store.embedded.engine.conflict_log import ConflictLog, Group, Parts, encode
 from cq.store.embedded.snapshots import snapshots
 from cq.store.embedded.writes.read_set import ReadSet
 
@@ -88,8 +89,8 @@ def stored_rows(path: Path) -> int:
 def test_the_log_of_commits_is_trimmed_by_age(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conflicts, "KEPT_VERSIONS", 20_000)
-    monkeypatch.setattr("cq.store.embedded.committer._TRIM_SECONDS", 0)
+    monkeypatch.setattr(conflict_log, "KEPT_VERSIONS", 20_000)
+    monkeypatch.setattr("cq.store.embedded.engine.committer._TRIM_SECONDS", 0)
     old = db.create_transaction()
     old.get(b"a").wait()
     for _ in range(50):
@@ -105,8 +106,8 @@ def test_the_log_of_commits_is_trimmed_by_age(
 
 
 def test_an_idle_store_still_knows_its_last_version(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conflicts, "KEPT_VERSIONS", 1_000)
-    monkeypatch.setattr("cq.store.embedded.committer._TRIM_SECONDS", 0)
+    monkeypatch.setattr(conflict_log, "KEPT_VERSIONS", 1_000)
+    monkeypatch.setattr("cq.store.embedded.engine.committer._TRIM_SECONDS", 0)
     db[b"a"] = b"1"
     time.sleep(0.01)
     tr = db.create_transaction()
@@ -119,8 +120,8 @@ def test_an_idle_store_still_knows_its_last_version(db: Database, monkeypatch: p
 def test_the_log_of_commits_is_trimmed_by_size(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conflicts, "KEPT_KEYS", 100)
-    monkeypatch.setattr("cq.store.embedded.committer._TRIM_SECONDS", 0)
+    monkeypatch.setattr(conflict_log, "KEPT_KEYS", 100)
+    monkeypatch.setattr("cq.store.embedded.engine.committer._TRIM_SECONDS", 0)
     for number in range(500):
         db[b"%d" % number] = b"1"
     assert stored_rows(path) <= 102

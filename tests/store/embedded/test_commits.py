@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from cq.errors import StoreError
-from cq.store.embedded import Database, FDBError, Transaction, committer
+from cq.store.embedded import Database, FDBError, Transaction
 from cq.store.embedded.binding.error import storage_error
 from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.committer import Request
-from cq.store.embedded.conflicts import ConflictLog
+from cq.store.embedded.engine import committer
+from cq.store.embedded.engine.committer import Request
+from cq.store.embedded.engine.conflict_log import ConflictLog
 
 ONE = (1).to_bytes(8, "little")
 
@@ -255,7 +256,7 @@ def test_a_failing_disk_fails_the_commit_and_nothing_else(
     def fail(_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("cq.store.embedded.apply.Applier.flush", fail)
+    monkeypatch.setattr("cq.store.embedded.engine.applier.Applier.flush", fail)
     tr = db.create_transaction()
     tr[b"a"] = b"1"
     stamp = tr.get_versionstamp()

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from cq.errors import StoreError
-from cq.store.embedded import Database, FDBError, Transaction, committer, database
+from cq.store.embedded import Database, FDBError, Transaction, database
+from cq.store.embedded.engine import committer
 from cq.store.embedded.file import file_lock
 from cq.store.embedded.file.file_lock import FileLock
 
@@ -147,8 +148,8 @@ def test_a_checkpoint_does_not_wait_for_ever(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit that it follows is made; one of the next commits makes the checkpoint."""
-    monkeypatch.setattr("cq.store.embedded.wal._LOCK_SECONDS", 0.05)
-    monkeypatch.setattr("cq.store.embedded.wal.CHECKPOINT_PAGES", 1)
+    monkeypatch.setattr("cq.store.embedded.engine.wal._LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("cq.store.embedded.engine.wal.CHECKPOINT_PAGES", 1)
     keeper = db.committer._wal
     keeper.wrote(5, 5)
     with held(path):

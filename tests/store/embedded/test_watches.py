@@ -165,7 +165,7 @@ def test_dropped_watches_are_forgotten(db: Database) -> None:
 
 
 def test_the_thread_exists_only_with_watches(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.store.embedded.watches._CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("cq.store.embedded.engine.watches._CHECK_SECONDS", 0.01)
     db[b"a"] = b"0"
     assert db.watches._thread is None
     settled(db)

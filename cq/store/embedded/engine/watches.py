@@ -19,7 +19,7 @@ from typing import Any
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
 from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.conflicts import Group
+from cq.store.embedded.engine.conflict_log import Group
 from cq.store.embedded.file.lock_file import Listener
 
 MAX_WATCHES = 10_000

@@ -22,7 +22,6 @@ from collections.abc import Callable
 
 from cq import runtime
 from cq.errors import StoreError
-from cq.store.embedded.apply import Applier
 from cq.store.embedded.binding.error import (
     COMMIT_UNKNOWN_RESULT,
     NOT_COMMITTED,
@@ -33,10 +32,11 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.binding.keys import Range
-from cq.store.embedded.conflicts import ConflictLog, Group, encode, overlaps
+from cq.store.embedded.engine.applier import Applier
+from cq.store.embedded.engine.conflict_log import ConflictLog, Group, encode, overlaps
+from cq.store.embedded.engine.wal import WalKeeper
 from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.snapshots.latest_version import Latest
-from cq.store.embedded.wal import WalKeeper
 from cq.store.embedded.writes.changes import Changes
 from cq.store.embedded.writes.read_set import ReadSet
 
