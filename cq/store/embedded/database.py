@@ -14,6 +14,7 @@ from cq.errors import StoreError
 from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.future import FutureVoid, Value
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
+from cq.store.embedded.client.range import WANT_ALL
 from cq.store.embedded.engine.committer import WAIT_SECONDS, Committer
 from cq.store.embedded.engine.wal import pressing
 from cq.store.embedded.engine.watches import Watches
@@ -22,7 +23,6 @@ from cq.store.embedded.file.access import Access
 from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import DatabaseOptions, Settings
-from cq.store.embedded.ranges import WANT_ALL
 from cq.store.embedded.snapshots.latest_version import Latest
 from cq.store.embedded.snapshots.snapshots import Glance, Pool, Snapshot, leak
 from cq.store.embedded.transaction import Transaction

@@ -13,7 +13,7 @@ from cq.store.embedded.binding.error import INVALID_OPTION_VALUE, FDBError
 from cq.store.embedded.binding.keys import MAX_TRANSACTION_BYTES
 
 if TYPE_CHECKING:
-    from cq.store.embedded.core import Core
+    from cq.store.embedded.client.core import Core
     from cq.store.embedded.database import Database
 
 _TRANSACTION_NAMES = (

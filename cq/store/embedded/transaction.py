@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from cq.store.embedded.binding.error import INVERTED_RANGE, FDBError
 from cq.store.embedded.binding.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value
 from cq.store.embedded.binding.keys import USER_END, KeySelector, after, key_bytes, strinc, value_bytes
-from cq.store.embedded.core import Core
+from cq.store.embedded.client.core import Core
+from cq.store.embedded.client.range import ITERATOR, FDBRange
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import TransactionOptions
-from cq.store.embedded.ranges import ITERATOR, FDBRange
 from cq.store.embedded.writes.read_set import Place
 
 if TYPE_CHECKING:

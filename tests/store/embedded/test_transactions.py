@@ -495,7 +495,7 @@ def test_a_transaction_whose_creation_is_interrupted_is_dropped_in_silence(
 
     printed: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", printed.append)
-    monkeypatch.setattr("cq.store.embedded.state.Settings", interrupt)
+    monkeypatch.setattr("cq.store.embedded.client.state.Settings", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
         db.create_transaction()

@@ -21,12 +21,12 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import Flight, FutureInt64, FutureVoid, Key, failed, ready
 from cq.store.embedded.binding.keys import METADATA_VERSION, max_key_bytes
+from cq.store.embedded.client.reading import Reading
+from cq.store.embedded.client.writing import MUTATION_BYTES, Writing
 from cq.store.embedded.engine.committer import Request
 from cq.store.embedded.engine.watches import Watch
-from cq.store.embedded.reading import Reading
 from cq.store.embedded.writes.changes import Changes
 from cq.store.embedded.writes.read_set import RANGE_BYTES
-from cq.store.embedded.writing import MUTATION_BYTES, Writing
 
 
 class Core(Reading, Writing):

@@ -21,7 +21,7 @@ from cq.store.embedded.binding.keys import (
     clip,
     max_key_bytes,
 )
-from cq.store.embedded.state import State
+from cq.store.embedded.client.state import State
 from cq.store.embedded.writes.read_set import RANGE_BYTES
 from cq.store.embedded.writes.stamped import StampedKey, StampedValue
 

@@ -14,12 +14,12 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
 from cq.store.embedded.binding.keys import MAX_KEY_BYTES, METADATA_VERSION, USER_END, max_key_bytes
-from cq.store.embedded.ranges import EXACT
-from cq.store.embedded.reads import View
+from cq.store.embedded.client.range import EXACT
+from cq.store.embedded.client.state import State
+from cq.store.embedded.client.view import View
 from cq.store.embedded.snapshots.point_reads import Asked
 from cq.store.embedded.snapshots.sizes import range_size, split_points
 from cq.store.embedded.snapshots.snapshots import Glance, Snapshot
-from cq.store.embedded.state import State
 from cq.store.embedded.writes.read_set import Place, RangeRead, seen_range, seen_range_plain
 from cq.store.embedded.writes.writes import Row, Writes
 
