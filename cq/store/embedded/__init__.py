@@ -9,7 +9,7 @@ from cq.store.embedded.binding.keys import KeySelector, KeyValue
 from cq.store.embedded.database import Database
 from cq.store.embedded.file.access import PRIVATE
 from cq.store.embedded.file.file import is_writable
-from cq.store.embedded.readonly import ReadOnlyDatabase
+from cq.store.embedded.read_only import ReadOnlyDatabase
 from cq.store.embedded.transaction import Transaction
 
 __all__ = [

@@ -58,7 +58,7 @@ def on_first_pause(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -
     """Call `act` when a reader waits, as if another process did it at that moment."""
     left = [act]
     clock = SimpleNamespace(sleep=lambda seconds: left.pop()() if left else None)
-    monkeypatch.setattr("cq.store.embedded.readonly.time", clock)
+    monkeypatch.setattr("cq.store.embedded.read_only.time", clock)
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["opening", "reading"])
