@@ -1,7 +1,7 @@
 """What cq takes from the machine that it runs on: time, waiting, threads, and random bytes.
 
 All code that tells the time, waits, starts a thread or draws random bytes does so through this module, called as
-`machine.sleep(...)`. So a simulation can put another machine in the place of the real one, and run a whole system of
+`runtime.sleep(...)`. So a simulation can put another machine in the place of the real one, and run a whole system of
 many processes from one seed; nothing else of cq knows of simulations. What waits for the world outside stays with
 that: for files, SQL databases and child processes.
 """

@@ -33,7 +33,7 @@ from starlette.routing import Route
 
 import cq
 from cq.observers.visits import VisitEmitter, Visits
-from cq.observers.worker.worker import Worker
+from cq.observers.worker import Worker
 
 KINDS = ("none", "row", "emitter", "add", "slow")
 CQ_KINDS = ("emitter", "add", "slow")

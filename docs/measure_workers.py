@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import cq
-from cq.admin.status import is_drained
+from cq.admin import is_drained
 from cq.keys import QueueKeys
-from cq.observers.worker.worker import Worker
+from cq.observers.worker import Worker
 from cq.store.transact import transact
 
 IDLE_SECONDS = 120.0

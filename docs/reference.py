@@ -81,7 +81,7 @@ def paragraphs(text: str) -> str:
 
 
 def key_layout() -> str:
-    """The table of keys at the head of cq/keys.py, and what stands around it."""
+    """The table of keys at the head of cq/keys/queue.py, and what stands around it."""
     return f"```text\n{inspect.getdoc(keys)}\n```\n"
 
 

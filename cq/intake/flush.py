@@ -111,7 +111,7 @@ class Flush:
         sums: of small ints, by key; they need no order.
         count: how many increments it holds.
         size: their bytes, as if none but those in `sums` were merged.
-        begun: when it was made, by `machine.monotonic`.
+        begun: when it was made, by `runtime.monotonic`.
         in_doubt: whether a try of it may have committed, or may commit later. This ends only with a known commit.
         done: set once it is committed, or given up.
         error: why it was given up.

@@ -52,7 +52,7 @@ class VersionClock:
     def observe(self, version: int, began: float | None = None) -> None:
         """Note a version that the store has given to this process by now.
 
-        `began` is a time by `machine.monotonic` at which the store had not reached it yet: before a commit was begun
+        `began` is a time by `runtime.monotonic` at which the store had not reached it yet: before a commit was begun
         that has this version. For a read version it is None: an embedded store that is idle gives an old one.
         """
         now = runtime.monotonic()

@@ -4,8 +4,8 @@ import os
 import tempfile
 
 import cq
-from cq.observers.forward.spec import forward_spec
-from cq.observers.worker.worker import Worker
+from cq.observers.forward import forward_spec
+from cq.observers.worker import Worker
 
 folder = tempfile.mkdtemp()
 central = cq.open(f"embedded:{folder}/central.db")  # has the directory, and the totals

@@ -5,7 +5,7 @@ import tempfile
 import threading
 
 import cq
-from cq.observers.worker.worker import Worker
+from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
 cq.configure(db, "visits", key=(str, str), value=int, combiner="sum", buckets=2)

@@ -3,8 +3,8 @@
 import tempfile
 
 import cq
-from cq.feeds.feed import Feed
-from cq.observers.worker.worker import Worker
+from cq.feeds import Feed
+from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
 feed = Feed("chat")

@@ -3,7 +3,7 @@
 import tempfile
 
 import cq
-from cq.observers.worker.worker import Worker
+from cq.observers.worker import Worker
 
 orders = cq.CombineQueue("orders")
 histogram = cq.CombineQueue("histogram")

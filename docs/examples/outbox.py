@@ -5,7 +5,7 @@ import tempfile
 import uuid
 
 import cq
-from cq.observers.worker.worker import Worker
+from cq.observers.worker import Worker
 
 folder = tempfile.mkdtemp()
 shop = sqlite3.connect(f"{folder}/shop.db")  # in your application: PostgreSQL, for example

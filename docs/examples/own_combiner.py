@@ -3,7 +3,7 @@
 import tempfile
 
 import cq
-from cq.observers.worker.worker import Worker
+from cq.observers.worker import Worker
 
 
 def summarise(key, values):

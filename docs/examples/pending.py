@@ -3,7 +3,7 @@
 import tempfile
 
 import cq
-from cq.observers.worker.worker import Worker
+from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
 cq.configure(db, "balance", key=str, value=int, combiner="sum")

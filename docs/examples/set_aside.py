@@ -4,8 +4,8 @@ import logging
 import tempfile
 
 import cq
-from cq.observers.worker.worker import Worker
-from cq.queue.set_aside import read_aside, retry_aside
+from cq.observers.worker import Worker
+from cq.queue import read_aside, retry_aside
 
 logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a worker warns of each key that it sets aside
 stock = cq.CombineQueue("stock")

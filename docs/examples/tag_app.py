@@ -24,10 +24,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 import cq
-from cq.intake.documents import Documents
-from cq.observers.top.follower import CloudFollower
-from cq.observers.top.index import top
-from cq.observers.worker.worker import Worker
+from cq.intake import Documents
+from cq.observers.top import CloudFollower, top
+from cq.observers.worker import Worker
 
 PAGE = """<!doctype html>
 <html lang="en">

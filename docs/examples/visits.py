@@ -5,7 +5,7 @@ import time
 
 import cq
 from cq.observers.visits import Visits
-from cq.observers.worker.worker import Worker
+from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
 visits = Visits("site")

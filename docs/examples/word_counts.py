@@ -4,7 +4,7 @@ import tempfile
 from collections import Counter
 
 import cq
-from cq.observers.worker.worker import Worker
+from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
 cq.configure(db, "words", key=str, value=int, combiner="sum")
