@@ -255,7 +255,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["bench", "--per-transaction", "0"], "expected at least 1 update in a transaction"),
         (["bench", "--against", "postgres-upsert", "--postgres-url-env", "NOTHING"], "$NOTHING is not set"),
         (["bench", "--against", "atomic-add", "--value", "decimal"], "atomic-add supports integers only"),
-        (["bench", "--store", "embedded:cli.db"], "holds queues, such as"),
+        (["bench", "--store", "embedded:cli.db"], "has queues, such as"),
         (["demo", "tags", "--events", "nothing"], "nothing cannot be read: No such file"),
         (["demo", "visits", "nothing"], "No such file"),
         (["demo", "visits", "--window", "600/7"], "such as 600/10"),
