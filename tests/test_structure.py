@@ -196,6 +196,22 @@ def test_folders_are_small() -> None:
     assert {folder: n for folder, n in sizes.items() if n > MODULES_MAX} == {}
 
 
+def test_no_package_exports_a_name_of_one_of_its_modules() -> None:
+    """Else `from package import name` is the function or the module, depending on what was imported before."""
+    wrong = {}
+    for file in modules("cq", "observers", "cli"):
+        if file.name == "__init__.py":
+            names = {
+                alias.asname or alias.name
+                for node in ast.walk(ast.parse(file.read_text()))
+                if isinstance(node, ast.ImportFrom)
+                for alias in node.names
+            }
+            inside = {each.stem for each in file.parent.iterdir()}
+            wrong[name(file)] = names & inside
+    assert {file: found for file, found in wrong.items() if found} == {}
+
+
 def test_every_room_has_a_floor() -> None:
     rooms = {name(file.parent) for file in modules("cq", "observers", "cli")} - {"cq", "observers"}
 

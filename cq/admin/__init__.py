@@ -9,15 +9,11 @@ from cq.admin.audit import (
     check_audit,
 )
 from cq.admin.status import (
-    QueueStatus,
     is_drained,
-    status,
 )
 
 __all__ = [
-    "QueueStatus",
     "audit_findings",
     "check_audit",
     "is_drained",
-    "status",
 ]

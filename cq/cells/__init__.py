@@ -3,11 +3,11 @@
 The room may import keys, configuration, encoding and the store. It knows nothing of queues.
 """
 
+from cq.cells.ask_all import (
+    gather,
+)
 from cq.cells.cells import (
     Cells,
-)
-from cq.cells.gather import (
-    gather,
 )
 from cq.cells.user_data import (
     UserData,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import cq
-from cq.cells.gather import gather
+from cq.cells.ask_all import gather
 from cq.store.transact import transact
 
 
