@@ -7,8 +7,8 @@ from html import escape
 from itertools import groupby
 from typing import Any, Final
 
-from cq.cli.bench.measures.phases import Row
-from cq.cli.bench.report import OWN, Report
+from cq.cli.bench.measures.phases import PhaseResult
+from cq.cli.bench.report import OWN, BenchReport
 
 _WIDTH: Final = 820
 _LEFT: Final = 170
@@ -34,7 +34,7 @@ _STYLE: Final = """\
 """
 
 
-def to_svg(report: Report) -> str:
+def to_svg(report: BenchReport) -> str:
     """The chart of adding and draining in turn, with a group of bars for each transaction size.
 
     The bars of a group share a scale that begins at 0. Each bar has its number and the range of its repetitions.
@@ -57,7 +57,7 @@ def to_svg(report: Report) -> str:
     )
 
 
-def _groups(groups: Sequence[tuple[int, Sequence[Row]]]) -> Iterator[str]:
+def _groups(groups: Sequence[tuple[int, Sequence[PhaseResult]]]) -> Iterator[str]:
     top = _HEAD
     for size, rows in groups:
         yield f'<text class="head" x="20" y="{top + 14}">{_size(size)}</text>'
@@ -69,7 +69,7 @@ def _groups(groups: Sequence[tuple[int, Sequence[Row]]]) -> Iterator[str]:
         top += 20
 
 
-def _bar(row: Row, top: int, longest: float) -> Iterator[str]:
+def _bar(row: PhaseResult, top: int, longest: float) -> Iterator[str]:
     width = max(1.0, _LONGEST * row.both.median / longest)
     middle = top + _BAR - 6
     kind = "own" if row.system.split("+")[0] == OWN else "other"
@@ -82,7 +82,7 @@ def _bar(row: Row, top: int, longest: float) -> Iterator[str]:
     )
 
 
-def _described(groups: Sequence[tuple[int, Sequence[Row]]]) -> str:
+def _described(groups: Sequence[tuple[int, Sequence[PhaseResult]]]) -> str:
     """All figures as text, for screen readers."""
     return " ".join(
         f"{_size(size)}: " + ", ".join(f"{row.system} {row.both.median:,.0f}" for row in rows) + "."

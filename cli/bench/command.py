@@ -161,10 +161,10 @@ def bench(
     # Imported here: every other command would wait for these imports.
     from cq.cli.bench.chart import to_svg
     from cq.cli.bench.measures.phases import Plan
-    from cq.cli.bench.run import Request, run
+    from cq.cli.bench.run import BenchRequest, run
     from cq.cli.bench.systems.systems import Locations
 
-    request = Request(
+    request = BenchRequest(
         workload=Workload(keys=keys, skew=skew, kind=value),
         plan=Plan(adders, threads, workers, seconds, warm_up=seconds / 2, repetitions=repetitions),
         buckets=buckets,

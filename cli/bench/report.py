@@ -10,13 +10,13 @@ from cq.cli.bench.measures.emitting import EmitterResult
 from cq.cli.bench.measures.figures import Figure
 from cq.cli.bench.measures.growth import COMPARED, GrowthResult
 from cq.cli.bench.measures.live import LiveResult
-from cq.cli.bench.measures.phases import Row
+from cq.cli.bench.measures.phases import PhaseResult
 
 OWN: Final = "cq"
 
 
 @dataclass
-class Report:
+class BenchReport:
     """All results of a run.
 
     Attributes:
@@ -31,7 +31,7 @@ class Report:
 
     machine: dict[str, Any]
     settings: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[PhaseResult] = field(default_factory=list)
     live: list[LiveResult] = field(default_factory=list)
     growth: list[GrowthResult] = field(default_factory=list)
     emitters: list[EmitterResult] = field(default_factory=list)
@@ -126,13 +126,13 @@ class ReportTable:
     lines: Sequence[Sequence[str]]
 
 
-def own_rate(rows: Sequence[Row], per_transaction: int) -> float | None:
+def own_rate(rows: Sequence[PhaseResult], per_transaction: int) -> float | None:
     """The rate of cq for adding and draining at this transaction size, None without one."""
     own = [row.both.median for row in rows if (row.system, row.per_transaction) == (OWN, per_transaction)]
     return own[0] if own else None
 
 
-def _row(row: Row, own: float | None) -> dict[str, Any]:
+def _row(row: PhaseResult, own: float | None) -> dict[str, Any]:
     return {
         "system": row.system,
         "store": row.store,
@@ -143,7 +143,7 @@ def _row(row: Row, own: float | None) -> dict[str, Any]:
     }
 
 
-def _live(live: LiveResult, rows: Sequence[Row]) -> dict[str, Any]:
+def _live(live: LiveResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
     others = [row.system for row in rows if row.per_transaction == live.per_transaction and row.drain is None]
     ratios = {other: ratio for other in others if (ratio := _ratio(live, rows, other)) is not None}
     return {
@@ -191,7 +191,7 @@ def _medians(scale: float = 1, **figures: Figure | None) -> dict[str, Any]:
     return medians | repetitions
 
 
-def _ratio(live: LiveResult, rows: Sequence[Row], system: str) -> float | None:
+def _ratio(live: LiveResult, rows: Sequence[PhaseResult], system: str) -> float | None:
     """The rate at full speed, relative to that of another system with the same transaction size."""
     found = [row for row in rows if (row.system, row.per_transaction) == (system, live.per_transaction)]
     return live.done.median / found[0].both.median if found and live.rate is None else None

@@ -11,7 +11,7 @@ from cq.cli.bench.measures.emitting import measure_emitters
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
 from cq.cli.bench.measures.phases import Plan, measure
-from cq.cli.bench.report import Report
+from cq.cli.bench.report import BenchReport
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.errors import CannotMeasure, Unavailable
 from cq.cli.bench.systems.names import AGAINST, GROWING, REPORTING
@@ -29,7 +29,7 @@ Notify = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BenchRequest:
     """The parts and settings of a run.
 
     Args:
@@ -84,7 +84,7 @@ class Request:
         }
 
 
-def run(request: Request, locations: Locations, notify: Notify = lambda _: None) -> Report:
+def run(request: BenchRequest, locations: Locations, notify: Notify = lambda _: None) -> BenchReport:
     """Run all requested parts.
 
     Args:
@@ -95,7 +95,7 @@ def run(request: Request, locations: Locations, notify: Notify = lambda _: None)
             is missing.
         WrongSum: a system has counted wrongly.
     """
-    report = Report(machine_facts(), request.settings())
+    report = BenchReport(machine_facts(), request.settings())
     with open_backends(locations) as backends:
         names = _available(backends, request, report, notify) if request.sizes else []
         for size in request.sizes:
@@ -118,7 +118,12 @@ def run(request: Request, locations: Locations, notify: Notify = lambda _: None)
 
 
 def _measure_in_turn(
-    backends: Backends, request: Request, size: int, names: Sequence[str], report: Report, notify: Notify
+    backends: Backends,
+    request: BenchRequest,
+    size: int,
+    names: Sequence[str],
+    report: BenchReport,
+    notify: Notify,
 ) -> None:
     """Measure all systems at one transaction size."""
     kind = request.workload.kind
@@ -137,14 +142,14 @@ def _prefixed(prefix: str, notify: Notify) -> Notify:
     return lambda step: notify(f"{prefix}: {step}")
 
 
-def _full(backends: Backends, request: Request) -> QueueSystem:
+def _full(backends: Backends, request: BenchRequest) -> QueueSystem:
     """A queue with all requested observers."""
     return make_queue(
         backends, request.workload.kind, request.buckets, cloud=request.cloud, export=request.export
     )
 
 
-def _available(backends: Backends, request: Request, report: Report, notify: Notify) -> list[str]:
+def _available(backends: Backends, request: BenchRequest, report: BenchReport, notify: Notify) -> list[str]:
     """The available systems to compare with.
 
     A missing system is noted in the report; it is an error if the request names it.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cq.cli.demos.chat.ledger import Action, Entry, place_of
+from cq.cli.demos.chat.ledger import Action, LedgerEntry, place_of
 from cq.cli.demos.chat.roles import FEED, act
 from cq.cli.demos.chat.run import MessageRecount, inbox_of
 from cq.cli.demos.crew.errors import DemoFailed
@@ -50,7 +50,7 @@ def feed(db: Any) -> Feed:
     made.configure(db, numbers=True)
     for place, action in enumerate(ACTIONS):
         for _ in range(2):  # as after a commit of which nobody knows
-            transact(db, partial(act, place=place, entry=Entry("sender", place, action)))
+            transact(db, partial(act, place=place, entry=LedgerEntry("sender", place, action)))
     Worker(db).drain()
     return made
 

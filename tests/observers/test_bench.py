@@ -21,9 +21,9 @@ from cq.cli.bench.measures.emitting import EmitterQueue, EmitterResult
 from cq.cli.bench.measures.figures import Figure, harmonic, quantile
 from cq.cli.bench.measures.growth import GrowthResult, sizes
 from cq.cli.bench.measures.live import LiveResult
-from cq.cli.bench.measures.phases import Row, check
+from cq.cli.bench.measures.phases import PhaseResult, check
 from cq.cli.bench.measures.roles import AdderRole
-from cq.cli.bench.report import Report
+from cq.cli.bench.report import BenchReport
 from cq.cli.bench.systems import names, postgres_server, redis, redis_server, systems
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.errors import CannotMeasure, WrongSum
@@ -280,16 +280,16 @@ def test_temporary_stores_are_each_a_file_of_their_own(tmp_path: Path) -> None:
 # Reports
 
 
-def row(system: str, size: int, both: float, drain: float | None = None) -> Row:
+def row(system: str, size: int, both: float, drain: float | None = None) -> PhaseResult:
     figure = Figure((both,))
-    return Row(
+    return PhaseResult(
         system, "somewhere", size, figure, None if drain is None else Figure((drain,)), figure, updates=size
     )
 
 
-def report() -> Report:
+def report() -> BenchReport:
     figure = Figure((2.0, 1.0, 3.0))
-    return Report(
+    return BenchReport(
         {"cores": 2, "processor": "<&>", "system": "x", "versions": {}},
         {"repetitions": 3},
         [row("cq", 5, 50.0, 70.0), row("postgres-upsert", 5, 100.0), row("cq", 100, 1.0, 2.0)],

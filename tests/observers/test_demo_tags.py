@@ -11,7 +11,7 @@ import pytest
 
 import cq
 from cq import testing
-from cq.cli.demos.crew.counted_database import CountedDatabase, Meter, Writes
+from cq.cli.demos.crew.counted_database import CountedDatabase, Meter, WriteCounts
 from cq.cli.demos.crew.errors import DemoFailed
 from cq.cli.demos.tags import alternatives
 from cq.cli.demos.tags import events as tagevents
@@ -50,8 +50,8 @@ def test_what_one_would_do_instead_comes_to_the_same(monkeypatch: pytest.MonkeyP
     changes = [("a", 1), ("b", 1), ("a", 1), ("b", -1), ("c", 1)]
     monkeypatch.setattr(alternatives, "MERGED", 2)
 
-    assert alternatives.one_by_one(changes, {"a": 2, "c": 1}) == Writes(5, 5)
-    assert alternatives.merged(changes, {"a": 2, "c": 1}) == (Writes(3, 5), 2)
+    assert alternatives.one_by_one(changes, {"a": 2, "c": 1}) == WriteCounts(5, 5)
+    assert alternatives.merged(changes, {"a": 2, "c": 1}) == (WriteCounts(3, 5), 2)
     with pytest.raises(DemoFailed, match="not those of the recount"):
         alternatives.one_by_one(changes, {"a": 1, "c": 1})
 
@@ -60,9 +60,9 @@ def test_writes_are_counted_when_they_are_committed(db: Any) -> None:
     counted = CountedDatabase(db, Meter())
 
     transact(counted, lambda tr: tr.get(b"a").value)
-    assert counted.meter.read() == Writes(0, 0)
+    assert counted.meter.read() == WriteCounts(0, 0)
     transact(counted, lambda tr: [tr.set(b"a", b"1"), tr.clear_range(b"b", b"c")])
-    assert counted.meter.read() == Writes(1, 2)
+    assert counted.meter.read() == WriteCounts(1, 2)
 
 
 @pytest.fixture

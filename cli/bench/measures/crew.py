@@ -38,7 +38,7 @@ class BenchRole(Protocol):
         ...
 
 
-class _Failure(NamedTuple):
+class _BenchFailure(NamedTuple):
     message: str
 
 
@@ -95,7 +95,7 @@ class BenchCrew:
             except EOFError:
                 raise CannotMeasure("a process of the benchmark has ended: see its message above") from None
         for result in results:
-            if isinstance(result, _Failure):
+            if isinstance(result, _BenchFailure):
                 raise CannotMeasure(result.message)
         return results
 
@@ -133,7 +133,7 @@ def _answer(connection: Connection, function: Callable[[], Any]) -> bool:
         result = function()
     except Exception as error:  # noqa: BLE001 - the parent raises it again
         message = str(error) if isinstance(error, CqError) else f"{type(error).__name__}: {error}"
-        connection.send(_Failure(message))
+        connection.send(_BenchFailure(message))
         return False
     connection.send(result)
     return True

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import runtime
-from cq.cli.bench.measures.phases import Plan, Row, measure
+from cq.cli.bench.measures.phases import PhaseResult, Plan, measure
 from cq.cli.bench.measures.roles import AdderRole, AddResult
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import Adder
@@ -35,7 +35,7 @@ class EmitterResult:
     """
 
     callers: int
-    row: Row
+    row: PhaseResult
 
 
 def measure_emitters(

@@ -40,7 +40,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PhaseResult:
     """The figures of one system for one size of transaction, in updates per second.
 
     Attributes:
@@ -66,7 +66,7 @@ def measure(
     plan: Plan,
     notify: Callable[[str], object] = lambda _: None,
     role: type[AdderRole] = AdderRole,
-) -> Row:
+) -> PhaseResult:
     """Create a system, measure it, and always remove it.
 
     Args:
@@ -97,7 +97,7 @@ def _repeat(
     adding: BenchCrew,
     draining: BenchCrew | None,
     notify: Callable[[str], object],
-) -> Row:
+) -> PhaseResult:
     adds: list[float] = []
     drains: list[float] = []
     updates = 0
@@ -114,7 +114,7 @@ def _repeat(
         system.settle()
     add, drain = Figure(tuple(adds[1:])), Figure(tuple(drains[1:])) if drains else None
     both = add if drain is None else Figure(tuple(map(harmonic, add.values, drain.values)))
-    return Row(system.name, system.store, workload.per_transaction, add, drain, both, updates)
+    return PhaseResult(system.name, system.store, workload.per_transaction, add, drain, both, updates)
 
 
 def check(system: System, updates: int) -> None:

@@ -39,7 +39,7 @@ class Action(NamedTuple):
     messages: int = 1
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """A row of the ledger: the sender, the number of its first message, and the action."""
 
     sender: str
@@ -64,7 +64,7 @@ def place_of(tr: TransactionRead, sender: str) -> int:
     return int(tr.get(_PLACES + sender.encode()).value or 0)
 
 
-def note_sent(tr: Transaction, place: int, entry: Entry) -> None:
+def note_sent(tr: Transaction, place: int, entry: LedgerEntry) -> None:
     """Add an action to the ledger, and move the position of its sender from `place` to the next one."""
     tr.set(_PLACES + entry.sender.encode(), b"%d" % (place + 1))
     key = _LEDGER + b"\x00" * VERSIONSTAMP_BYTES + len(_LEDGER).to_bytes(4, "little")
@@ -77,11 +77,11 @@ def note_seen(tr: Transaction, user: str, terminal: str, sights: Sequence[Sighti
     tr.set(key, codec.encode([list(sight) for sight in sights]))
 
 
-def entries(db: Database) -> Iterator[Entry]:
+def entries(db: Database) -> Iterator[LedgerEntry]:
     """The whole ledger, in commit order."""
     for _, value in _rows(db, _LEDGER):
         sender, first, action = codec.decode(value)
-        yield Entry(sender, first, Action(*action))
+        yield LedgerEntry(sender, first, Action(*action))
 
 
 def seen(db: Database, user: str, terminal: str) -> list[Sighting]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
-from cq.cli.demos.chat.ledger import Action, Entry, Sighting, note_seen, note_sent, place_of
+from cq.cli.demos.chat.ledger import Action, LedgerEntry, Sighting, note_seen, note_sent, place_of
 from cq.feeds.feed import Feed
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -55,7 +55,7 @@ class Sender:
         actions = list(self.actions())
         place = transact(db, lambda tr: place_of(tr, self.name))
         while place < len(actions) and not stop.wait(rng.expovariate(1 / self.pause)):
-            entry = Entry(self.name, place, actions[place])
+            entry = LedgerEntry(self.name, place, actions[place])
             transact(db, partial(act, place=place, entry=entry))
             place += 1
 
@@ -97,14 +97,14 @@ class Flooder:
         while place * _BATCH < self.number and not stop.is_set():
             first = place * _BATCH
             action = Action("message", FLOODED, messages=min(_BATCH, self.number - first))
-            transact(db, partial(act, place=place, entry=Entry(FLOODER, first, action)))
+            transact(db, partial(act, place=place, entry=LedgerEntry(FLOODER, first, action)))
             place += 1
 
     def _may_begin(self, tr: Any) -> bool:
         return all(place_of(tr.snapshot, sender) >= self.begin for sender in self.senders)
 
 
-def act(tr: Any, *, place: int, entry: Entry) -> None:
+def act(tr: Any, *, place: int, entry: LedgerEntry) -> None:
     """Do an action, unless an earlier commit whose answer was lost has done it."""
     if place_of(tr, entry.sender) != place:
         return

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import cq
 from cq import runtime
 from cq.cli.demos.chat import ledger
-from cq.cli.demos.chat.ledger import Action, Entry, entries, place_of, seen
+from cq.cli.demos.chat.ledger import Action, LedgerEntry, entries, place_of, seen
 from cq.cli.demos.chat.roles import FEED, FLOODED, FLOODER, Flooder, Sender, Terminals, act
 from cq.cli.demos.crew.crew import DemoCrew, DemoRole
 from cq.cli.demos.crew.errors import DemoFailed
@@ -282,7 +282,7 @@ def _found_groups(db: Database, groups: Sequence[str], users: Sequence[str], rng
     """Add about half of the users to each group."""
     joins = [Action("join", group, user) for group in groups for user in users if rng.random() < 0.5]
     for place, action in enumerate(joins):
-        transact(db, partial(act, place=place, entry=Entry("founder", place, action)))
+        transact(db, partial(act, place=place, entry=LedgerEntry("founder", place, action)))
 
 
 def _delay(found: Sequence[float]) -> Delay:

@@ -19,7 +19,7 @@ _WRITES: Final = frozenset(
 )
 
 
-class Writes(NamedTuple):
+class WriteCounts(NamedTuple):
     """Numbers of writes.
 
     Attributes:
@@ -30,11 +30,11 @@ class Writes(NamedTuple):
     transactions: int
     operations: int
 
-    def __add__(self, other: object) -> Writes:
+    def __add__(self, other: object) -> WriteCounts:
         """The sum of both."""
-        if not isinstance(other, Writes):
+        if not isinstance(other, WriteCounts):
             return NotImplemented
-        return Writes(self.transactions + other.transactions, self.operations + other.operations)
+        return WriteCounts(self.transactions + other.transactions, self.operations + other.operations)
 
 
 class Meter:
@@ -46,9 +46,9 @@ class Meter:
     def __init__(self) -> None:
         self._counts = multiprocessing.get_context("spawn").RawArray("Q", 2)
 
-    def read(self) -> Writes:
+    def read(self) -> WriteCounts:
         """The number of writes until now."""
-        return Writes(*self._counts)
+        return WriteCounts(*self._counts)
 
     def count(self, operations: int) -> None:
         """Count a transaction; callers in several threads must hold a lock."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Final
 
-from cq.cli.demos.crew.counted_database import Writes
+from cq.cli.demos.crew.counted_database import WriteCounts
 from cq.cli.demos.crew.errors import DemoFailed
 
 MERGED: Final = 5_000
@@ -19,15 +19,15 @@ _UPDATE: Final = (
 _Counts = dict[str, int]
 
 
-def one_by_one(changes: Iterable[tuple[str, int]], expected: _Counts) -> Writes:
+def one_by_one(changes: Iterable[tuple[str, int]], expected: _Counts) -> WriteCounts:
     """Run one UPDATE for each change of a tag, each in a separate transaction."""
     with closing(_table()) as connection:
         written = sum(_write(connection, {tag: by}) for tag, by in changes)
         _check(connection, expected)
-    return Writes(written, written)
+    return WriteCounts(written, written)
 
 
-def merged(changes: Iterable[tuple[str, int]], expected: _Counts) -> tuple[Writes, int]:
+def merged(changes: Iterable[tuple[str, int]], expected: _Counts) -> tuple[WriteCounts, int]:
     """Merge all changes in the memory of one server, and write them for each 5,000 tags.
 
     Returns its writes, and the largest number of changes in memory: a crash loses that many.
@@ -47,7 +47,7 @@ def merged(changes: Iterable[tuple[str, int]], expected: _Counts) -> tuple[Write
             operations += _write(connection, gathered)
             transactions += 1
         _check(connection, expected)
-    return Writes(transactions, operations), most
+    return WriteCounts(transactions, operations), most
 
 
 def _table() -> sqlite3.Connection:

@@ -17,7 +17,7 @@ from typing import Final
 import cq
 from cq import keys, runtime
 from cq.admin.status import is_drained
-from cq.cli.demos.crew.counted_database import Meter, Writes
+from cq.cli.demos.crew.counted_database import Meter, WriteCounts
 from cq.cli.demos.crew.crew import DemoCrew, DemoRole
 from cq.cli.demos.crew.errors import DemoFailed
 from cq.cli.demos.crew.worker import WorkerRole
@@ -76,7 +76,7 @@ class TagOutcome:
     versions: int
     seconds: float
     cloud: tuple[CloudEntry, ...]
-    writes: dict[str, Writes]
+    writes: dict[str, WriteCounts]
     at_risk: int
 
 
@@ -208,8 +208,8 @@ def _published(db: Database) -> tuple[CloudEntry, ...]:
         return ()
 
 
-def _sum(meters: Iterable[Meter]) -> Writes:
-    return sum((meter.read() for meter in meters), Writes(0, 0))
+def _sum(meters: Iterable[Meter]) -> WriteCounts:
+    return sum((meter.read() for meter in meters), WriteCounts(0, 0))
 
 
 def _compare(db: Database, recount: TagRecount, cloud: Sequence[CloudEntry], shown: int) -> None:

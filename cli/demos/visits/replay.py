@@ -34,7 +34,7 @@ _LATEST: Final = 0.02
 
 
 @dataclass(frozen=True)
-class Pace:
+class ReplayClock:
     """The conversion of the log's time to real time.
 
     Attributes:
@@ -123,7 +123,7 @@ class VisitServer:
     url: str | None
     path: Path
     number: int
-    pace: Pace
+    pace: ReplayClock
 
     def run(self, stop: Event) -> None:
         """Count all remaining visits, each at its time.
@@ -148,7 +148,7 @@ class VisitServer:
         stored = tr.get(position_key(self.number)).value
         return 0 if stored is None else int(codec.decode(stored))
 
-    def _count(self, tr: Any, visits: Visits, mine: Sequence[Visit], pace: Pace) -> int:
+    def _count(self, tr: Any, visits: Visits, mine: Sequence[Visit], pace: ReplayClock) -> int:
         """Count the visits that are due, grouped by time; returns the new position."""
         place, now = self._place(tr), runtime.time()
         due = takewhile(lambda visit: pace.at(visit.time) <= now, mine[place : place + MOST])

@@ -26,7 +26,7 @@ from cq.cli.demos.visits.replay import (
     NAME,
     SITE,
     START,
-    Pace,
+    ReplayClock,
     VisitServer,
     late_keys,
     position_key,
@@ -151,13 +151,13 @@ def _read(paths: Sequence[Path], outcome: VisitOutcome) -> Iterator[Visit]:
         yield from read_log(path, skip)
 
 
-def _pace(log: Sequence[Visit], settings: VisitSettings) -> Pace:
+def _pace(log: Sequence[Visit], settings: VisitSettings) -> ReplayClock:
     """The pace with the requested speed, rounded so that a slice takes whole milliseconds."""
     step = max(LEAST_MS, round(1000 * settings.slice / settings.speed))
-    return Pace(settings.window, settings.slice, step, min(visit.time for visit in log))
+    return ReplayClock(settings.window, settings.slice, step, min(visit.time for visit in log))
 
 
-def _make_queues(db: Database, pace: Pace) -> None:
+def _make_queues(db: Database, pace: ReplayClock) -> None:
     for name in Visits(NAME).queues:
         try:
             cq.delete(db, name)
@@ -168,7 +168,7 @@ def _make_queues(db: Database, pace: Pace) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Snapshot:
+class _DemoSnapshot:
     """The data of one look, read in one transaction."""
 
     now: int
@@ -185,7 +185,7 @@ class _VisitDemo:
         db: Database,
         log: list[Visit],
         settings: VisitSettings,
-        pace: Pace,
+        pace: ReplayClock,
         outcome: VisitOutcome,
         notify: Callable[[Look], object],
     ) -> None:
@@ -266,7 +266,7 @@ class _VisitDemo:
         self._outcome.late = len(seen.late)
         self._notify(look)
 
-    def _read(self, tr: Any) -> _Snapshot:
+    def _read(self, tr: Any) -> _DemoSnapshot:
         snapshot = tr.snapshot
         # Read the clock after the read version: visits expired by then were removed by an earlier clock.
         tr.get_read_version().wait()
@@ -279,9 +279,9 @@ class _VisitDemo:
                 late |= {(number, first + each) for each in range(codec.decode(row.value))}
         within = self._visits.within(snapshot, now=now / 1000)
         found = [0 if place.value is None else int(codec.decode(place.value)) for place in places]
-        return _Snapshot(now, found, late, within)
+        return _DemoSnapshot(now, found, late, within)
 
-    def _recount(self, seen: _Snapshot) -> tuple[Counter[str], defaultdict[str, set[str]]]:
+    def _recount(self, seen: _DemoSnapshot) -> tuple[Counter[str], defaultdict[str, set[str]]]:
         """Views and visitors of each page, recounted from the counted visits in the window at that time."""
         spec = self._pace.spec
         for number, place in enumerate(seen.places):
