@@ -25,10 +25,10 @@ from cq.encoding.codec import DELETE
 from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, observer_tasks
+from cq.observers.export.tasks import exporter_tasks
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
-from cq.observers.sql.configured import exporter_tasks
 from cq.observers.top import index
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.rows import decode_row, notified

@@ -19,7 +19,7 @@ from cq import runtime
 from cq.admin.backfill import is_settled
 from cq.config.queue import Flags, read_flags
 from cq.keys import QueueKeys
-from cq.observers.export.batch import Batch
+from cq.observers.export.batch import ExportBatch
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
@@ -27,8 +27,8 @@ from cq.observers.scheduling.members import Report
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE, Lane, Runner
 from cq.observers.tasks.combine import CombineTask
-from cq.observers.tasks.finish import SettleTask
-from cq.observers.tasks.limits import PressureTask
+from cq.observers.tasks.finish import FinishTask
+from cq.observers.tasks.limits import LimitTask
 from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.telemetry.totals import Totals
 from cq.observers.worker import worker as worker_module
@@ -401,7 +401,7 @@ class TestApp:
         app, told, seen = cq.App(), threading.Event(), list[tuple[Any, Any]]()
 
         @app.exporter(name)
-        def send(batch: Batch) -> None:
+        def send(batch: ExportBatch) -> None:
             seen.extend((entry.key, entry.value) for entry in batch)
             told.set()
 
@@ -526,7 +526,7 @@ class TestAbility:
         app, seen, changed = cq.App(), set[str](), threading.Condition()
 
         @app.exporter(name)
-        def send(batch: Batch) -> None:
+        def send(batch: ExportBatch) -> None:
             with changed:
                 seen.update(entry.key for entry in batch)
                 changed.notify_all()
@@ -544,10 +544,10 @@ class TestAbility:
         monkeypatch.setattr("cq.observers.scheduling.takeover.MANY_FAILURES", 1)
         seen, changed = set[str](), threading.Condition()
 
-        def fail(batch: Batch) -> None:
+        def fail(batch: ExportBatch) -> None:
             raise ConnectionError("not from here")
 
-        def send(batch: Batch) -> None:
+        def send(batch: ExportBatch) -> None:
             with changed:
                 seen.update(entry.key for entry in batch)
                 changed.notify_all()
@@ -642,7 +642,7 @@ class TestChanges:
         cq.limit(db, name, size=10**9)
         worker = Worker(db, queues=[name])
         worker._work.load()[1].cancel()
-        (job,) = [job for job in worker._work.jobs if isinstance(job.task, PressureTask)]
+        (job,) = [job for job in worker._work.jobs if isinstance(job.task, LimitTask)]
         job.own()
         worker._run(job)
         job.disown()
@@ -873,7 +873,7 @@ def test_a_task_that_goes_by_time_and_is_done_runs_no_more(db: Any, name: str) -
         told.wait_for(a=1)
         while not transact(db, lambda tr: is_settled(tr.snapshot, name)):
             threading.Event().wait(0.01)
-        settling = [job for job in worker._work.others if isinstance(job.task, SettleTask)]
+        settling = [job for job in worker._work.others if isinstance(job.task, FinishTask)]
         assert len(settling) == 1
         deadline = time.monotonic() + SECONDS
         while worker._runner.is_busy(settling[0]):

@@ -23,7 +23,7 @@ from cq.store import OpenDatabase
 from cq.store.transact import transact
 
 if TYPE_CHECKING:
-    from cq.observers.sql.verify import Difference, Verified
+    from cq.observers.sql.verify import TableDifference, Verified
 
 UrlEnv = Annotated[
     str | None,
@@ -142,7 +142,7 @@ def verify(
             note(
                 "too many differences, the rest was not compared: `cq export rebuild` exports everything again"
             )
-        if not result.rows_told:
+        if not result.are_rows_checked:
             note("surplus rows were not searched for: the application's columns do not contain the key")
     if result.differences or result.waiting:
         raise typer.Exit(1)
@@ -251,7 +251,7 @@ def _row(each: ExportStatus) -> list[object]:
     ]
 
 
-def _print_difference(each: Difference, json: bool) -> None:
+def _print_difference(each: TableDifference, json: bool) -> None:
     row = None if each.row is None else {name: to_json(value) for name, value in each.row.items()}
     if json:
         content = {"key": to_json(each.key), "value": to_json(each.value), "row": row, "reason": each.reason}

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from cq.observers.export.errors import CannotExport, ExportFailed
-from cq.observers.export.rows import Entry
+from cq.observers.export.rows import ExportEntry
 
-Exporter = Callable[["Batch"], object]
+Exporter = Callable[["ExportBatch"], object]
 """Called with a batch, from several threads at once with those of different buckets; it returns when all is exported.
 
 It may get a batch, or a part of one, again: after a crash, when somebody else was slow, or when another entry of it
@@ -22,7 +22,7 @@ _SHARE_BROKEN: Final = 0.2
 _WINDOW: Final = 10_000
 
 
-class Position(NamedTuple):
+class ExportPosition(NamedTuple):
     """How far a bucket is exported, as the store knows it at one moment.
 
     Attributes:
@@ -37,7 +37,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batch:
+class ExportBatch:
     """Entries of one bucket; iterating gives all entries of a key together, and ascending in their sequences.
 
     It is empty when all of its entries were set aside: then there is only `last` to be kept, by those who keep it.
@@ -50,33 +50,33 @@ class Batch:
         epoch: of the export, when the batch was read.
         cleared: the sequence up to which entries had been exported and cleared when the batch was read.
         known: the sequences read together with those of the batch, from the bucket's first one onward.
-        look: asks the store anew how far the bucket is exported, and whether it holds the entry of a sequence.
+        read_position: asks the store anew how far the bucket is exported, and whether it holds the entry of a sequence.
     """
 
     queue: str
     bucket: int
-    ordered: Sequence[Entry]
+    ordered: Sequence[ExportEntry]
     last: bytes
     epoch: int
     cleared: bytes
     known: Collection[bytes]
-    look: Callable[[bytes], Position]
+    read_position: Callable[[bytes], ExportPosition]
 
     def __len__(self) -> int:
         return len(self.ordered)
 
-    def __iter__(self) -> Iterator[Entry]:
-        by_key: dict[bytes, list[Entry]] = {}
+    def __iter__(self) -> Iterator[ExportEntry]:
+        by_key: dict[bytes, list[ExportEntry]] = {}
         for entry in self.ordered:
             by_key.setdefault(entry.encoded_key, []).append(entry)
         for entries in by_key.values():
             yield from entries
 
-    def without(self, sequences: Collection[bytes]) -> Batch:
+    def without(self, sequences: Collection[bytes]) -> ExportBatch:
         """The batch without some of its entries; exporting it still means exporting up to `last`."""
         return replace(self, ordered=[entry for entry in self.ordered if entry.sequence not in sequences])
 
-    def halves(self) -> tuple[Batch, Batch]:
+    def halves(self) -> tuple[ExportBatch, ExportBatch]:
         """The batch of the first half of its entries, and that of the rest."""
         middle = len(self.ordered) // 2
         first = self.ordered[:middle]
@@ -85,7 +85,7 @@ class Batch:
         )
 
 
-class Halving:
+class PoisonEntryIsolator:
     """Exports batches; entries that can never be exported are set aside first, and the others go on.
 
     It counts over all batches of a bucket, tries again included: a deployment that fails for every entry must not
@@ -97,14 +97,16 @@ class Halving:
             the exporter has passed them, nobody will look at them again.
     """
 
-    def __init__(self, exporter: Exporter, set_aside: Callable[[Batch, Mapping[bytes, str]], object]) -> None:
+    def __init__(
+        self, exporter: Exporter, set_aside: Callable[[ExportBatch, Mapping[bytes, str]], object]
+    ) -> None:
         self._exporter = exporter
         self._set_aside = set_aside
         self.exported = 0
         self.aside: dict[bytes, str] = {}
         self._latest = b""
 
-    def export(self, batch: Batch) -> None:
+    def export(self, batch: ExportBatch) -> None:
         """Export all of the batch that can be.
 
         Raises:
@@ -118,7 +120,7 @@ class Halving:
         else:
             self._count(batch)
 
-    def _count(self, batch: Batch) -> None:
+    def _count(self, batch: ExportBatch) -> None:
         """Count the entries exported for the first time: those behind all that were exported before."""
         self.exported += sum(
             entry.sequence > self._latest and entry.sequence not in self.aside for entry in batch.ordered
@@ -128,7 +130,7 @@ class Halving:
             self.exported //= 2
             self.aside = dict(list(self.aside.items())[len(self.aside) // 2 :])
 
-    def _around(self, batch: Batch, error: CannotExport) -> None:
+    def _around(self, batch: ExportBatch, error: CannotExport) -> None:
         named = self._named(batch, error)
         if named:
             self._put_aside(batch, named)
@@ -139,7 +141,7 @@ class Halving:
         else:
             raise error  # nothing to export, and yet it fails: no entry is to blame
 
-    def _named(self, batch: Batch, error: CannotExport) -> dict[bytes, str]:
+    def _named(self, batch: ExportBatch, error: CannotExport) -> dict[bytes, str]:
         """The entries that are known to be to blame."""
         entries = error.entries
         named = {
@@ -149,7 +151,7 @@ class Halving:
             named = {batch.ordered[0].sequence: str(error)}
         return named
 
-    def _put_aside(self, batch: Batch, named: Mapping[bytes, str]) -> None:
+    def _put_aside(self, batch: ExportBatch, named: Mapping[bytes, str]) -> None:
         failed = len(self.aside.keys() | named.keys())
         seen = self.exported + len(self.aside) + len(batch)
         if failed >= _MIN_BROKEN and failed > _SHARE_BROKEN * seen:

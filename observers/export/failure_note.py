@@ -9,7 +9,7 @@ import tenacity
 
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys, name_of
-from cq.observers.export.state import Failure, next_failure, read_failures, write_failure
+from cq.observers.export.state import ExportFailure, next_failure, read_failures, write_failure
 from cq.observers.telemetry.bus import emit
 from cq.plain_text import describe
 from cq.store.api import Database, Transaction
@@ -42,7 +42,7 @@ class FailureNote:
         self._db = db
         self._queue = queue
         self._bucket = bucket
-        self._failure: Failure | None = None
+        self._failure: ExportFailure | None = None
         self._tries = 0  # in a row, of this worker: one that begins does not wait long
         self._is_known = False  # whether a worker before may have left a note
         self.problem = ""
@@ -80,7 +80,7 @@ class FailureNote:
         except Exception as lost:  # noqa: BLE001 - the store may be what fails
             log.warning("queue %r: the error could not be noted: %s", name_of(self._queue.prefix), lost)
 
-    def _write(self, tr: Transaction, failure: Failure) -> None:
+    def _write(self, tr: Transaction, failure: ExportFailure) -> None:
         write_failure(tr, self._queue, failure)
         notification = self._queue.keeper if self._bucket is None else self._queue.notification(self._bucket)
         tr.set_versionstamped_value(notification, INCOMPLETE_VERSIONSTAMP)

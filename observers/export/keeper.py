@@ -14,12 +14,12 @@ from typing import Final, Protocol
 
 from cq.keys import version_of
 from cq.keys.export import ExportKeys, first_sequence, versionstamp_of
-from cq.observers.export.batch import Batch, Position
+from cq.observers.export.batch import ExportBatch, ExportPosition
 from cq.observers.export.errors import ExportStopped, OutdatedBatch
 from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.position import read_position
 from cq.observers.export.queue import BUCKETS
-from cq.observers.export.state import ExportView, read_control, stop, view
+from cq.observers.export.state import ExportView, read_control, read_view, stop
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
@@ -36,11 +36,11 @@ SWEEP_SECONDS: Final = 0.5
 class KeptExporter(Protocol):
     """What a keeper needs of an exporter."""
 
-    def __call__(self, batch: Batch) -> object:
+    def __call__(self, batch: ExportBatch) -> object:
         """Export a batch."""
         ...
 
-    def check(self, batches: Sequence[Batch]) -> None:
+    def check(self, batches: Sequence[ExportBatch]) -> None:
         """What batches of all buckets would find, without exporting any; raises as exporting would."""
         ...
 
@@ -61,7 +61,7 @@ class Keeper(Task):
         queue: the name of the export queue.
         exporter: of the queue.
         generation: of the export.
-        is_told: whether the export has been told of all values, as of the transaction.
+        is_backfilled: whether the export has been told of all values, as of the transaction.
     """
 
     notification: bytes
@@ -72,7 +72,7 @@ class Keeper(Task):
         queue: str,
         exporter: KeptExporter,
         generation: int,
-        is_told: Callable[[TransactionRead], bool],
+        is_backfilled: Callable[[TransactionRead], bool],
     ) -> None:
         self.db = db
         self.queue = queue
@@ -80,8 +80,8 @@ class Keeper(Task):
         self.notification = self.keys.keeper
         self._exporter = exporter
         self._generation = generation
-        self._is_told = is_told
-        self._told_at: int | None = None
+        self._is_backfilled = is_backfilled
+        self._backfilled_at: int | None = None
         self._epoch = 0
         self._note = FailureNote(db, self.keys, None)
 
@@ -111,9 +111,9 @@ class Keeper(Task):
     def _step(self) -> float:
         found, notification = transact(self.db, self._read)
         self._epoch = found.control.epoch
-        self._exporter.check([self._nothing_of(found, bucket) for bucket in range(BUCKETS)])
+        self._exporter.check([self._empty_batch(found, bucket) for bucket in range(BUCKETS)])
         if found.stopped is not None:
-            transact(self.db, lambda tr: self._go_on(tr, found))
+            transact(self.db, lambda tr: self._resume(tr, found))
         if found.control.swept < self._generation and not self._sweep():
             return SWEEP_SECONDS
         self._note.clear()
@@ -126,20 +126,20 @@ class Keeper(Task):
         tr.compare_and_clear(self.notification, notification)
 
     def _read(self, tr: Transaction) -> tuple[ExportView, bytes | None]:
-        found = view(tr.snapshot, self.keys, range(BUCKETS))
+        found = read_view(tr.snapshot, self.keys, range(BUCKETS))
         notification = tr.snapshot.get(self.notification)
         return found(), notification.value
 
     # Whether a database was set back
 
-    def _nothing_of(self, found: ExportView, bucket: int) -> Batch:
+    def _empty_batch(self, found: ExportView, bucket: int) -> ExportBatch:
         """A batch without entries, to compare positions by."""
         cleared = found.cleared(bucket)
 
-        def look(sequence: bytes) -> Position:
+        def look(sequence: bytes) -> ExportPosition:
             return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, bucket, sequence))
 
-        return Batch(self.queue, bucket, (), cleared, found.control.epoch, cleared, (), look)
+        return ExportBatch(self.queue, bucket, (), cleared, found.control.epoch, cleared, (), look)
 
     def _stop(self, error: ExportStopped) -> float:
         if self._note.problem != str(error):
@@ -149,7 +149,7 @@ class Keeper(Task):
             transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))
         return STOPPED_SECONDS
 
-    def _go_on(self, tr: Transaction, found: ExportView) -> None:
+    def _resume(self, tr: Transaction, found: ExportView) -> None:
         """Whatever had stopped the export is mended."""
         if read_control(tr, self.keys).epoch == found.control.epoch:
             tr.clear(self.keys.stopped)
@@ -168,17 +168,17 @@ class Keeper(Task):
 
     def _is_exported(self, tr: Transaction) -> bool:
         """Whether all that had been added when the last value was told is exported."""
-        if self._told_at is None:
-            if not self._is_told(tr.snapshot):
+        if self._backfilled_at is None:
+            if not self._is_backfilled(tr.snapshot):
                 return False
-            self._told_at = tr.get_read_version().wait()
+            self._backfilled_at = tr.get_read_version().wait()
         firsts = [tr.snapshot.get_range(*self.keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
         oldest = [
             version_of(versionstamp_of(self.keys.sequence_of_row(row.key)))
             for first in firsts
             for row in first
         ]
-        return all(version > self._told_at for version in oldest)
+        return all(version > self._backfilled_at for version in oldest)
 
     def _note_swept(self, tr: Transaction) -> None:
         control = read_control(tr, self.keys)

@@ -18,11 +18,11 @@ from cq.encoding.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys
 from cq.observer import Change, ObserverFunction
-from cq.observers.export.rows import Entry, encoded_keys, pack
+from cq.observers.export.rows import ExportEntry, encoded_keys, pack
 from cq.observers.export.spec import NAME, check_alone
 from cq.store.api import Transaction
 
-__all__ = ["BUCKETS", "Entry", "ExportQueue", "observer"]
+__all__ = ["BUCKETS", "ExportEntry", "ExportQueue", "observer"]
 
 BUCKETS: Final = 8
 """Into how many buckets an export queue is spread, for good: as many batches are exported at once."""

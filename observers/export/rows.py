@@ -30,7 +30,7 @@ from cq.store.api import WANT_ALL, TransactionRead
 ROW_BYTES: Final = 8_000
 """Where a row is split: FoundationDB likes values below 10 kB."""
 _PIECE_BYTES: Final = 90_000
-MOST_PIECES: Final = 2
+MAX_PIECES: Final = 2
 """How many rows an entry can have. cq did not write a longer series, which may never end."""
 _NUMBERS: Final = frozenset(
     (int, float, bool, type(None))
@@ -42,7 +42,7 @@ _PIECE: Final = b"\x01"
 _LAST_PIECE: Final = b"\x02"
 
 
-class Entry(NamedTuple):
+class ExportEntry(NamedTuple):
     """What is to be exported of one key.
 
     Attributes:
@@ -59,11 +59,11 @@ class Entry(NamedTuple):
 
 
 _entry: Final = partial(
-    tuple.__new__, Entry
-)  # as `Entry(...)`, of a tuple, without a call of Python's for each
+    tuple.__new__, ExportEntry
+)  # as `ExportEntry(...)`, of a tuple, without a call of Python's for each
 
 
-class Broken(NamedTuple):
+class BrokenExportRow(NamedTuple):
     """A row that cq has not written: it is set aside as it is."""
 
     sequence: bytes
@@ -72,11 +72,11 @@ class Broken(NamedTuple):
 
 
 @dataclass(slots=True)
-class Waiting:
+class QueuedEntries:
     """What was read of a bucket: its first entries, in the order of their sequences, and whether they are all."""
 
-    entries: list[Entry] = field(default_factory=list)
-    broken: list[Broken] = field(default_factory=list)
+    entries: list[ExportEntry] = field(default_factory=list)
+    broken: list[BrokenExportRow] = field(default_factory=list)
     last_key: bytes | None = None
     last: bytes = b""
     at_end: bool = True
@@ -175,7 +175,7 @@ def decoded_keys(encoded: Sequence[Any]) -> list[Any]:
     return [tuple(key) if type(key) is list else key for key in codec.decode_all(encoded)]
 
 
-def read_waiting(
+def read_entries(
     snapshot: TransactionRead,
     keys: ExportKeys,
     bucket: int,
@@ -183,13 +183,13 @@ def read_waiting(
     limit_bytes: int,
     limit_entries: int,
     generation: int | None = None,
-) -> Waiting:
+) -> QueuedEntries:
     """A bucket's first entries, whole rows of them, until a limit is exceeded.
 
     Reading ends before a row of a generation later than the one given, and before a row that is stamped later than
     the read version: that was copied here from elsewhere, and clearing up to it could take along what nobody has read.
     """
-    found = Waiting()
+    found = QueuedEntries()
     size = 0
     pieces: list[tuple[bytes, bytes]] = []
     for row in snapshot.get_range(*keys.rows(bucket), streaming_mode=WANT_ALL):
@@ -207,7 +207,7 @@ def read_waiting(
         found.last_key = row.key
         found.last = max(found.last, sequence)
         pieces.append((sequence, row.value))
-        if not is_piece(row.value) or len(pieces) > MOST_PIECES:
+        if not is_piece(row.value) or len(pieces) > MAX_PIECES:
             unpack(found, pieces)
             pieces = []
     if pieces:
@@ -215,7 +215,7 @@ def read_waiting(
     return found
 
 
-def unpack(found: Waiting, pieces: Sequence[tuple[bytes, bytes]]) -> None:
+def unpack(found: QueuedEntries, pieces: Sequence[tuple[bytes, bytes]]) -> None:
     """Add the entries of a row, or of the pieces of one, to what was found; each with its sequence."""
     first = pieces[0][0]
     data = b"".join(value[1:] for _, value in pieces)
@@ -230,7 +230,7 @@ def unpack(found: Waiting, pieces: Sequence[tuple[bytes, bytes]]) -> None:
             map(_entry, zip(decoded_keys(encoded), content[1::2], sequences, encoded, strict=True))
         )
     except CorruptData as error:
-        found.broken.append(Broken(first, data, str(error)))
+        found.broken.append(BrokenExportRow(first, data, str(error)))
         return
     found.entries += entries
     found.last = max(found.last, entries[-1].sequence)
@@ -263,6 +263,6 @@ def holds(snapshot: TransactionRead, keys: ExportKeys, bucket: int, sequence: by
     first, value = keys.sequence_of_row(rows[0].key), rows[0].value
     if first == sequence or value[:1] != _WHOLE:
         return first == sequence
-    found = Waiting()
+    found = QueuedEntries()
     unpack(found, [(first, value)])
     return any(entry.sequence == sequence for entry in found.entries)

@@ -88,7 +88,7 @@ class ExportView:
         return state.cleared if state.epoch == self.control.epoch else b""
 
 
-def view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) -> Callable[[], ExportView]:
+def read_view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) -> Callable[[], ExportView]:
     """Read an export, all at once; what is returned waits for it.
 
     Through a transaction it adds read conflicts with rebuilds, rebases, and other exporters of these buckets.
@@ -112,7 +112,7 @@ def view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) -> Call
 
 def stop(tr: Transaction, queue: ExportKeys, epoch: int, message: str) -> None:
     """Stop the export in all buckets, unless it is in another epoch by now; the keeper looks whether it may go on."""
-    found = view(tr, queue, ())()
+    found = read_view(tr, queue, ())()
     if found.control.epoch == epoch and found.stopped != printable(message):
         tr.set(queue.stopped, codec.encode([epoch, printable(message)]))
         tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
@@ -135,7 +135,7 @@ def check_stopped(stored: bytes) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ExportFailure:
     """Why the export of a bucket fails.
 
     Attributes:
@@ -151,20 +151,20 @@ class Failure:
     tries: int
 
 
-def write_failure(tr: Transaction, queue: ExportKeys, failure: Failure) -> None:
+def write_failure(tr: Transaction, queue: ExportKeys, failure: ExportFailure) -> None:
     """Store a failure, in place of the one before."""
     content = [printable(failure.error), failure.since, failure.tries]
     tr.set(queue.failure(failure.bucket), codec.encode(content))
 
 
-def read_failures(tr: TransactionRead, queue: ExportKeys) -> list[Failure]:
+def read_failures(tr: TransactionRead, queue: ExportKeys) -> list[ExportFailure]:
     """The failures of all buckets."""
     begin, end = queue.failures()
     found = []
     for row in tr.get_range(begin, end):
         rest = row.key[len(begin) :]
         error, since, tries = _list_of(row.value, [str, float, int])
-        found.append(Failure(int.from_bytes(rest, "big") if rest else None, error, since, tries))
+        found.append(ExportFailure(int.from_bytes(rest, "big") if rest else None, error, since, tries))
     return found
 
 
@@ -173,11 +173,11 @@ def check_failure(stored: bytes) -> None:
     _list_of(stored, [str, float, int])
 
 
-def next_failure(before: Failure | None, bucket: int | None, error: str) -> Failure:
+def next_failure(before: ExportFailure | None, bucket: int | None, error: str) -> ExportFailure:
     """The failure after another one in a row, or the first."""
     if before is None:
-        return Failure(bucket, error, runtime.time(), 1)
-    return Failure(bucket, error, before.since, before.tries + 1)
+        return ExportFailure(bucket, error, runtime.time(), 1)
+    return ExportFailure(bucket, error, before.since, before.tries + 1)
 
 
 # What was set aside

@@ -1,6 +1,6 @@
 """Exporting one bucket of an export queue: read a batch, give it to the exporter, clear it.
 
-    1. Read, at one version: the bucket's state, its notification, and its first entries.
+    1. BucketRead, at one version: the bucket's state, its notification, and its first entries.
     2. Call the exporter. What it cannot export is set aside, in the store, before it passes on.
     3. Clear the entries in the store, in a transaction that reads the bucket's state for real and writes `cleared up
        to`: of two workers with one batch, the slower one finds its work done.
@@ -21,12 +21,12 @@ from cq import runtime
 from cq.encoding import codec
 from cq.keys import after
 from cq.keys.export import ExportKeys
-from cq.observers.export.batch import Batch, Exporter, Halving, Position
+from cq.observers.export.batch import ExportBatch, Exporter, ExportPosition, PoisonEntryIsolator
 from cq.observers.export.errors import ExportFailed, ExportStopped, OutdatedBatch
 from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.position import read_position
-from cq.observers.export.rows import Waiting, read_waiting
-from cq.observers.export.state import ExportState, ExportView, set_entry_aside, stop, view
+from cq.observers.export.rows import QueuedEntries, read_entries
+from cq.observers.export.state import ExportState, ExportView, read_view, set_entry_aside, stop
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
@@ -47,15 +47,15 @@ AHEAD_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
-class Read:
+class BucketRead:
     """What was read of a bucket at one version."""
 
     export: ExportView
     notification: bytes | None
-    waiting: Waiting
+    queued: QueuedEntries
 
 
-class _Aside(NamedTuple):
+class _RejectedEntry(NamedTuple):
     """An entry that cannot be exported, as it is set aside."""
 
     sequence: bytes
@@ -114,7 +114,7 @@ class ExportTask(Task):
         self.siblings = self.notification[:-4]
         self.sign = self.keys.state(bucket)
         self.width = width
-        self._halving = Halving(exporter, self._set_aside)
+        self._isolator = PoisonEntryIsolator(exporter, self._set_aside)
         self._generation = generation
         self._batch_bytes, self._batch_entries = batch_bytes, batch_entries
         self._signal = signal
@@ -152,10 +152,10 @@ class ExportTask(Task):
             return STOPPED_SECONDS
         self._signal("read")
         begun = runtime.monotonic()
-        if read.waiting.last_key is None:
-            if read.waiting.foreign:
+        if read.queued.last_key is None:
+            if read.queued.foreign:
                 raise ExportFailed("an entry is stamped later than the read version: was it copied here?")
-            if read.waiting.is_ahead:
+            if read.queued.is_ahead:
                 return AHEAD_SECONDS
             self._note.clear()
             return DONE
@@ -167,20 +167,20 @@ class ExportTask(Task):
             "export_done",
             queue=self.queue,
             bucket=self.bucket,
-            entries=len(read.waiting.entries),
+            entries=len(read.queued.entries),
             seconds=runtime.monotonic() - begun,
         )
         self._signal("cleared")
-        return DONE if read.waiting.at_end else 0.0
+        return DONE if read.queued.at_end else 0.0
 
     # 1: reading
 
-    def _read(self, tr: Transaction) -> Read:
+    def _read(self, tr: Transaction) -> BucketRead:
         """A bucket's first entries, and all that belongs to them; when there are none, the notification goes."""
         version = tr.get_read_version()
-        export = view(tr.snapshot, self.keys, [self.bucket])
+        export = read_view(tr.snapshot, self.keys, [self.bucket])
         notification = tr.snapshot.get(self.notification)
-        waiting = read_waiting(
+        queued = read_entries(
             tr.snapshot,
             self.keys,
             self.bucket,
@@ -189,8 +189,8 @@ class ExportTask(Task):
             self._batch_entries,
             self._generation,
         )
-        read = Read(export(), notification.value, waiting)
-        if waiting.last_key is None and waiting.at_end and read.export.stopped is None:
+        read = BucketRead(export(), notification.value, queued)
+        if queued.last_key is None and queued.at_end and read.export.stopped is None:
             self._clear_notification(tr, read.notification)
             if read.notification is not None:
                 tr.clear(self.keys.failure(self.bucket))  # what another worker has noted too late
@@ -198,27 +198,28 @@ class ExportTask(Task):
 
     # 2: exporting
 
-    def _export(self, read: Read) -> None:
-        waiting = read.waiting
-        batch = Batch(
+    def _export(self, read: BucketRead) -> None:
+        queued = read.queued
+        batch = ExportBatch(
             queue=self.queue,
             bucket=self.bucket,
-            ordered=waiting.entries,
-            last=waiting.last,
+            ordered=queued.entries,
+            last=queued.last,
             epoch=read.export.control.epoch,
             cleared=read.export.cleared(self.bucket),
-            known={entry.sequence for entry in waiting.entries} | {waiting.last},
-            look=self._look,
+            known={entry.sequence for entry in queued.entries} | {queued.last},
+            read_position=self._read_position,
         )
         self._keep(
-            batch.epoch, [_Aside(each.sequence, each.error, None, each.data) for each in waiting.broken]
+            batch.epoch,
+            [_RejectedEntry(each.sequence, each.error, None, each.data) for each in queued.broken],
         )
-        self._halving.export(batch)
+        self._isolator.export(batch)
 
-    def _look(self, sequence: bytes) -> Position:
+    def _read_position(self, sequence: bytes) -> ExportPosition:
         return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, self.bucket, sequence))
 
-    def _set_aside(self, batch: Batch, errors: Mapping[bytes, str]) -> None:
+    def _set_aside(self, batch: ExportBatch, errors: Mapping[bytes, str]) -> None:
         """Keep entries that cannot be exported, unless somebody else has passed them."""
         for sequence, error in errors.items():
             emit(
@@ -232,16 +233,16 @@ class ExportTask(Task):
         self._keep(
             batch.epoch,
             [
-                _Aside(entry.sequence, errors[entry.sequence], entry.encoded_key, entry.value)
+                _RejectedEntry(entry.sequence, errors[entry.sequence], entry.encoded_key, entry.value)
                 for entry in batch.ordered
                 if entry.sequence in errors
             ],
         )
 
-    def _keep(self, epoch: int, entries: Sequence[_Aside]) -> None:
+    def _keep(self, epoch: int, entries: Sequence[_RejectedEntry]) -> None:
         """Set entries aside, as many in each transaction as fit; to set the same entry aside again changes nothing."""
 
-        def keep(tr: Transaction, some: Sequence[_Aside]) -> None:
+        def keep(tr: Transaction, some: Sequence[_RejectedEntry]) -> None:
             self._check_current(tr, epoch, some[0].sequence)
             for each in some:
                 set_entry_aside(tr, self.keys, self.bucket, *each)
@@ -253,25 +254,25 @@ class ExportTask(Task):
 
     def _check_current(self, tr: Transaction, epoch: int, sequence: bytes) -> None:
         """Raises `OutdatedBatch` when the entry was cleared, or the epoch has changed; conflicts with both."""
-        found = view(tr, self.keys, [self.bucket])()
+        found = read_view(tr, self.keys, [self.bucket])()
         if found.control.epoch != epoch or found.cleared(self.bucket) >= sequence:
             raise OutdatedBatch
 
     # 3: clearing
 
-    def _clear(self, tr: Transaction, read: Read) -> None:
-        waiting, epoch = read.waiting, read.export.control.epoch
-        found = view(tr, self.keys, [self.bucket])()
+    def _clear(self, tr: Transaction, read: BucketRead) -> None:
+        queued, epoch = read.queued, read.export.control.epoch
+        found = read_view(tr, self.keys, [self.bucket])()
         if found.control.epoch != epoch:
             return  # what was exported in an earlier epoch is not known in this one
-        if found.cleared(self.bucket) >= waiting.last:
+        if found.cleared(self.bucket) >= queued.last:
             return  # somebody else was faster, or the commit got lost
-        if waiting.last_key is None or tr.snapshot.get(waiting.last_key).value is None:
+        if queued.last_key is None or tr.snapshot.get(queued.last_key).value is None:
             raise OutdatedBatch  # neither cleared nor there: the queue was deleted, or the store set back
-        tr.clear_range(self.keys.rows(self.bucket)[0], after(waiting.last_key))
-        tr.set(self.keys.state(self.bucket), ExportState(epoch, waiting.last).to_bytes())
+        tr.clear_range(self.keys.rows(self.bucket)[0], after(queued.last_key))
+        tr.set(self.keys.state(self.bucket), ExportState(epoch, queued.last).to_bytes())
         tr.clear(self.keys.failure(self.bucket))  # also what another worker has noted
-        if waiting.at_end:
+        if queued.at_end:
             self._clear_notification(tr, read.notification)
 
     def _clear_notification(self, tr: Transaction, value: bytes | None) -> None:

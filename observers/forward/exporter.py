@@ -23,7 +23,7 @@ from cq.config.store_id import store_id
 from cq.encoding.codec import DELETE
 from cq.errors import CorruptData, InvalidData, InvalidUrl, QueueFull
 from cq.keys.export import SEQUENCE_BYTES, generation_of, received
-from cq.observers.export.batch import Batch
+from cq.observers.export.batch import ExportBatch
 from cq.observers.export.errors import CannotExport, ExportFailed, ExportStopped, OutdatedBatch
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
@@ -55,14 +55,14 @@ class ForwardExporter:
         self._opening = threading.Lock()
         self._receiving: Database | None = None
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: ExportBatch) -> None:
         """Apply a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
         try:
             transact(self._database(), lambda tr: self._apply(tr, batch))
         except QueueFull as error:
             raise ExportFailed(str(error)) from error
 
-    def check(self, batches: Sequence[Batch]) -> None:
+    def check(self, batches: Sequence[ExportBatch]) -> None:
         """What batches of all buckets would find, without applying any: for the start. Raises as a call does."""
         for batch in batches:
             progress = transact(self._database(), lambda tr: self._progress(tr.snapshot, batch.bucket))  # noqa: B023
@@ -84,7 +84,7 @@ class ForwardExporter:
         if receiving is not None:
             store.close(receiving)
 
-    def _apply(self, tr: Transaction, batch: Batch) -> None:
+    def _apply(self, tr: Transaction, batch: ExportBatch) -> None:
         self._check_queue(tr)
         progress = self._progress(tr, batch.bucket)
         if not self._may_apply(batch, progress):
@@ -126,7 +126,7 @@ class ForwardExporter:
             )
         return b""
 
-    def _may_apply(self, batch: Batch, progress: bytes) -> bool:
+    def _may_apply(self, batch: ExportBatch, progress: bytes) -> bool:
         """Whether the entries behind `progress`, which was read after the batch, may be applied; else others have.
 
         Raises `OutdatedBatch` when the epoch has ended, `ExportStopped` when either store was set back.
@@ -140,7 +140,7 @@ class ForwardExporter:
                 f"the store in ${self._url_env} lacks updates that bucket {batch.bucket} of queue {batch.queue!r} has "
                 f"forwarded: it was set back or emptied, or is not the one forwarded to before. {self._advice()}"
             )
-        position = batch.look(progress)
+        position = batch.read_position(progress)
         if position.epoch != batch.epoch:
             raise OutdatedBatch
         if position.cleared >= progress:

@@ -21,10 +21,10 @@ from cq.observers.export.errors import ExportFailed
 from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import check_alone
+from cq.observers.export.tasks import kept_tasks
 from cq.observers.forward.exporter import ForwardExporter
 from cq.observers.forward.spec import NAME
 from cq.observers.scheduling.task import Task
-from cq.observers.sql.configured import kept_tasks
 from cq.store.api import Database, Transaction
 
 

@@ -15,12 +15,12 @@ from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.spec import EXPORTERS
 from cq.observers.export.state import (
-    Failure,
+    ExportFailure,
     export_names,
     read_control,
     read_entries_aside,
     read_failures,
-    view,
+    read_view,
 )
 from cq.observers.forward.spec import NAME as FORWARD
 from cq.store.api import Database, Transaction, seconds_since
@@ -108,7 +108,7 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
     oldest = [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
     rows, size, exact = count_rows(snapshot, *keys.all_rows())
     failures = read_failures(snapshot, keys)
-    stopped = view(snapshot, keys, ())().stopped
+    stopped = read_view(snapshot, keys, ())().stopped
     worst = max(failures, key=lambda failure: failure.tries, default=None)
     aside = sum(1 for _, _ in zip(range(_MOST_ASIDE), read_entries_aside(snapshot, keys), strict=False))
     table, filling = _configured(tr, name)
@@ -148,7 +148,7 @@ def _configured(tr: Transaction, name: str) -> tuple[str | None, bool]:
     return table, not (told and swept)
 
 
-def _state(stopped: str | None, failure: Failure | None, filling: bool) -> str:
+def _state(stopped: str | None, failure: ExportFailure | None, filling: bool) -> str:
     if stopped is not None:
         return "stopped"
     if failure is not None:

@@ -9,22 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cq.admin.backfill import current_generation
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
-from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys
-from cq.observers.export.batch import Exporter
 from cq.observers.export.errors import ExportFailed
-from cq.observers.export.queue import BUCKETS
 from cq.observers.export.spec import DEFAULT_ENV, NAME, export_spec
 from cq.observers.scheduling.task import Task
-from cq.store.api import Database, Transaction
+from cq.store.api import Database
 from cq.store.transact import transact
 
 if TYPE_CHECKING:
-    from cq.observers.export.keeper import KeptExporter
     from cq.observers.sql.engine import ReportingDatabase
     from cq.observers.sql.exporter import SqlExporter
     from cq.observers.sql.table import TableDefinition
@@ -35,9 +30,7 @@ __all__ = [
     "Export",
     "export_spec",
     "export_tasks",
-    "exporter_tasks",
     "find_export",
-    "wake_keeper",
 ]
 
 
@@ -105,6 +98,7 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
     workers may have them. That is noted as the export's failure. Other queues, and this one's passes, go on.
     """
     from cq.observers.export.failure_note import FailureNote
+    from cq.observers.export.tasks import kept_tasks
 
     try:
         export = _export(db, config, observer)
@@ -113,48 +107,5 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
     except (ExportFailed, InvalidConfiguration) as error:
         FailureNote(db, ExportKeys(config.name), None).left(error)
         return []
-    width = 1 if export.reporting.takes_turns else None
+    width = 1 if export.reporting.serializes_writes else None
     return kept_tasks(db, config, observer, exporter, width=width)
-
-
-def kept_tasks(
-    db: Database,
-    config: QueueConfig,
-    observer: ObserverConfig,
-    exporter: KeptExporter,
-    *,
-    width: int | None = None,
-) -> list[Task]:
-    """The tasks of a worker for an export queue that an observer of a queue fills: the keeper first, see there.
-
-    `width`: how many of its buckets are exported at once; None for as many as can be.
-    """
-    from cq.observers.export.keeper import Keeper
-    from cq.observers.export.task import ExportTask
-
-    keys = ExportKeys(config.name)
-    transact(db, lambda tr: wake_keeper(tr, keys))
-    keeper = Keeper(
-        db,
-        config.name,
-        exporter,
-        observer.generation,
-        lambda tr: current_generation(tr, config.name, observer.name) == observer.generation,
-    )
-    buckets = [
-        ExportTask(db, config.name, bucket, exporter, generation=observer.generation, width=width)
-        for bucket in range(BUCKETS)
-    ]
-    return [keeper, *buckets]
-
-
-def exporter_tasks(db: Database, name: str, exporter: Exporter) -> list[Task]:
-    """The tasks of a worker for an export queue whose exporter is an application's: one for each bucket."""
-    from cq.observers.export.task import ExportTask
-
-    return [ExportTask(db, name, bucket, exporter) for bucket in range(BUCKETS)]
-
-
-def wake_keeper(tr: Transaction, keys: ExportKeys) -> None:
-    """Have the export's keeper look at everything again."""
-    tr.set_versionstamped_value(keys.keeper, INCOMPLETE_VERSIONSTAMP)

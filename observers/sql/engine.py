@@ -65,7 +65,7 @@ class ReportingDatabase:
         _ = self.engine
 
     @property
-    def takes_turns(self) -> bool:
+    def serializes_writes(self) -> bool:
         """Whether transactions that write wait for each other, whatever they write: it is an SQLite file.
 
         False, too, as long as there is no URL.
@@ -183,9 +183,9 @@ class ReportingDatabase:
             yield
         except exc.SQLAlchemyError as error:
             # Not chained: the driver's own message may hold what must not be shown.
-            raise self._told(error) from None
+            raise self._to_cq_error(error) from None
 
-    def _told(self, error: exc.SQLAlchemyError) -> CqError:
+    def _to_cq_error(self, error: exc.SQLAlchemyError) -> CqError:
         """The error in one line, with what it means for the batch."""
         original = getattr(error, "orig", None)
         text = " ".join(str(original or error).split())

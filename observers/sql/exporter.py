@@ -18,9 +18,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cq.observers.export.batch import Batch
+from cq.observers.export.batch import ExportBatch
 from cq.observers.export.errors import CannotExport, ExportFailed, ExportStopped, OutdatedBatch
-from cq.observers.export.rows import Entry
+from cq.observers.export.rows import ExportEntry
 from cq.observers.sql.check import check
 from cq.observers.sql.dialects.dialect import CannotConvert, Dialect
 from cq.observers.sql.engine import ReportingDatabase, values_bound
@@ -57,7 +57,7 @@ class SqlExporter:
         self._prepared: set[tuple[int, int]] = set()
         self._preparing = threading.Lock()
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: ExportBatch) -> None:
         """Apply a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
         try:
             self._prepare(batch)
@@ -76,7 +76,7 @@ class SqlExporter:
         """Close the connections to the reporting database."""
         self.reporting.close()
 
-    def check(self, batches: Sequence[Batch]) -> None:
+    def check(self, batches: Sequence[ExportBatch]) -> None:
         """What batches of all buckets would find, without applying any: for the start. Raises as a call does."""
         with self.reporting.transaction() as (conn, dialect):
             check(conn, dialect, self.definition, batches[0].queue)
@@ -101,7 +101,7 @@ class SqlExporter:
 
         return sweep(self.reporting, self.definition, below, hold)
 
-    def _apply(self, conn: sa.Connection, dialect: Dialect, batch: Batch) -> None:
+    def _apply(self, conn: sa.Connection, dialect: Dialect, batch: ExportBatch) -> None:
         own = ProgressTables.of(dialect, self.definition.schema)
         feeder = Feeder(self.store, batch.queue)
         self._hold(conn, own, batch.queue)
@@ -124,7 +124,7 @@ class SqlExporter:
 
     # Whether the tables are as expected, and nobody else's
 
-    def _prepare(self, batch: Batch) -> None:
+    def _prepare(self, batch: ExportBatch) -> None:
         """Look at the tables and make the bucket's row of progress, unless this exporter has done so.
 
         In a transaction of its own: whoever stands still while he applies a batch holds up no other bucket.
@@ -145,7 +145,7 @@ class SqlExporter:
         with self._preparing:
             self._prepared.add(place)
 
-    def _claim(self, conn: sa.Connection, own: ProgressTables, batch: Batch) -> None:
+    def _claim(self, conn: sa.Connection, own: ProgressTables, batch: ExportBatch) -> None:
         table = str(self.definition)
         owner, is_new = own.claim(conn, table, Feeder(self.store, batch.queue))
         self._check_owner(owner, batch.queue)
@@ -176,7 +176,7 @@ class SqlExporter:
 
     # The fence
 
-    def _may_apply(self, batch: Batch, progress: bytes) -> bool:
+    def _may_apply(self, batch: ExportBatch, progress: bytes) -> bool:
         """Whether the entries behind `progress`, which was read after the batch, may be applied; else others have.
 
         Raises `OutdatedBatch` when the epoch has ended, `ExportStopped` when either database was set back.
@@ -185,7 +185,7 @@ class SqlExporter:
             return True
         if progress < batch.cleared:
             self._reporting_was_set_back(batch)
-        position = batch.look(progress)
+        position = batch.read_position(progress)
         if position.epoch != batch.epoch:
             raise OutdatedBatch
         if position.cleared >= progress and progress != CLOSED:
@@ -194,14 +194,14 @@ class SqlExporter:
             self._store_was_set_back(batch, progress)
         return True
 
-    def _reporting_was_set_back(self, batch: Batch) -> None:
+    def _reporting_was_set_back(self, batch: ExportBatch) -> None:
         raise ExportStopped(
             f"the reporting database ({self.reporting}) lacks changes that bucket {batch.bucket} of queue "
             f"{batch.queue!r} has exported: it was set back or emptied, or is not the one exported to before. "
             f"{_advice(batch.queue)}"
         )
 
-    def _store_was_set_back(self, batch: Batch, progress: bytes) -> None:
+    def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
         if progress == CLOSED:
             raise ExportStopped(
                 f"the export of queue {batch.queue!r} was taken over, or a rebuild or rebase that this store knows "
@@ -215,15 +215,15 @@ class SqlExporter:
     # From entries to rows
 
     def _coalesced(
-        self, dialect: Dialect, batch: Batch, progress: bytes
+        self, dialect: Dialect, batch: ExportBatch, progress: bytes
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The rows to write and the keys to delete: of each key what its last entry says."""
         errors: dict[bytes, str] = {}
-        latest: dict[bytes, Entry] = {}
+        latest: dict[bytes, ExportEntry] = {}
         for entry in reversed(batch.ordered):
             if entry.sequence > progress:
                 latest.setdefault(entry.encoded_key, entry)
-        rows: dict[tuple[Any, ...], tuple[Entry, dict[str, Any]]] = {}
+        rows: dict[tuple[Any, ...], tuple[ExportEntry, dict[str, Any]]] = {}
         layout, now = self.definition.layout, dialect.moment(datetime.now(UTC))
         for entry in reversed(
             latest.values()

@@ -16,9 +16,10 @@ from cq.keys.export import ExportKeys, generation_of
 from cq.observers.export.errors import ExportFailed
 from cq.observers.export.position import read_position
 from cq.observers.export.queue import BUCKETS
-from cq.observers.export.state import Control, ExportState, read_control, view
+from cq.observers.export.state import Control, ExportState, read_control, read_view
+from cq.observers.export.tasks import wake_keeper
 from cq.observers.sql.check import check
-from cq.observers.sql.configured import NAME, Export, wake_keeper
+from cq.observers.sql.configured import NAME, Export
 from cq.observers.sql.progress import CLOSED, Feeder, ProgressTables
 from cq.observers.sql.table import SEQUENCE
 from cq.store.api import Database, Transaction
@@ -101,7 +102,7 @@ def _start(db: Database, keys: ExportKeys, bucket: int, progress: bytes) -> byte
 
 def _begin_epoch(tr: Transaction, keys: ExportKeys, epoch: int) -> bool:
     """Take over a new epoch, with what is known of each bucket in the one before; False if another one was faster."""
-    found = view(tr, keys, range(BUCKETS))()
+    found = read_view(tr, keys, range(BUCKETS))()
     if found.control.epoch >= epoch:
         return found.control.epoch == epoch  # when the commit before got lost
     for bucket in range(BUCKETS):

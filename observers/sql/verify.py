@@ -39,7 +39,7 @@ _LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TableDifference:
     """A key of which the table does not say what the queue does.
 
     Attributes:
@@ -64,16 +64,16 @@ class Verified:
         differences: those that are certain.
         waiting: keys that could not be decided on: their changes were still on their way.
         whole: whether all was looked at; not when `MOST` differences, or keys to wait for, were found before.
-        rows_told: whether the table was searched for rows too many; it is not when an application's own columns do not
-            tell the key.
+        are_rows_checked: whether the table was searched for rows of keys without a value. False if the columns are an
+            application's own and have no `key_of`.
     """
 
     values: int = 0
     rows: int = 0
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[TableDifference] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
     whole: bool = True
-    rows_told: bool = True
+    are_rows_checked: bool = True
 
     @property
     def is_enough(self) -> bool:
@@ -142,7 +142,7 @@ class Verifier:
         layout = self.export.definition.layout
         found = [layout.key_of(row) for row in rows]
         if None in found:
-            self.found.rows_told = False
+            self.found.are_rows_checked = False
             return
         values = transact(self.db, lambda tr: self.queue.get_many(tr.snapshot, found))
         suspects.update({encoded_key(key): key for key, value in values.items() if value is None})
@@ -196,7 +196,9 @@ class Verifier:
                     break
                 seen.append(value)
                 if seen[-2:] == [value, value]:
-                    self.found.differences.append(Difference(key, value, _shown(row), self._reason(encoded)))
+                    self.found.differences.append(
+                        TableDifference(key, value, _shown(row), self._reason(encoded))
+                    )
                     break
             else:
                 self.found.waiting.append(key)

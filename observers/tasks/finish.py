@@ -14,7 +14,7 @@ from cq.store.transact import transact
 LOOK_SECONDS: Final = 0.1
 
 
-class SettleTask(Task):
+class FinishTask(Task):
     """Looks whether it is finished, while there is something to finish.
 
     The passes cannot see to it alone: a worker may die between its last pass and that.

@@ -8,7 +8,7 @@ from cq.queue.limits import LOOK_SECONDS, compare
 from cq.store.api import Database
 
 
-class PressureTask(Task):
+class LimitTask(Task):
     """Marks a queue that is full, for those who add to it."""
 
     def __init__(self, db: Database, name: str) -> None:

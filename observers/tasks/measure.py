@@ -29,7 +29,7 @@ SELDOM_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """What waits in a queue.
 
     Attributes:
@@ -50,7 +50,7 @@ class Measured:
         return not (self.buckets or self.export_bytes)
 
 
-class Idle:
+class IdleQueues:
     """The queues that a worker measures and in which nothing waits."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class MeasureTask(Task):
         idle: shared by all such tasks of a worker.
     """
 
-    def __init__(self, db: Database, name: str, idle: Idle) -> None:
+    def __init__(self, db: Database, name: str, idle: IdleQueues) -> None:
         self.name = name
         self._db, self._idle = db, idle
 
@@ -102,7 +102,7 @@ class MeasureTask(Task):
         emit("queue_handed_over", queue=self.name)
 
 
-def measure(tr: Transaction, name: str) -> Measured:
+def measure(tr: Transaction, name: str) -> Measurement:
     """What waits in a queue.
 
     Ages are told by the transaction's read version. In an embedded store that is the version of the latest commit, a
@@ -124,4 +124,4 @@ def measure(tr: Transaction, name: str) -> Measured:
         export_lag = clock.age(min(versions, default=now), now)
     size = count_rows(snapshot, *queue.all_rows()).bytes if waiting else 0
     oldest = clock.age(min((each for each in waiting.values() if each is not None), default=now), now)
-    return Measured(len(waiting), size, oldest, export_bytes, export_lag)
+    return Measurement(len(waiting), size, oldest, export_bytes, export_lag)

@@ -18,7 +18,7 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.keys.export import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
 from cq.observers.export.errors import ExportFailed
 from cq.observers.export.queue import BUCKETS
-from cq.observers.export.rows import MOST_PIECES, Waiting, is_piece, is_whole, unpack
+from cq.observers.export.rows import MAX_PIECES, QueuedEntries, is_piece, is_whole, unpack
 from cq.observers.export.state import Control, ExportState, check_failure, check_stopped, set_entry_aside
 from cq.observers.sql.configured import NAME, find_export
 from cq.store.api import KeyValue, Value
@@ -135,7 +135,7 @@ def _check_entries(piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes,
         if before is not None and (value := before[1].value) is not None and is_piece(value):
             return
         pieces = [(sequence, found.value)]
-        while is_piece(pieces[-1][1]) and len(pieces) <= MOST_PIECES:
+        while is_piece(pieces[-1][1]) and len(pieces) <= MAX_PIECES:
             following = _neighbour(piece, keys, bucket, sequence, len(pieces))
             if following is None or (value := following[1].value) is None:
                 break
@@ -159,7 +159,7 @@ def _neighbour(
 def _check_unpacked(
     piece: Piece, keys: ExportKeys, bucket: int, pieces: list[tuple[bytes, bytes]], found: KeyValue
 ) -> None:
-    unpacked = Waiting()
+    unpacked = QueuedEntries()
     unpack(unpacked, pieces)
     for broken in unpacked.broken:
         fix = partial(_keep, piece, keys, bucket, pieces, broken.error)

@@ -15,15 +15,15 @@ from cq.config.queue import MAX_BUCKETS
 from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_tasks
 from cq.observers.export.spec import EXPORTERS
+from cq.observers.export.tasks import exporter_tasks
 from cq.observers.feeds.tasks import ROLE, FeedJobs
 from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, Share
 from cq.observers.scheduling.task import Job, Task
-from cq.observers.sql.configured import exporter_tasks
 from cq.observers.tasks.combine import combine_tasks
 from cq.observers.tasks.expire_windows import WindowTask
-from cq.observers.tasks.finish import SettleTask
-from cq.observers.tasks.limits import PressureTask
-from cq.observers.tasks.measure import Idle, MeasureTask
+from cq.observers.tasks.finish import FinishTask
+from cq.observers.tasks.limits import LimitTask
+from cq.observers.tasks.measure import IdleQueues, MeasureTask
 from cq.observers.tasks.memories import AllMemories
 from cq.observers.tasks.trim_operation_ids import TrimTask
 from cq.observers.telemetry.bus import emit
@@ -87,7 +87,7 @@ class Work:
         self._beside: dict[Share, Job] = {}
         self._feeds = FeedJobs(db, names) if ROLE in roles else None
         self._is_loaded = False
-        self._idle = Idle()
+        self._idle = IdleQueues()
         self._memories = AllMemories()
 
     @property
@@ -219,7 +219,7 @@ class Work:
         if self.combines:
             for name, each in found.items():
                 if each.flags.is_limited:
-                    wanted[Share(LIMIT, name, 0)] = partial(PressureTask, self._db, name)
+                    wanted[Share(LIMIT, name, 0)] = partial(LimitTask, self._db, name)
         gone = [self._beside.pop(share) for share in self._beside.keys() - wanted.keys()]
         for share in wanted.keys() - self._beside.keys():
             self._beside[share] = Job(wanted[share](), share)
@@ -267,7 +267,7 @@ class Work:
             if code.config.window is not None:
                 queue.others.append(Job(WindowTask(self._db, name), Share(WINDOW, name, 0)))
             if code.config.former is not None or not found.is_switched:
-                queue.others.append(Job(SettleTask(self._db, name), Share(SETTLE, name, 0)))
+                queue.others.append(Job(FinishTask(self._db, name), Share(SETTLE, name, 0)))
         for role, observers in observer_tasks(self._db, code.config, self._roles).items():
             queue.others += [Job(task, Share(role, name, at)) for at, task in enumerate(observers)]
             if not observers:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cq.keys.export import ExportKeys
 from cq.observers.export import state as exportstate
-from cq.observers.export.batch import Batch
+from cq.observers.export.batch import ExportBatch
 from cq.observers.export.queue import BUCKETS, ExportQueue
 from cq.observers.export.state import AsideEntry
 from cq.observers.export.task import ExportTask
@@ -21,10 +21,10 @@ class Kept:
 
     def __init__(self) -> None:
         self.values: dict[Any, Any] = {}
-        self.batches: list[Batch] = []
+        self.batches: list[ExportBatch] = []
         self.sequences: dict[Any, bytes] = {}
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: ExportBatch) -> None:
         self.batches.append(batch)
         for entry in batch:
             if entry.sequence <= self.sequences.get(entry.key, b""):
@@ -41,12 +41,12 @@ def add(db: Any, name: str, *pairs: tuple[Any, Any]) -> None:
     transact(db, lambda tr: ExportQueue(name).add_many(tr, pairs))
 
 
-def tasks(db: Any, name: str, exporter: Callable[[Batch], object], **limits: Any) -> list[ExportTask]:
+def tasks(db: Any, name: str, exporter: Callable[[ExportBatch], object], **limits: Any) -> list[ExportTask]:
     """A task for each bucket."""
     return [ExportTask(db, name, bucket, exporter, **limits) for bucket in range(BUCKETS)]
 
 
-def export_all(db: Any, name: str, exporter: Callable[[Batch], object], **limits: Any) -> None:
+def export_all(db: Any, name: str, exporter: Callable[[ExportBatch], object], **limits: Any) -> None:
     """Run every bucket's task until it has nothing to do; fails when one fails."""
     for task in tasks(db, name, exporter, **limits):
         run_to_end(task)

@@ -19,12 +19,12 @@ from cq.keys.export import ExportKeys
 from cq.observers.export import queue as export
 from cq.observers.export import state as exportstate
 from cq.observers.export import task as exporting
-from cq.observers.export.batch import Batch, Halving, Position
+from cq.observers.export.batch import ExportBatch, ExportPosition, PoisonEntryIsolator
 from cq.observers.export.errors import CannotExport, ExportFailed
 from cq.observers.export.failure_note import LAST_PAUSE, pause_after
 from cq.observers.export.queue import BUCKETS, ExportQueue
-from cq.observers.export.rows import Entry, encoded_key, pack, read_waiting
-from cq.observers.export.state import Failure, export_names, read_failures
+from cq.observers.export.rows import ExportEntry, encoded_key, pack, read_entries
+from cq.observers.export.state import ExportFailure, export_names, read_failures
 from cq.observers.export.task import ExportTask
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
@@ -134,7 +134,7 @@ def test_batches_of_any_size_give_each_key_its_entries_in_commit_order(
     told: dict[bytes, list[Any]] = {}
     sequences: list[bytes] = []
 
-    def exporter(batch: Batch) -> None:
+    def exporter(batch: ExportBatch) -> None:
         for entry in batch:
             told.setdefault(entry.encoded_key, []).append(entry.value)
             sequences.append(entry.sequence)
@@ -212,7 +212,7 @@ def test_an_entry_that_comes_while_a_batch_is_exported_is_not_lost(db: Any, name
     add(db, name, ("a", 1))
     later = iter([("a", 2), ("a", 3)])
 
-    def exporter(batch: Batch) -> None:
+    def exporter(batch: ExportBatch) -> None:
         for pair in later:
             add(db, name, pair)
             break
@@ -231,7 +231,7 @@ def test_a_worker_with_an_old_batch_clears_nothing_that_came_since(db: Any, name
     add(db, name, ("a", 1))
     kept = Kept()
 
-    def overtaken(batch: Batch) -> None:
+    def overtaken(batch: ExportBatch) -> None:
         kept(batch)
         if len(kept.batches) == 1:
             export_all(db, name, kept)
@@ -253,7 +253,7 @@ class TestFailures:
         assert bucket("a") != bucket("b")
         kept, broken = Kept(), True
 
-        def exporter(batch: Batch) -> None:
+        def exporter(batch: ExportBatch) -> None:
             if broken and batch.bucket == bucket("a"):
                 raise ConnectionError("no route to host")
             kept(batch)
@@ -286,7 +286,7 @@ class TestFailures:
         kept = Kept()
         task = ExportTask(db, name, bucket("a"), kept)
 
-        def late(batch: Batch) -> None:
+        def late(batch: ExportBatch) -> None:
             run_to_end(task)
             raise ConnectionError("too late")
 
@@ -307,7 +307,7 @@ class TestFailures:
         monkeypatch.setattr(exportstate, "_PAGE", 1)
         bad = {f"k{number}" for number in (3, 250, 251, 499)}
 
-        def exporter(batch: Batch) -> None:
+        def exporter(batch: ExportBatch) -> None:
             if any(entry.key in bad and entry.value is not None for entry in batch):
                 raise CannotExport("one of them")
             kept(batch)
@@ -325,7 +325,7 @@ class TestFailures:
     def test_entries_that_the_exporter_names_are_set_aside_at_once(self, db: Any, name: str) -> None:
         calls = []
 
-        def exporter(batch: Batch) -> None:
+        def exporter(batch: ExportBatch) -> None:
             calls.append(len(batch))
             named = {entry.sequence: "it is odd" for entry in batch if entry.value % 50 == 1}
             if named:
@@ -341,7 +341,7 @@ class TestFailures:
         add(db, name, ("a", 1))
         add(db, name, ("a", 2))
 
-        def exporter(batch: Batch) -> None:
+        def exporter(batch: ExportBatch) -> None:
             if any(entry.value == 1 for entry in batch):
                 raise CannotExport("bad", {batch.ordered[0].sequence: "bad"})
             raise KeyboardInterrupt  # the process dies as it exports what comes behind
@@ -355,7 +355,7 @@ class TestFailures:
     def test_a_deployment_that_is_broken_sets_little_aside(self, db: Any, name: str) -> None:
         add(db, name, *[(number, number) for number in range(1000)])
 
-        def exporter(batch: Batch) -> None:
+        def exporter(batch: ExportBatch) -> None:
             if len(batch):
                 raise CannotExport("no such column")
 
@@ -369,7 +369,7 @@ class TestFailures:
     def test_settings_that_are_wrong_are_never_the_datas_fault(self, db: Any, name: str) -> None:
         add(db, name, ("a", 1))
 
-        def exporter(batch: Batch) -> None:
+        def exporter(batch: ExportBatch) -> None:
             raise cq.InvalidConfiguration("no URL")
 
         assert ExportTask(db, name, bucket("a"), exporter).run() > 0
@@ -422,7 +422,7 @@ def test_nothing_is_lost_or_reordered_under_faults_and_rivals(db: Any, name: str
     draw = random.Random(seed)
     kept, lock, done = Kept(), threading.Lock(), threading.Event()
 
-    def exporter(batch: Batch) -> None:
+    def exporter(batch: ExportBatch) -> None:
         with lock:
             if draw.random() < 0.1:
                 raise ConnectionError
@@ -459,25 +459,27 @@ def test_halving_exports_all_but_the_bad_in_order(values: list[int], bad: set[in
     passed: list[bytes] = []
     aside: dict[bytes, str] = {}
 
-    def exporter(batch: Batch) -> None:
+    def exporter(batch: ExportBatch) -> None:
         if any(entry.value in bad for entry in batch):
             raise CannotExport("bad")
         assert all(sequence in aside or sequence in passed for sequence in earlier(batch))
         exported.extend(entry.value for entry in batch.ordered)
         passed.extend(entry.sequence for entry in batch.ordered)
 
-    def earlier(batch: Batch) -> list[bytes]:
+    def earlier(batch: ExportBatch) -> list[bytes]:
         here = {entry.sequence for entry in batch.ordered}
         return [
             entry.sequence for entry in entries if entry.sequence <= batch.last and entry.sequence not in here
         ]
 
-    def set_aside(batch: Batch, errors: Mapping[bytes, str]) -> None:
+    def set_aside(batch: ExportBatch, errors: Mapping[bytes, str]) -> None:
         aside.update(errors)
 
-    entries = [Entry(number, value, b"%04d" % number, b"") for number, value in enumerate(values)]
-    batch = Batch("q", 0, entries, entries[-1].sequence, 0, b"", (), lambda _: Position(0, b"", False))
-    halving = Halving(exporter, set_aside)
+    entries = [ExportEntry(number, value, b"%04d" % number, b"") for number, value in enumerate(values)]
+    batch = ExportBatch(
+        "q", 0, entries, entries[-1].sequence, 0, b"", (), lambda _: ExportPosition(0, b"", False)
+    )
+    halving = PoisonEntryIsolator(exporter, set_aside)
     try:
         halving.export(batch)
     except ExportFailed:
@@ -492,19 +494,21 @@ def test_a_deployment_that_fails_for_all_sets_no_more_aside_with_each_try() -> N
     passed = 0
     aside: dict[bytes, str] = {}
 
-    def exporter(batch: Batch) -> None:
+    def exporter(batch: ExportBatch) -> None:
         for entry in batch.ordered:  # what was passed once is skipped, as the fence does
             if entry.value >= passed:
                 raise CannotExport("broken", {entry.sequence: "broken"})
 
-    def set_aside(batch: Batch, errors: Mapping[bytes, str]) -> None:
+    def set_aside(batch: ExportBatch, errors: Mapping[bytes, str]) -> None:
         nonlocal passed
         aside.update(errors)
         passed += len(errors)
 
-    entries = [Entry(number, number, b"%04d" % number, b"") for number in range(600)]
-    batch = Batch("q", 0, entries, entries[-1].sequence, 0, b"", (), lambda _: Position(0, b"", False))
-    halving = Halving(exporter, set_aside)
+    entries = [ExportEntry(number, number, b"%04d" % number, b"") for number in range(600)]
+    batch = ExportBatch(
+        "q", 0, entries, entries[-1].sequence, 0, b"", (), lambda _: ExportPosition(0, b"", False)
+    )
+    halving = PoisonEntryIsolator(exporter, set_aside)
     for _ in range(20):
         with pytest.raises(ExportFailed, match="entries cannot be exported"):
             halving.export(batch)
@@ -536,7 +540,7 @@ def test_a_read_ends_at_its_limits(db: Any, name: str) -> None:
         add(db, name, ("a", number))
 
     def read(tr: Any, **limits: int) -> Any:
-        return read_waiting(
+        return read_entries(
             tr.snapshot, ExportKeys(name), bucket("a"), tr.get_read_version().wait(), **limits
         )
 
@@ -545,7 +549,7 @@ def test_a_read_ends_at_its_limits(db: Any, name: str) -> None:
     assert transact(db, lambda tr: read(tr, limit_bytes=10**6, limit_entries=10)).at_end
 
 
-def failures(db: Any, name: str) -> list[Failure]:
+def failures(db: Any, name: str) -> list[ExportFailure]:
     return transact(db, lambda tr: read_failures(tr, ExportKeys(name)))
 
 

@@ -15,7 +15,14 @@ from prometheus_client import CollectorRegistry
 import cq
 import cq.observers.telemetry.metrics
 from cq.observers.export.queue import ExportQueue
-from cq.observers.tasks.measure import IDLE_SECONDS, MEASURE_SECONDS, SELDOM_SECONDS, Idle, Measured, measure
+from cq.observers.tasks.measure import (
+    IDLE_SECONDS,
+    MEASURE_SECONDS,
+    SELDOM_SECONDS,
+    IdleQueues,
+    Measurement,
+    measure,
+)
 from cq.observers.telemetry.bus import Event, emit
 from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import Address, Metrics, MetricsUnavailable, serve
@@ -99,7 +106,7 @@ class TestMeasuring:
     def test_a_queue_without_anything_is_idle(self, db: Any, name: str) -> None:
         cq.configure(db, name)
         found = transact(db, lambda tr: measure(tr, name))
-        assert found == Measured(0, 0, 0.0, 0, 0.0)
+        assert found == Measurement(0, 0, 0.0, 0, 0.0)
         assert found.is_idle
 
     def test_what_waits_is_found(self, db: Any, name: str) -> None:
@@ -122,7 +129,7 @@ class TestMeasuring:
 
     def test_idle_queues_are_measured_the_more_seldom_the_more_there_are(self) -> None:
         """At most 0.1 requests a second for four, and 0.025 for each of more: less than for a watch of each."""
-        idle = Idle()
+        idle = IdleQueues()
         assert idle.note("busy", False) == MEASURE_SECONDS
         for number in range(1, 5):
             assert idle.note(f"idle {number}", True) == IDLE_SECONDS * number

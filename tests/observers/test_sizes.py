@@ -14,7 +14,7 @@ from cq.feeds.feed import Feed
 from cq.keys.export import ExportKeys
 from cq.keys.feed import bucket_of as name_bucket
 from cq.keys.feed import encode_name
-from cq.observers.export.batch import Batch
+from cq.observers.export.batch import ExportBatch
 from cq.observers.export.errors import CannotExport
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
@@ -90,7 +90,7 @@ def test_entries_that_cannot_be_exported_are_set_aside_in_bounded_transactions(
         add(db, name, *pairs[start : start + step])
     refused = set(bad)
 
-    def exporter(batch: Batch) -> None:
+    def exporter(batch: ExportBatch) -> None:
         errors = {entry.sequence: "x" * 2_000 for entry in batch if entry.value in refused}
         if errors:
             raise CannotExport("some cannot", errors)

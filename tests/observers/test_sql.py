@@ -219,7 +219,7 @@ def statements(task: Any) -> Iterator[list[tuple[str, int]]]:
         rows = len(parameters) if isinstance(parameters, list) else max(arrays, default=1)
         seen.append((" ".join(statement.split()), rows))
 
-    engine = task._halving._exporter.reporting.engine
+    engine = task._isolator._exporter.reporting.engine
     event.listen(engine, "before_cursor_execute", note)
     try:
         yield seen
@@ -341,7 +341,7 @@ class TestColumns:
         assert table_of(export, "word", "count", "first") == [("AB", 2, "A"), ("ab", 1, "a")]
         assert [extra for (_, extra) in table_of(export, "word", "extra")] == [{"n": 2}, {"n": 1}]
         found = verify(db, export)
-        assert (found.differences, found.rows_told) == ([], True)
+        assert (found.differences, found.are_rows_checked) == ([], True)
 
     @pytest.mark.usefixtures("reporting_url")
     def test_what_the_database_refuses_is_found_and_set_aside(self, db: Any, name: str) -> None:
@@ -368,7 +368,7 @@ class TestColumns:
         assert aside.value == 5
         assert len(table_of(export)) == 101
         found = verify(db, export)
-        assert ([each.key for each in found.differences], found.rows_told) == (["bad"], False)
+        assert ([each.key for each in found.differences], found.are_rows_checked) == (["bad"], False)
 
     @pytest.mark.usefixtures("reporting_url")
     def test_what_the_driver_cannot_send_is_found_and_set_aside(self, db: Any, name: str) -> None:
@@ -471,7 +471,7 @@ class TestSecrets:
         with pytest.raises(ExportFailed) as told, reporting.transaction():
             pass
         error = sa.exc.OperationalError("", {}, Exception("no user with password hunter2 here"))
-        assert "hunter2" not in str(reporting._told(error))
+        assert "hunter2" not in str(reporting._to_cq_error(error))
         assert "hunter2" not in str(told.value)
 
     @pytest.mark.parametrize(
@@ -500,7 +500,7 @@ class TestSecrets:
         with pytest.raises(ExportFailed), reporting.transaction():
             pass
         error = sa.exc.OperationalError("", {}, Exception("no user with password hunter2 here"))
-        assert "hunter2" not in str(reporting._told(error))
+        assert "hunter2" not in str(reporting._to_cq_error(error))
 
     @pytest.mark.parametrize(
         "url",

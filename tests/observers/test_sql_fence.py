@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import cq
 from cq.encoding.hashing import bucket_of
 from cq.keys.export import ExportKeys, generation_of
-from cq.observers.export.batch import Batch
+from cq.observers.export.batch import ExportBatch
 from cq.observers.export.errors import CannotExport, ExportStopped, OutdatedBatch
 from cq.observers.export.keeper import Keeper
 from cq.observers.export.queue import BUCKETS
@@ -204,7 +204,7 @@ class TestZombies:
     def test_it_sets_nothing_aside_that_others_have_passed(self, db: Any, name: str, export: Export) -> None:
         change(db, name, 1)
 
-        def late(batch: Batch) -> None:
+        def late(batch: ExportBatch) -> None:
             work(db, name)
             raise CannotExport("too late to say")
 
@@ -662,7 +662,7 @@ def test_a_first_batch_read_before_a_rebase_is_not_applied_after_it(
     change(db, name, 1)
     others: list[object] = []
 
-    def overtake(batch: Batch) -> None:
+    def overtake(batch: ExportBatch) -> None:
         """The worker has read its batch; while it stands still, others rebase, export and go on."""
         if not others:
             others.append(rebase(db, export))

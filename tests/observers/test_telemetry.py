@@ -15,7 +15,7 @@ import pytest
 
 import cq
 from cq.config.queue import MAX_BUCKETS
-from cq.observers.export.batch import Batch
+from cq.observers.export.batch import ExportBatch
 from cq.observers.scheduling.members import Report, Share
 from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.bus import Event, emit, subscribe
@@ -217,7 +217,7 @@ class TestWorker:
         app, fails = cq.App(), [True]
 
         @app.exporter(name)
-        def send(batch: Batch) -> None:
+        def send(batch: ExportBatch) -> None:
             if fails:
                 fails.pop()
                 raise RuntimeError("not now")

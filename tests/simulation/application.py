@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import cq
-from cq.observers.export.batch import Batch
+from cq.observers.export.batch import ExportBatch
 from cq.observers.export.queue import ExportQueue
 from tests.simulation.model import Reported
 
@@ -124,10 +124,10 @@ def _is_refused(world: World, observer: str, change: cq.Change) -> bool:
     )
 
 
-def _exporter(world: World) -> Callable[[Batch], None]:
+def _exporter(world: World) -> Callable[[ExportBatch], None]:
     """An exporter into something that keeps the last sequence of each key."""
 
-    def export(batch: Batch) -> None:
+    def export(batch: ExportBatch) -> None:
         for entry in batch:
             if world.happens("exporters fail", 0.05):
                 raise Raised("an exporter")

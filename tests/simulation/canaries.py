@@ -253,7 +253,7 @@ def clears_exports_first() -> Any:
     def step(self: task.ExportTask) -> float:
         read = transact(self.db, self._read)
         self._epoch = read.export.control.epoch
-        if read.waiting.last_key is None:
+        if read.queued.last_key is None:
             self._note.clear()
             return DONE
         transact(self.db, lambda tr: self._clear(tr, read))

@@ -17,7 +17,7 @@ from cq.errors import NotReady
 from cq.keys import QueueKeys, prefix_end
 from cq.keys.export import ExportKeys
 from cq.keys.missed import MissedKeys
-from cq.observers.tasks.finish import SettleTask
+from cq.observers.tasks.finish import FinishTask
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.observers.verify.queue import verification
@@ -143,7 +143,7 @@ def not_shared(world: World) -> str:
             return f"{process} knows {len(known)} workers of {len(ids)}"
         for job in worker._work.jobs:
             if not isinstance(
-                job.task, SettleTask
+                job.task, FinishTask
             ):  # all is settled: who has opened the queue since has none
                 owners[job.share] += [str(process)] if job.owned else []
     wrong = {str(share): processes for share, processes in owners.items() if len(processes) != 1}

@@ -7,7 +7,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.keys import after
-from cq.observers.export.state import ExportState, view
+from cq.observers.export.state import ExportState, read_view
 from cq.observers.export.task import ExportTask
 from cq.observers.sql.exporter import SqlExporter
 from cq.observers.sql.progress import CLOSED, ProgressTables
@@ -27,12 +27,12 @@ def clears_exports_by_their_epoch_only() -> Any:
     """A worker clears its batch though another worker has cleared it, and later ones."""
 
     def clear(self: ExportTask, tr: Any, read: Any) -> None:
-        waiting, epoch = read.waiting, read.export.control.epoch
-        if view(tr, self.keys, [self.bucket])().control.epoch == epoch:
-            tr.clear_range(self.keys.rows(self.bucket)[0], after(waiting.last_key))
-            tr.set(self.keys.state(self.bucket), ExportState(epoch, waiting.last).to_bytes())
+        queued, epoch = read.queued, read.export.control.epoch
+        if read_view(tr, self.keys, [self.bucket])().control.epoch == epoch:
+            tr.clear_range(self.keys.rows(self.bucket)[0], after(queued.last_key))
+            tr.set(self.keys.state(self.bucket), ExportState(epoch, queued.last).to_bytes())
             tr.clear(self.keys.failure(self.bucket))
-            if waiting.at_end:
+            if queued.at_end:
                 self._clear_notification(tr, read.notification)
 
     return patch.object(ExportTask, "_clear", clear)
