@@ -93,7 +93,7 @@ _used = [Machine()]
 
 
 @contextmanager
-def used(other: Machine) -> Iterator[None]:
+def using(other: Machine) -> Iterator[None]:
     """Put another machine in the place of this one, for all that is made and called meanwhile."""
     _used.append(other)
     try:

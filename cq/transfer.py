@@ -60,7 +60,7 @@ _NAMES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """What an import has done: the names of the queues created, and of those that were there with equal settings."""
 
     created: list[str]
@@ -137,7 +137,7 @@ def from_text(text: str | bytes) -> Any:
 
 def import_config(
     db: Database, document: object, app: App | None = None, built_in: Mapping[str, Factory] | None = None
-) -> Imported:
+) -> ImportResult:
     """Create the queues of a document that are missing, and compare the others: all of it in one transaction.
 
     Args:
@@ -156,7 +156,7 @@ def import_config(
     return transact(db, lambda tr: _import(tr, queues, app or App(), built_in or {}))
 
 
-def _import(tr: Transaction, queues: list[_Queue], app: App, built_in: Mapping[str, Factory]) -> Imported:
+def _import(tr: Transaction, queues: list[_Queue], app: App, built_in: Mapping[str, Factory]) -> ImportResult:
     stored = [tr.get(QueueKeys(queue.config.name).config) for queue in queues]
     missing = []
     for queue, found in zip(queues, stored, strict=True):
@@ -171,7 +171,7 @@ def _import(tr: Transaction, queues: list[_Queue], app: App, built_in: Mapping[s
         except InvalidConfiguration as error:
             raise InvalidConfiguration(f"queue {queue.config.name!r}: {error}") from None
     created = [queue.config.name for queue, _ in missing]
-    return Imported(created, [each.config.name for each in queues if each.config.name not in created])
+    return ImportResult(created, [each.config.name for each in queues if each.config.name not in created])
 
 
 def _factories(config: QueueConfig, built_in: Mapping[str, Factory]) -> dict[str, Factory]:

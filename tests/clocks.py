@@ -24,7 +24,7 @@ class Clock(runtime.Machine):
 def set_clock() -> Iterator[Clock]:
     """Until the end of the block, time is what the test says."""
     clock = Clock()
-    with runtime.used(clock):
+    with runtime.using(clock):
         yield clock
 
 
@@ -50,5 +50,5 @@ class Jumping(runtime.Machine):
 def jumping() -> Iterator[Jumping]:
     """Until the end of the block, time passes, and versions jump, when the test says so."""
     clock = Jumping()
-    with runtime.used(clock):
+    with runtime.using(clock):
         yield clock

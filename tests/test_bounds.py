@@ -16,7 +16,7 @@ import pytest
 import cq
 from cq.combiners import counter, union
 from cq.encoding import codec
-from cq.encoding.bounds import MAX_INT_BYTES, MOST_ALIKE
+from cq.encoding.bounds import MAX_COLLISIONS, MAX_INT_BYTES
 from cq.encoding.codec import KeyType
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys import QueueKeys
@@ -43,7 +43,7 @@ ALIKE: dict[str, Callable[[int], Any]] = {
 def test_sets_and_dicts_of_members_with_one_hash_are_refused(
     db: Any, name: str, kind: str, of: Callable[..., Any]
 ) -> None:
-    value = of(ALIKE[kind](number) for number in range(1, 2 * MOST_ALIKE))
+    value = of(ALIKE[kind](number) for number in range(1, 2 * MAX_COLLISIONS))
     assert len({*map(hash, value)}) == 1
     cq.configure(db, name, value="any", combiner="last", buckets=1)
 

@@ -23,7 +23,7 @@ from cq.observers.export.spec import export_spec
 from cq.observers.top.index import top
 from cq.store.embedded import Database
 from cq.testing import assert_values, drain
-from cq.transfer import Imported, export_config, from_text, import_config, to_text
+from cq.transfer import ImportResult, export_config, from_text, import_config, to_text
 from tests.helpers import add
 
 pytest_plugins = ["cq.testing"]
@@ -106,7 +106,7 @@ def test_any_settings_come_back_as_they_were(wanted: dict[str, dict[str, Any]]) 
             cq.prioritize(here, name, each["priority"])
         text = to_text(export_config(here))
 
-        assert import_config(there, from_text(text), app, CHECKED) == Imported(sorted(wanted), [])
+        assert import_config(there, from_text(text), app, CHECKED) == ImportResult(sorted(wanted), [])
 
         assert to_text(export_config(there)) == text
         for name in wanted:
@@ -114,7 +114,7 @@ def test_any_settings_come_back_as_they_were(wanted: dict[str, dict[str, Any]]) 
             assert after == before
             app.code(after, FACTORIES)
         for db in (here, there):
-            assert import_config(db, from_text(text)) == Imported([], sorted(wanted))  # needs no code
+            assert import_config(db, from_text(text)) == ImportResult([], sorted(wanted))  # needs no code
 
 
 def store(folder: str, name: str) -> Database:

@@ -283,7 +283,7 @@ def test_ages_are_those_of_a_clock_that_never_jumps(steps: list[tuple[float, flo
     def version() -> int:
         return round((world.now + ahead) * VERSIONS_PER_SECOND)
 
-    with runtime.used(world):
+    with runtime.using(world):
         made = [(world.now, version())]
         clock.observe(version(), world.now)
         for seconds, jump, is_first, is_commit in steps:

@@ -524,7 +524,7 @@ def test_all_that_is_younger_than_the_width_is_in_and_nothing_older_than_a_slice
     step: int, slices: int, at: int
 ) -> None:
     spec = WindowSpec(step * slices * 10, step * 10).checked()
-    due = spec.leaves(at)
+    due = spec.expires(at)
 
     assert at + spec.width < due <= at + spec.width + spec.slice
     assert WindowSpec.parse(str(spec)) == spec
@@ -560,7 +560,7 @@ def test_totals_are_those_of_a_recount_at_any_time(steps: list[Any]) -> None:
                 key, number, offset, operation = what
                 at = clock.now + offset
                 said = visit(db, window, key, number, at=at, once=operation or None)
-                due = spec.leaves(round(at * 1000)) / 1000
+                due = spec.expires(round(at * 1000)) / 1000
                 assert said == ("late" if due <= clock.now else "future" if offset > SLICE else "taken")
                 if said == "taken" and operation not in operations:
                     added.append((key, number, due))

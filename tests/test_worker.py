@@ -839,7 +839,7 @@ class TestRunner:
             steps[task] += 1
             return 0.0 if steps.total() < 500 else DONE
 
-        with runtime.used(clocks := StepClocks()):
+        with runtime.using(clocks := StepClocks()):
             runner = Runner(work, fail, lambda task: None, threads=2, lane=lambda task: Lane(task, 1.0))
             for task in ("burns", "waits", "waits too"):
                 runner.submit(task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cq import keys
-from cq.config.queue import MOST_GENERATIONS, ObserverConfig, QueueConfig, read_config
+from cq.config.queue import MAX_GENERATIONS, ObserverConfig, QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
@@ -21,7 +21,7 @@ def current_generation(tr: TransactionRead, queue: str, observer: str) -> int | 
 def parse_generation(stored: bytes) -> int:
     """The generation that is to be read, from what is stored; raises `CorruptData`."""
     generation = codec.decode(stored)
-    if type(generation) is not int or not 0 <= generation <= MOST_GENERATIONS:
+    if type(generation) is not int or not 0 <= generation <= MAX_GENERATIONS:
         raise CorruptData(f"the generation of an observer is not one that cq wrote: {stored[:40]!r}")
     return generation
 

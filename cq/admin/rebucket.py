@@ -68,7 +68,7 @@ def _rebucket(tr: Transaction, name: str, buckets: int) -> QueueConfig:
         buckets=buckets,
         generation=current.generation + 1,
         former=Shape(current.generation, current.buckets),
-        told_before=current.observer_generations,
+        backfilled_until=current.observer_generations,
     )
     notify_all(tr, current)
     write_config(tr, changed)

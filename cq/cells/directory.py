@@ -135,7 +135,7 @@ class Directory:
     def _users_behind(self, prefix: bytes) -> Iterator[Any]:
         begin, end = prefix, prefix_end(prefix)
         while found := transact(self.db, partial(_page, begin=begin, end=end)):
-            yield from (keys.user_behind(prefix, key) for key in found)
+            yield from (keys.user_in(prefix, key) for key in found)
             begin = after(found[-1])
 
     # Moves, each step of them once: whoever comes later finds another record

@@ -32,7 +32,7 @@ class ConfigCache(Generic[T]):
 
     Args:
         key: returns the key under which the configuration of a name is stored. Each transaction that changes the
-            configuration must write this key and call `tell_change`.
+            configuration must write this key and call `invalidate_configs`.
         parse: makes a configuration of a name and the stored bytes; raises when the bytes are None.
     """
 
@@ -86,7 +86,7 @@ def _is_committed(snapshot: TransactionRead, version: bytes | None) -> bool:
     return 0 < int.from_bytes(version[:8], "big") <= snapshot.get_read_version().wait()
 
 
-def tell_change(tr: Transaction) -> None:
+def invalidate_configs(tr: Transaction) -> None:
     """Invalidate every cached configuration, and have workers read theirs again.
 
     For a transaction that also writes the key of the configuration that it changes.

@@ -34,7 +34,7 @@ def stored_features(needed: Sequence[str]) -> dict[str, Any]:
     return {"format": _FORMAT, "features": list(needed)}
 
 
-def refuse_unknown(name: str, stored: object) -> None:
+def check_features(name: str, stored: object) -> None:
     """Raises `CodeMismatch` for a decoded configuration that this version cannot use, and `CorruptData`."""
     if not isinstance(stored, dict) or type(stored.get("format")) is not int:
         raise CorruptData(f"the configuration of queue {name!r} is not one that cq wrote: it has no format")

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from cq import keys
-from cq.config.cache import ConfigCache, tell_change
-from cq.config.features import refuse_unknown, stored_features
+from cq.config.cache import ConfigCache, invalidate_configs
+from cq.config.features import check_features, stored_features
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
@@ -32,7 +32,7 @@ DEFAULT_BUCKETS: Final = 8
 """Of a new queue on a cluster."""
 LOCAL_BUCKETS: Final = 1
 """Of a new queue in an embedded store, where passes of a worker come one after the other."""
-MOST_GENERATIONS: Final = (1 << 32) - 2
+MAX_GENERATIONS: Final = (1 << 32) - 2
 """What a key has room for, with the next one behind it."""
 
 
@@ -101,7 +101,7 @@ class QueueConfig:
         observer_generations: how many generations of observers there have been.
         takes_delete: whether `DELETE` is an update of the queue.
         former: the shape before, while what was added under it is being drained; else None.
-        told_before: observers of generations up to this one had been told of all values when the shape began.
+        backfilled_until: observers of generations up to this one had been told of all values when the shape began.
         limited: whether there are limits of what may wait, so that adds are to look whether it is full.
         audit: None when the queue has none.
         audits: how many generations of the audit there have been.
@@ -119,7 +119,7 @@ class QueueConfig:
     observer_generations: int = 0
     takes_delete: bool = False
     former: Shape | None = None
-    told_before: int = 0
+    backfilled_until: int = 0
     limited: bool = False
     audit: Audit | None = None
     audits: int = 0
@@ -161,7 +161,7 @@ class QueueConfig:
                 "observer_generations": self.observer_generations,
                 "takes_delete": self.takes_delete,
                 "former": self.former,
-                "told_before": self.told_before,
+                "told_before": self.backfilled_until,
                 "purges": [self.purges, self.purge_generation],
                 "limited": self.limited,
                 "audit": self.audit,
@@ -174,7 +174,7 @@ class QueueConfig:
     def from_bytes(cls, name: str, data: bytes) -> QueueConfig:
         """The inverse of `to_bytes`; raises `CodeMismatch` for what this version cannot use, and `CorruptData`."""
         stored = codec.decode(data)
-        refuse_unknown(name, stored)
+        check_features(name, stored)
         try:
             return _from_stored(name, stored)
         except (KeyError, TypeError, ValueError) as error:
@@ -220,14 +220,14 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
     )
     shapes = [(config.generation, config.buckets), *([config.former] if config.former else [])]
     shapes += [(config.audit.generation, config.audit.buckets)] if config.audit else []
-    numbers = [config.observer_generations, config.told_before, config.purges, config.purge_generation]
+    numbers = [config.observer_generations, config.backfilled_until, config.purges, config.purge_generation]
     numbers.append(config.audits)
     numbers += [observer.generation for observer in config.observers] + [
         generation for generation, _ in shapes
     ]
     named: list[Named | ObserverConfig] = [config.combiner, *config.observers]
     if not (
-        all(type(number) is int and 0 <= number <= MOST_GENERATIONS for number in numbers)
+        all(type(number) is int and 0 <= number <= MAX_GENERATIONS for number in numbers)
         and all(type(buckets) is int and 0 < buckets <= MAX_BUCKETS for _, buckets in shapes)
         and all(
             type(each.name) is str and type(each.version) is int and abs(each.version) < 1 << 63
@@ -319,7 +319,7 @@ _known: Final = ConfigCache(lambda name: QueueKeys(name).config, _parse)
 def write_config(tr: Transaction, config: QueueConfig) -> None:
     """Store a configuration, so that no add commits under the one before, and workers read the new one."""
     tr.set(QueueKeys(config.name).config, config.to_bytes())
-    tell_change(tr)
+    invalidate_configs(tr)
 
 
 def queue_names(tr: TransactionRead) -> list[str]:

@@ -12,8 +12,8 @@ from cq.errors import InvalidConfiguration
 
 SLICES: Final = 60
 """Into how many slices a window is cut, unless told otherwise."""
-LEAST_MS: Final = 10
-MOST_WIDTH_MS: Final = 10 * 366 * 24 * 3600 * 1000
+MIN_SLICE_MS: Final = 10
+MAX_WIDTH_MS: Final = 10 * 366 * 24 * 3600 * 1000
 _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)(?:/(\d+(?:\.\d+)?))?")
 
 
@@ -24,7 +24,7 @@ class WindowSpec(NamedTuple):
     end. So at any moment the window holds all that is up to `width` old, and nothing that is older than `width` and
     a slice.
 
-    >>> print(WindowSpec.parse("600/10")), WindowSpec.parse("600/10").leaves(1_000_001)
+    >>> print(WindowSpec.parse("600/10")), WindowSpec.parse("600/10").expires(1_000_001)
     600/10
     (None, 1610000)
     """
@@ -48,7 +48,7 @@ class WindowSpec(NamedTuple):
             pair = (given,)
         if not isinstance(pair, tuple) or not 1 <= len(pair) <= 2:
             raise _refused(given)
-        if not all(type(part) in (int, float) and 0 < part < MOST_WIDTH_MS for part in pair):
+        if not all(type(part) in (int, float) and 0 < part < MAX_WIDTH_MS for part in pair):
             raise _refused(given)
         width = round(1000 * pair[0])
         step = round(1000 * pair[1]) if len(pair) == 2 else width // SLICES
@@ -57,14 +57,18 @@ class WindowSpec(NamedTuple):
     def checked(self, given: object = None) -> WindowSpec:
         """Itself; raises `InvalidConfiguration` unless there can be such a window."""
         is_one = type(self.width) is int and type(self.slice) is int
-        if not is_one or not LEAST_MS <= self.slice <= self.width <= MOST_WIDTH_MS or self.width % self.slice:
+        if (
+            not is_one
+            or not MIN_SLICE_MS <= self.slice <= self.width <= MAX_WIDTH_MS
+            or self.width % self.slice
+        ):
             raise _refused(given or tuple(self))
         return self
 
     def __str__(self) -> str:
         return f"{_seconds(self.width)}/{_seconds(self.slice)}"
 
-    def leaves(self, at: int) -> int:
+    def expires(self, at: int) -> int:
         """When that which happened at a time has left the window; both in milliseconds since 1970."""
         return (at // self.slice + 1) * self.slice + self.width
 

@@ -21,7 +21,7 @@ MAX_INT_BYTES: Final = 4_153
 """Of an int, and of a Decimal's digits as an int: about 10,000 decimal digits."""
 MAX_MEMBER_INT_BYTES: Final = 8
 """Of an int in a set or in a key of a dict: at most a few of these share a hash."""
-MOST_ALIKE: Final = 32
+MAX_COLLISIONS: Final = 32
 """How many members of a set, or keys of a dict, may have the same hash."""
 # Of str, bytes and dates hashes cannot be predicted; of ints within the bound, and of floats, few are equal.
 _HARMLESS: Final = frozenset((str, bytes, int, float, bool, NoneType, datetime, date))
@@ -35,9 +35,9 @@ def check_int(number: int) -> None:
 
 def check_members(members: Collection[Any]) -> None:
     """Raises `InvalidData` if too many members of a set, or keys of a dict, have the same hash."""
-    if set(map(type, members)) <= _HARMLESS or len(members) - len(set(map(hash, members))) < MOST_ALIKE:
+    if set(map(type, members)) <= _HARMLESS or len(members) - len(set(map(hash, members))) < MAX_COLLISIONS:
         return
-    _count_alike(members)
+    _check_collisions(members)
 
 
 def check_merged(collections: Iterable[Collection[Any]]) -> None:
@@ -46,19 +46,19 @@ def check_merged(collections: Iterable[Collection[Any]]) -> None:
     kinds: set[type] = set()
     kinds.update(*(map(type, members) for members in collections))
     if not kinds <= _HARMLESS:
-        _count_alike(member for members in collections for member in members)
+        _check_collisions(member for members in collections for member in members)
 
 
-def _count_alike(members: Iterable[Any]) -> None:
-    """Raises `InvalidData` if more than `MOST_ALIKE` different members have the same hash."""
+def _check_collisions(members: Iterable[Any]) -> None:
+    """Raises `InvalidData` if more than `MAX_COLLISIONS` different members have the same hash."""
     alike: defaultdict[int, list[Any]] = defaultdict(list)
     for member in members:
         known = alike[hash(member)]
         if member not in known:
             known.append(member)
-            if len(known) > MOST_ALIKE:
+            if len(known) > MAX_COLLISIONS:
                 raise InvalidData(
-                    f"more than {MOST_ALIKE} different members of a set, or keys of a dict, have the same hash"
+                    f"more than {MAX_COLLISIONS} different members of a set, or keys of a dict, have the same hash"
                 )
 
 

@@ -288,7 +288,7 @@ def encode_values(values: Sequence[Any], limit: int = MAX_VALUE_BYTES) -> list[b
     return [encode_value(value, limit) for value in values]
 
 
-def kept(value: Any) -> Any:
+def stored_copy(value: Any) -> Any:
     """The value as a store gives it back, which nobody else can change any more."""
     return value if type(value) in _PLAIN else decode(encode(value))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq import keys
-from cq.config.cache import ConfigCache, tell_change
+from cq.config.cache import ConfigCache, invalidate_configs
 from cq.encoding import codec
 from cq.errors import CorruptData, FeedNotConfigured, InvalidConfiguration
 from cq.keys.feed import FeedKeys, feed_entries, feed_entry, feed_of_entry
@@ -93,7 +93,7 @@ def write_feed_config(tr: Transaction, config: FeedConfig) -> None:
     """Store a configuration, and have workers look at it."""
     tr.set(FeedKeys(config.name).config, config.to_bytes())
     tr.set(feed_entry(config.name), b"")
-    tell_change(tr)
+    invalidate_configs(tr)
 
 
 def clear_feed(tr: Transaction, name: str) -> None:
@@ -101,7 +101,7 @@ def clear_feed(tr: Transaction, name: str) -> None:
     prefix = FeedKeys(name).prefix
     tr.clear_range(prefix, keys.prefix_end(prefix))
     tr.clear(feed_entry(name))
-    tell_change(tr)
+    invalidate_configs(tr)
 
 
 def feed_names(tr: TransactionRead) -> list[str]:

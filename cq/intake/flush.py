@@ -74,7 +74,7 @@ class Intake:
         encoded = self._encode(key)
         check_update(self.config, key, update)
         # What the caller may still change must not change here; and workers, too, combine what CBOR gives back.
-        own = codec.kept(update)
+        own = codec.stored_copy(update)
         return Increment(key, own, len(encoded) + check_update(self.config, key, own))
 
     def is_summed(self, update: Any) -> bool:

@@ -102,7 +102,7 @@ def moving(user: bytes = b"") -> bytes:
     return _MOVES + user
 
 
-def user_behind(prefix: bytes, key: bytes) -> Any:
+def user_in(prefix: bytes, key: bytes) -> Any:
     """The user's id behind a prefix."""
     return codec.decode(key[len(prefix) :])
 

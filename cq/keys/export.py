@@ -108,7 +108,7 @@ class ExportKeys:
         prefix = self._aside + _NUMBER.pack(bucket)
         return prefix, prefix + sequence
 
-    def aside_behind(self, bucket: int, sequence: bytes) -> bytes:
+    def aside_end(self, bucket: int, sequence: bytes) -> bytes:
         """The first key behind all pieces of an entry."""
         return prefix_end(self._aside + _NUMBER.pack(bucket) + sequence)
 

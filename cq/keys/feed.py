@@ -98,12 +98,12 @@ class FeedKeys:
     def messages(self, receiver: bytes, after: bytes = b"") -> Range:
         """The range of a receiver's messages behind an id, in commit order."""
         prefix = self.prefix + b"m" + receiver
-        return _behind(prefix, after), prefix_end(prefix)
+        return _after(prefix, after), prefix_end(prefix)
 
     def messages_through(self, receiver: bytes, until: bytes) -> Range:
         """The range of a receiver's messages up to and with an id."""
         prefix = self.prefix + b"m" + receiver
-        return prefix, _behind(prefix, until)
+        return prefix, _after(prefix, until)
 
     def message(self, receiver: bytes, id_: bytes) -> bytes:
         """The key of a message."""
@@ -282,5 +282,5 @@ def _stamped(prefix: bytes, counter: int) -> bytes:
     return prefix + _INCOMPLETE + _NUMBER.pack(counter) + _OFFSET.pack(len(prefix))
 
 
-def _behind(prefix: bytes, id_: bytes) -> bytes:
+def _after(prefix: bytes, id_: bytes) -> bytes:
     return prefix + id_ + b"\x00" if id_ else prefix

@@ -19,10 +19,10 @@ def is_row(prefix: bytes, key: bytes) -> bool:
     return len(key) == len(prefix) + VERSIONSTAMP_BYTES + _COUNTER_BYTES
 
 
-def versionstamp_behind(prefix: bytes, key: bytes) -> bytes:
+def versionstamp_in(prefix: bytes, key: bytes) -> bytes:
     r"""The versionstamp behind a prefix; of a key that is too short, the lowest of those that it sorts before.
 
-    >>> versionstamp_behind(b"u", b"u\xff").hex()
+    >>> versionstamp_in(b"u", b"u\xff").hex()
     'ff000000000000000000'
     """
     return key[len(prefix) : len(prefix) + VERSIONSTAMP_BYTES].ljust(VERSIONSTAMP_BYTES, b"\x00")
@@ -33,7 +33,7 @@ def later_than(prefix: bytes, version: int) -> bytes:
     return prefix + (version + 1).to_bytes(8, "big")
 
 
-def bucket_behind(prefix: bytes, key: bytes) -> tuple[int, int] | None:
+def bucket_in(prefix: bytes, key: bytes) -> tuple[int, int] | None:
     """Generation and bucket in a notification's key; None when it is not one that cq writes."""
     if len(key) != len(prefix) + _BUCKET.size:
         return None

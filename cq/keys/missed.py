@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from cq.keys.queue import QueueKeys, of_hashes, prefix_end
+from cq.keys.queue import QueueKeys, bucket_range, prefix_end
 
 _NUMBER: Final = Struct(">I")
 
@@ -46,7 +46,7 @@ class MissedKeys:
 
     def of_bucket(self, generation: int, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The same, of a bucket's keys."""
-        return of_hashes(self.received(generation, b""), buckets, bucket)
+        return bucket_range(self.received(generation, b""), buckets, bucket)
 
     def note(self, where: bytes) -> bytes:
         """The key of the reason why reports of a key were missed."""
@@ -70,7 +70,7 @@ class MissedKeys:
 
     def retries_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's reports to be retried, in hash order."""
-        return of_hashes(self._retries, buckets, bucket)
+        return bucket_range(self._retries, buckets, bucket)
 
     def place_of_retry(self, key: bytes) -> bytes:
         """The inverse of `retry`."""

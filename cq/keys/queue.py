@@ -324,7 +324,7 @@ class QueueKeys:
 
     def values_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's current values, in hash order."""
-        return of_hashes(self._values, buckets, bucket)
+        return bucket_range(self._values, buckets, bucket)
 
     def staged(self, encoded_key: bytes) -> bytes:
         """The key of the updates folded ahead of their report."""
@@ -332,11 +332,11 @@ class QueueKeys:
 
     def staged_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's staged updates, in hash order."""
-        return of_hashes(self._staged, buckets, bucket)
+        return bucket_range(self._staged, buckets, bucket)
 
     def aside_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of what was set aside of a bucket's keys."""
-        return of_hashes(self._aside, buckets, bucket)
+        return bucket_range(self._aside, buckets, bucket)
 
     def staged_at(self, where: bytes) -> bytes:
         """The key of staged updates by their place."""
@@ -392,7 +392,7 @@ class QueueKeys:
         return key[start:-tail], key[-tail:-4], int.from_bytes(key[-4:], "big")
 
 
-def of_hashes(prefix: bytes, buckets: int, bucket: int) -> tuple[bytes, bytes]:
+def bucket_range(prefix: bytes, buckets: int, bucket: int) -> tuple[bytes, bytes]:
     """The range of a bucket's hashes under a prefix."""
     first, end = bucket_bounds(buckets, bucket)
     return prefix + _HASH.pack(first), prefix_end(prefix) if end == HASHES else prefix + _HASH.pack(end)

@@ -10,7 +10,7 @@ from typing import Final
 
 from cq.keys.queue import VERSIONSTAMP_BYTES, QueueKeys, prefix_end, version_of
 
-MOST_MS: Final = (1 << 62) - 1
+MAX_TIME_MS: Final = (1 << 62) - 1
 """The latest time that a key has room for, with others behind it; in milliseconds since 1970."""
 _TIME: Final = Struct(">Q")
 _COUNTER: Final = Struct(">Q")
@@ -46,7 +46,7 @@ class WindowKeys:
 
     def due_until(self, time: int) -> tuple[bytes, bytes]:
         """The range of the rows that are due by a time."""
-        return self._rows, self._rows + _TIME.pack(min(max(time, -1), MOST_MS) + 1)
+        return self._rows, self._rows + _TIME.pack(min(max(time, -1), MAX_TIME_MS) + 1)
 
     def new_row(self, due: int, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a row."""

@@ -63,8 +63,8 @@ def told_so_far(tr: Transaction, code: QueueCode, bucket: int, state: BucketStat
     config = code.config
     told = {each.generation: state.observers.get(each.generation, b"") for each in config.observers}
     new = told.keys() - state.observers.keys()
-    told.update({each: None for each in new if each <= config.told_before})
-    new = {each for each in new if each > config.told_before}
+    told.update({each: None for each in new if each <= config.backfilled_until})
+    new = {each for each in new if each > config.backfilled_until}
     if new:
         bounds = QueueKeys(config.name).values_of_bucket(config.buckets, bucket)
         if not tr.snapshot.get_range(*bounds, limit=1).to_list():

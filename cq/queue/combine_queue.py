@@ -105,7 +105,7 @@ class CombineQueue:
             FDBError: from the store, as for any read; the retry loop deals with it.
         """
         config = read_config(tr, self.name)
-        due = None if config.window is None else config.window.leaves(milliseconds(None))
+        due = None if config.window is None else config.window.expires(milliseconds(None))
         write_updates(tr, self.keys, config, updates, once, due=due)
 
     def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:

@@ -39,7 +39,7 @@ _DUE_BYTES: Final = 200_000
 
 def may_have_missed(config: QueueConfig, state: BucketState) -> bool:
     """Whether observers may have missed reports of a bucket: of one new since a rebucketing nothing is known."""
-    return state.missed or (not state.token and config.told_before > 0)
+    return state.missed or (not state.token and config.backfilled_until > 0)
 
 
 class MissedReports:

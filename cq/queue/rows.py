@@ -16,7 +16,7 @@ from cq.encoding import codec
 from cq.encoding.codec import MAX_KEY_BYTES, MAX_OPERATION_BYTES
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
-from cq.keys.foreign import bucket_behind, is_row, later_than, versionstamp_behind
+from cq.keys.foreign import bucket_in, is_row, later_than, versionstamp_in
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 
 _PIECE_BYTES: Final = 100_000
@@ -273,7 +273,7 @@ def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, i
     ranges = {bucket: queue.rows(*bucket) for bucket in waiting}
     firsts = {bucket: tr.get_range(*bounds, limit=1) for bucket, bounds in ranges.items()}
     return {
-        bucket: next((version_of(versionstamp_behind(ranges[bucket][0], row.key)) for row in first), None)
+        bucket: next((version_of(versionstamp_in(ranges[bucket][0], row.key)) for row in first), None)
         for bucket, first in firsts.items()
     }
 
@@ -281,5 +281,5 @@ def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, i
 def notified(notifications: Iterable[KeyValue], queue: QueueKeys) -> list[tuple[int, int]]:
     """Generation and number of the buckets with work; keys that cq has not written are left out."""
     prefix = queue.notifications()[0]
-    found = (bucket_behind(prefix, row.key) for row in notifications)
+    found = (bucket_in(prefix, row.key) for row in notifications)
     return [bucket for bucket in found if bucket is not None]

@@ -103,7 +103,7 @@ def _to_do(
     for each in shape.observers:
         cursor = state.observers.get(each.generation, b"")
         is_new = each.generation not in state.observers
-        if is_new and each.generation <= shape.told_before:
+        if is_new and each.generation <= shape.backfilled_until:
             continue
         if cursor is not None and (not is_new or has_values or each in unswitched):
             return f"the observer {each.name!r} is to be told of values"

@@ -13,7 +13,7 @@ from cq.config.window import WindowSpec, milliseconds
 from cq.encoding import codec
 from cq.errors import ConfigurationConflict, InvalidData
 from cq.keys import QueueKeys, place
-from cq.keys.window import MOST_MS, WindowKeys
+from cq.keys.window import MAX_TIME_MS, WindowKeys
 from cq.queue.combine_queue import CombineQueue, Page, write_updates
 from cq.queue.packing import columns
 from cq.queue.window_rows import read_overdue
@@ -102,7 +102,7 @@ class Window:
         config, spec = self._config(tr)
         present = milliseconds(now)
         happened = present if at is None else _checked_time(at)
-        due = spec.leaves(happened)
+        due = spec.expires(happened)
         window = WindowKeys(self.name)
         if due <= present:
             return self._refuse(tr, updates, window.late, LATE)
@@ -217,6 +217,6 @@ def _changed(
 
 def _checked_time(at: object) -> int:
     """A time in seconds since 1970, in milliseconds; raises `InvalidData`."""
-    if type(at) not in (int, float) or not abs(at) < MOST_MS / 4000:  # type: ignore[arg-type]
+    if type(at) not in (int, float) or not abs(at) < MAX_TIME_MS / 4000:  # type: ignore[arg-type]
         raise InvalidData(f"expected a time in seconds since 1970, got: {codec.shown(at)}")
     return milliseconds(at)  # type: ignore[arg-type]

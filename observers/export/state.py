@@ -216,7 +216,7 @@ def read_entries_aside(
     data = b""
     begin, end = queue.aside()
     if behind is not None:
-        begin = queue.aside_behind(behind.bucket, behind.sequence)
+        begin = queue.aside_end(behind.bucket, behind.sequence)
     for row in tr.get_range(begin, end):
         found = queue.parse_aside(row.key)
         if found is None:

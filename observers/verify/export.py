@@ -203,7 +203,7 @@ def _check_aside(piece: Piece, keys: ExportKeys, found: KeyValue) -> None:
 
         piece.later(look_for_first)
         return
-    following = piece.snapshot.get_range(found.key, keys.aside_behind(bucket, sequence))
+    following = piece.snapshot.get_range(found.key, keys.aside_end(bucket, sequence))
 
     def look() -> None:
         try:

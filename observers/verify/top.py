@@ -322,7 +322,7 @@ def _is_told(piece: Piece, generation: int, hashed: int, place: bytes) -> bool:
     if generation in state.observers:
         cursor = state.observers[generation]
         return cursor is None or place <= cursor
-    return generation <= config.told_before
+    return generation <= config.backfilled_until
 
 
 def _stands(index: Index, key: Any, value: bytes, group: str | None, place: bytes) -> bool:

@@ -161,7 +161,7 @@ def test_a_cloud_is_published_once_in_the_time_configured(db: Any) -> None:
         assert 50 < publish(worker) <= 60
     assert shown(told) == (1, [("a", 1)])
 
-    with runtime.used(ClocksAhead(61, steady=True)):
+    with runtime.using(ClocksAhead(61, steady=True)):
         assert publish(task) == DONE
     assert shown(told) == (2, [("a", 2)])
 
@@ -172,7 +172,7 @@ def test_a_clock_set_back_does_not_stop_publishing(db: Any) -> None:
     publish(publisher(told))
     told.tell({"a": 2})
 
-    with runtime.used(ClocksAhead(-3600, steady=False)):
+    with runtime.using(ClocksAhead(-3600, steady=False)):
         assert publish(publisher(told)) == DONE
     assert shown(told) == (2, [("a", 2)])
 

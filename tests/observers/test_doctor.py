@@ -171,7 +171,7 @@ def test_a_clock_that_was_set_back_is_said(db: Any, url: str) -> None:
         def time_ns(self) -> int:
             return super().time_ns() - 3600 * 10**9
 
-    with runtime.used(HourBefore()):
+    with runtime.using(HourBefore()):
         assert "s ahead of this machine's clock" in wrong(url)["clock"]
 
 

@@ -86,7 +86,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
     messages._counter = count()
     world = SCENARIOS[plan.system](plan, folder, trace)
     try:
-        with runtime.used(world.machine), world.around():
+        with runtime.using(world.machine), world.around():
             world.start()
             hub = world.hub
             hub.run(lambda: hub.turns >= plan.steps or hub.clock >= _MOST_SECONDS or bool(world.violations))
@@ -99,7 +99,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
             violation += "\n" + "".join(traceback.format_exception(error.__cause__))
     finally:
         turns, seconds = world.hub.turns, world.hub.clock
-        with runtime.used(world.machine), suppress(Exception):
+        with runtime.using(world.machine), suppress(Exception):
             world.close()
         shutil.rmtree(folder, ignore_errors=True)
         gc.enable()

@@ -33,7 +33,7 @@ from cq.cli.demos.visits.replay import (
     ready_key,
     write_part,
 )
-from cq.config.window import LEAST_MS, milliseconds
+from cq.config.window import MIN_SLICE_MS, milliseconds
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, InvalidData
 from cq.observers.visits import Visits
@@ -153,7 +153,7 @@ def _read(paths: Sequence[Path], outcome: VisitOutcome) -> Iterator[Visit]:
 
 def _pace(log: Sequence[Visit], settings: VisitSettings) -> ReplayClock:
     """The pace with the requested speed, rounded so that a slice takes whole milliseconds."""
-    step = max(LEAST_MS, round(1000 * settings.slice / settings.speed))
+    step = max(MIN_SLICE_MS, round(1000 * settings.slice / settings.speed))
     return ReplayClock(settings.window, settings.slice, step, min(visit.time for visit in log))
 
 
