@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from cq import runtime
-from cq.admin.backfill import switch_observers
+from cq.admin.backfill import publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
 from cq.bucket.pass_runner import Bucket
@@ -37,7 +37,7 @@ from cq.store import OpenDatabase
 from cq.store.api import Database, Transaction
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
-from cq.windows.expiry import take_out
+from cq.windows.expiry import expire
 
 __all__ = ["assert_drained", "assert_values", "cq_db", "drain"]
 
@@ -84,7 +84,7 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
     names = [_handle(queue).name for queue in queues]
     code_of = app or App()
     for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
-        _take_out(db, name)
+        _expire(db, name)
     for _ in range(ROUNDS):
         waiting = transact(db, lambda tr: _notified(tr, names, code_of))
         for name in filter(waiting.get, waiting):
@@ -94,7 +94,7 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
                 name
             ]:  # in this order, what a shape before has left comes first
                 _combine(db, shapes[generation], number)
-            switch_observers(db, name)
+            publish_generations(db, name)
             finish_rebucket(db, name)
         if not any(waiting.values()):
             break
@@ -182,9 +182,9 @@ def _code(tr: Transaction, name: str, app: App) -> QueueCode:
     return app.code(read_config(tr.snapshot, name), FACTORIES)
 
 
-def _take_out(db: Database, name: str) -> None:
+def _expire(db: Database, name: str) -> None:
     with suppress(QueueNotConfigured):  # of an export queue, or said later
-        while (taken := take_out(db, name)) is not None and taken.rows:
+        while (expired := expire(db, name)) is not None and expired.rows:
             pass
 
 

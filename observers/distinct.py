@@ -20,7 +20,7 @@ from cq.keys import check_name
 from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Transaction, TransactionRead
-from cq.windows.pending import read_changes, read_waiting
+from cq.windows.pending import read_changes, read_pending_sums
 
 NAME: Final = "distinct"
 VERSION: Final = 1
@@ -98,7 +98,7 @@ def count_now(tr: TransactionRead, source: str, into: str, parts: int, now: int)
     changes = read_changes(tr, config, now)
     futures = {encoded: tr.get(queue.value(encoded)) for encoded in changes}
     counts: Counter[Any] = Counter()
-    for encoded, number in read_waiting(tr, target).items():
+    for encoded, number in read_pending_sums(tr, target).items():
         counts[target.key.decode(encoded)] += number
     for encoded, change in changes.items():
         current = futures[encoded].value

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import cq
-from cq.admin.backfill import switch_observers
+from cq.admin.backfill import publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App
 from cq.bucket.pass_runner import Bucket
@@ -70,7 +70,7 @@ class Busy:
                 self.config = config
             for bucket in self.buckets:
                 bucket.combine()
-            switch_observers(self.db, self.name)
+            publish_generations(self.db, self.name)
             finish_rebucket(self.db, self.name)
             if self.tasks is not None:
                 self.tasks()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.admin.backfill import current_generation, progress, switch_observers
+from cq.admin.backfill import backfill_progress, current_generation, publish_generations
 from cq.admin.configure import rebuild_observer
 from cq.bucket.pass_runner import Bucket
 from cq.config.queue import read_config
@@ -151,11 +151,11 @@ def test_a_new_version_is_a_new_generation_and_the_old_data_goes_when_it_is_comp
 
     assert [each.generation for each in changed.observers] == [2]
     assert current(db, name, "kept") == 1
-    assert transact(db, lambda tr: progress(tr, read_config(tr, name))) == {"kept": 0}
-    assert not switch_observers(db, name)
+    assert transact(db, lambda tr: backfill_progress(tr, read_config(tr, name))) == {"kept": 0}
+    assert not publish_generations(db, name)
     Worker(db, app_of(10), [name]).drain()
     assert current(db, name, "kept") == 2
-    assert transact(db, lambda tr: progress(tr, read_config(tr, name))) == {}
+    assert transact(db, lambda tr: backfill_progress(tr, read_config(tr, name))) == {}
     data = stored(db, QueueKeys(name).all_observer_data())
     assert [codec.decode(value) for _, value in data] == [[10, 1], [10, 2], [10, 3]]
     assert all(key.startswith(QueueKeys(name).observer_data(2)) for key, _ in data)

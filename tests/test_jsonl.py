@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cq
 from cq.errors import InvalidData, QueueNotConfigured
 from cq.intake import json_lines
-from cq.intake.json_lines import Position, add_jsonl
+from cq.intake.json_lines import FilePosition, add_jsonl
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import drain
@@ -35,7 +35,7 @@ def lines(count: int) -> bytes:
     return b"".join(line(f"key {number % 3}", number) for number in range(1, count + 1))
 
 
-def add(db: Any, name: str, content: bytes, file: bytes | None = b"file") -> tuple[Position, int]:
+def add(db: Any, name: str, content: bytes, file: bytes | None = b"file") -> tuple[FilePosition, int]:
     return add_jsonl(db, cq.CombineQueue(name), BytesIO(content), name=file)
 
 
@@ -173,7 +173,7 @@ def test_two_at_once_do_not_add_a_line_twice(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = cq.CombineQueue(name)
 
-    def meanwhile(position: Position) -> None:
+    def meanwhile(position: FilePosition) -> None:
         if position.lines == 3:
             assert add(db, name, lines(9))[1] == 6
 

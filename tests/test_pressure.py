@@ -17,7 +17,7 @@ from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
 from cq.queue import limits as pressure
-from cq.queue.limits import compare, read_full, read_waiting
+from cq.queue.limits import compare, measure_backlog, read_full
 from cq.store.api import NOT_COMMITTED
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
@@ -32,7 +32,7 @@ SECONDS = 30.0
 @pytest.fixture(autouse=True)
 def _always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adds look at the mark each time."""
-    monkeypatch.setattr(pressure, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(pressure, "CHECK_SECONDS", 0.0)
 
 
 def fill(db: Any, name: str, number: int = 50) -> None:
@@ -63,7 +63,7 @@ class TestLimits:
         assert compare(sampled, name) == ""
         fill(sampled, name, 45)
         assert compare(sampled, name) == "more than 5,000 bytes wait"
-        size = transact(sampled, lambda tr: read_waiting(tr, name)).size
+        size = transact(sampled, lambda tr: measure_backlog(tr, name)).size
         assert size == sum(
             len(row.key) + len(row.value) for row in sampled.get_range(*QueueKeys(name).all_rows())
         )
@@ -74,10 +74,10 @@ class TestLimits:
         assert compare(db, name) == ""
         fill(db, name)
         assert compare(db, name) == "more than 5,000 bytes wait"
-        before = transact(db, lambda tr: read_waiting(tr, name))
+        before = transact(db, lambda tr: measure_backlog(tr, name))
         with pytest.raises(cq.QueueFull, match="full, more than 5,000 bytes wait: try again later"):
             fill(db, name)
-        assert transact(db, lambda tr: read_waiting(tr, name)).size == before.size
+        assert transact(db, lambda tr: measure_backlog(tr, name)).size == before.size
         drain(db, name)
         assert compare(db, name) == ""
         fill(db, name, 1)
@@ -87,7 +87,7 @@ class TestLimits:
     def test_it_is_full_no_more_only_once_clearly_less_waits(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=1)
         fill(db, name, 20)
-        size = transact(db, lambda tr: read_waiting(tr, name)).size
+        size = transact(db, lambda tr: measure_backlog(tr, name)).size
         cq.limit(db, name, size=size - 1)
         assert compare(db, name)
         transact(db, lambda tr: tr.clear(first_row(tr, name)))
@@ -129,7 +129,7 @@ class TestLimits:
     def test_the_mark_is_read_once_a_second_at_most(
         self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pressure, "LOOK_SECONDS", 1000.0)
+        monkeypatch.setattr(pressure, "CHECK_SECONDS", 1000.0)
         cq.configure(db, name)
         cq.limit(db, name, size=1)
         fill(db, name, 1)
@@ -174,7 +174,7 @@ class TestLimits:
     def test_workers_set_and_clear_the_mark(
         self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cq.observers.tasks.limits.LOOK_SECONDS", 0.01)
+        monkeypatch.setattr("cq.observers.tasks.limits.CHECK_SECONDS", 0.01)
         entered, release = threading.Event(), threading.Event()
 
         def holds(tr: Any, changes: list[cq.Change]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cq.queue.bounded_reads import leading, read_stored
+from cq.queue.bounded_reads import prefix_read, read_stored
 from cq.store.embedded import Database
 from cq.store.transact import transact
 
@@ -54,7 +54,7 @@ def test_values_are_what_is_stored_as_far_as_the_limit(
     asked = asked[start:] + asked[:start]  # as turns come
 
     found = transact(db, lambda tr: read_stored(tr.snapshot, asked, limit))
-    first = leading(asked, found)
+    first = prefix_read(asked, found)
 
     assert first
     assert first == asked[: len(first)]

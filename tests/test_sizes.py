@@ -21,7 +21,7 @@ from cq.queue.operation_ids import Trim
 from cq.store import write_sizes
 from cq.store.transact import transact
 from cq.testing import drain
-from cq.windows.expiry import take_out
+from cq.windows.expiry import expire
 from tests.helpers import add
 from tests.sized import MOST, Sized, code_now, drained, fill, words
 
@@ -145,8 +145,8 @@ def test_taking_out_of_a_window_writes_at_most_a_megabyte(db: Any, name: str, si
     for second in range(number):  # rows that cq has not written
         transact(db, partial(put, key=begin + second.to_bytes(12, "big"), value=b"\xff"))
     sized, rows = Sized(db), 0
-    while (taken := take_out(sized, name, now=1e9)) is not None and taken.rows:
-        rows += taken.rows
+    while (expired := expire(sized, name, now=1e9)) is not None and expired.rows:
+        rows += expired.rows
 
     assert rows == 2 * number
     assert 0 < max(sized.sizes) <= MOST

@@ -65,7 +65,7 @@ class TestLimits:
 
     @pytest.fixture(autouse=True)
     def _always_looking(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pressure, "LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(pressure, "CHECK_SECONDS", 0.0)
 
     @pytest.mark.parametrize("is_new", [False, True], ids=["worker that lived on", "worker that starts then"])
     def test_a_jump_fills_no_queue_and_waiting_does(

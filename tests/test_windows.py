@@ -40,7 +40,7 @@ from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from cq.verify.queue import verify
 from cq.windows import expiry
-from cq.windows.expiry import take_out
+from cq.windows.expiry import expire
 from tests.clocks import START, Clock, set_clock
 from tests.helpers import add, combine_all, stored
 
@@ -84,9 +84,9 @@ def totals(db: Any, window: cq.Window, **given: Any) -> dict[str, int]:
 
 
 def take(db: Any, name: str, **given: Any) -> tuple[int, int, float]:
-    taken = take_out(db, name, **given)
-    assert taken is not None
-    return taken.rows, taken.keys, taken.seconds
+    expired = expire(db, name, **given)
+    assert expired is not None
+    return expired.rows, expired.keys, expired.seconds
 
 
 def refused(tr: Any) -> bool:
@@ -147,7 +147,7 @@ def test_it_is_told_when_to_look_again(db: Any, window: cq.Window, clock: Clock)
 def test_a_queue_without_a_window_has_nothing_to_take_out(db: Any, name: str) -> None:
     cq.configure(db, name)
 
-    assert take_out(db, name) is None
+    assert expire(db, name) is None
 
 
 def test_late_and_future_events_are_counted_and_said_and_not_added(
@@ -235,11 +235,11 @@ def test_a_row_that_is_committed_when_its_time_is_over_is_taken_out_by_the_next_
     visit(db, window, "before")
     window.add(slow, {"slow": 1})
     clock.now = START + 65
-    take_out(db, window.name)
+    expire(db, window.name)
     slow.commit().wait()
 
     assert totals(db, window, pending=True) == {}
-    take_out(db, window.name)
+    expire(db, window.name)
     drain(db, window.name)
     assert dict(window.queue.scan(db)) == {}
 
@@ -268,7 +268,7 @@ def test_a_row_committed_during_taking_out_stays(
 
     monkeypatch.setattr(expiry, "_clear", interrupted)
     clock.now = START + 100
-    take_out(db, window.name)
+    expire(db, window.name)
 
     assert len(stored(db, WindowKeys(window.name).rows())) == 1
     drain(db, window.name)
@@ -309,7 +309,7 @@ def test_two_who_take_out_conflict(db: Any, window: cq.Window, clock: Clock) -> 
     clock.now = START + 100
     first, second = db.create_transaction(), db.create_transaction()
     for tr in (first, second):
-        assert expiry._take_out(tr, window.name, round(clock.now * 1000), 1000) is not None
+        assert expiry._expire(tr, window.name, round(clock.now * 1000), 1000) is not None
     first.commit().wait()
 
     assert refused(second)
@@ -389,7 +389,7 @@ def test_a_purge_drops_what_would_leave(db: Any, window: cq.Window, clock: Clock
     drain(db, window.name)
     visit(db, window, "a", once="op")
     taking = db.create_transaction()
-    assert expiry._take_out(taking, window.name, round(START + 100) * 1000, 1000) is not None
+    assert expiry._expire(taking, window.name, round(START + 100) * 1000, 1000) is not None
     cq.purge(db, window.name)
     assert refused(taking)
     visit(db, window, "b")
@@ -568,7 +568,7 @@ def test_totals_are_those_of_a_recount_at_any_time(steps: list[Any]) -> None:
             elif kind == "pass":
                 clock.now += what[0]
             elif kind == "take":
-                take_out(db, "visits", limit_bytes=what[0])
+                expire(db, "visits", limit_bytes=what[0])
             elif kind == "combine":
                 combine_all(db, "visits")
             else:

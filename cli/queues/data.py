@@ -26,7 +26,7 @@ from cq.cli.shared.output import print_json, print_words, progress, quantity, sa
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.json_values import key_from_word, split_word, to_json, value_from_word
 from cq.errors import InvalidData
-from cq.intake.json_lines import Position, add_jsonl
+from cq.intake.json_lines import FilePosition, add_jsonl
 
 
 def register(app: typer.Typer) -> None:
@@ -153,7 +153,7 @@ def _add_stream(
 ) -> int:
     task = display.add_task("bytes added", total=size)
 
-    def show(position: Position) -> None:
+    def show(position: FilePosition) -> None:
         display.update(task, completed=position.offset)
 
     try:

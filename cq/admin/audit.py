@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from cq.admin.purge import is_to_be_purged
+from cq.admin.purge import needs_purge
 from cq.config.queue import Audit, QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
@@ -182,7 +182,7 @@ def _check(db: Database, name: str, audit: Audit, bucket: int) -> BucketAudit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _BucketSums:
     """The sums of a bucket as in `BucketAudit`, but weighted, and whether what was there at first is among them."""
 
     added: int
@@ -200,9 +200,9 @@ class _Found:
         return (found - self.added) % MODULUS
 
 
-def _measure(db: Database, name: str, audit: Audit, bucket: int) -> _Found:
+def _measure(db: Database, name: str, audit: Audit, bucket: int) -> _BucketSums:
     """The sums of a bucket, in as many transactions as it takes; raises `NotChecked`."""
-    reading = _Reading(name, audit, bucket)
+    reading = _BucketReader(name, audit, bucket)
     farthest = tries = 0
     while True:
         tr = db.create_transaction()
@@ -224,7 +224,7 @@ def _measure(db: Database, name: str, audit: Audit, bucket: int) -> _Found:
             tr.on_error(code).wait()
 
 
-class _Reading:
+class _BucketReader:
     """What was read of a bucket so far.
 
     Attributes:
@@ -243,7 +243,7 @@ class _Reading:
         self._values_from, self._values_end = self._keys.values_of_bucket(self._audit.buckets, self._bucket)
         self._staged_from, self._staged_end = self._keys.staged_of_bucket(self._audit.buckets, self._bucket)
 
-    def read(self, tr: Transaction) -> _Found:
+    def read(self, tr: Transaction) -> _BucketSums:
         """Read on, to the end: the sums at this transaction's read version. Raises `NotChecked`."""
         tr.options.set_read_your_writes_disable()  # else the client keeps all that is read
         snapshot = tr.snapshot
@@ -260,7 +260,7 @@ class _Reading:
         added = snapshot.get(self._own_keys.added(generation, self._bucket))
         dropped = snapshot.get(self._own_keys.dropped(generation, self._bucket))
         included = snapshot.get(self._own_keys.included(generation, self._bucket))
-        return _Found(
+        return _BucketSums(
             added=from_bytes(added.value),
             stored=self._stored,
             staged=self._staged,
@@ -283,7 +283,7 @@ class _Reading:
         if fence != self._fence:
             self._fence = fence
             self._begin()
-        if any(is_to_be_purged(config, BucketState.from_bytes(state.value)) for state in states):
+        if any(needs_purge(config, BucketState.from_bytes(state.value)) for state in states):
             raise NotChecked("is being purged")
         return config
 

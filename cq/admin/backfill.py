@@ -26,7 +26,7 @@ def parse_generation(stored: bytes) -> int:
     return generation
 
 
-def progress(tr: TransactionRead, config: QueueConfig) -> dict[str, int]:
+def backfill_progress(tr: TransactionRead, config: QueueConfig) -> dict[str, int]:
     """For each observer that is still being told of the values: how many buckets it has been told of whole."""
     waiting = _not_current(tr, config)
     if not waiting:
@@ -41,7 +41,7 @@ def is_settled(tr: TransactionRead, name: str) -> bool:
     return config.former is None and not _not_current(tr, config)
 
 
-def switch_observers(db: Database, name: str) -> bool:
+def publish_generations(db: Database, name: str) -> bool:
     """Have readers use the data of observers that have been told of all values; whether any was switched.
 
     May be called at any time and by any number of workers.

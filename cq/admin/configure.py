@@ -92,7 +92,7 @@ def configure(
         NotNow: an audit cannot begin while the queue is being purged; or it is on, but a bucket could not be read at
             one version, and this is to be called again.
     """
-    asked = _Asked(
+    requested = _RequestedSettings(
         None if key is None else KeyType.parse(key),
         None if value is None else ValueType.parse(value),
         None if combiner is None else resolve(combiner),
@@ -103,7 +103,7 @@ def configure(
     )
     keys.check_name(name)
     new = replace(_NEW, buckets=LOCAL_BUCKETS) if is_local(db) else _NEW
-    configured = transact(db, lambda tr: _configure(tr, name, asked, new))
+    configured = transact(db, lambda tr: _configure(tr, name, requested, new))
     if audit:
         include_all(db, configured)
     return configured
@@ -163,7 +163,7 @@ def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RequestedSettings:
     """What a call of `configure` asks for; None for what it leaves out."""
 
     key: KeyType | None
@@ -175,7 +175,7 @@ class _Asked:
     window: WindowSpec | None = None
 
     def shape(self, name: str, stored: QueueConfig) -> QueueConfig:
-        """The shape asked for; raises `InvalidConfiguration` when its parts do not fit together."""
+        """The requested shape; raises `InvalidConfiguration` when its parts do not fit together."""
         code = self.combiner
         shape = replace(
             stored,
@@ -206,7 +206,7 @@ class _Asked:
 _NEW: Final = QueueConfig(
     "", KeyType.parse("str"), ValueType.parse("int"), Named("sum", 1), (), DEFAULT_BUCKETS
 )
-"""What a new queue has where nothing is asked for."""
+"""What a new queue has where the caller gives no setting."""
 
 
 def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
@@ -228,7 +228,7 @@ def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
 
 
 def _spec(observer: ObserverConfig) -> ObserverSpec:
-    """A stored observer as it was asked for; `factory` says no more than whether it is built in."""
+    """A stored observer as it was requested; `factory` says no more than whether it is built in."""
     factory = None if observer.is_built_in else _of_the_application
     return ObserverSpec(observer.name, observer.version, observer.settings, factory)
 
@@ -237,23 +237,23 @@ def _of_the_application(config: Any, settings: Any, generation: int) -> Any:
     raise NotImplementedError("a stored observer's code is looked up in the application")
 
 
-def _configure(tr: Transaction, name: str, asked: _Asked, new: QueueConfig) -> QueueConfig:
+def _configure(tr: Transaction, name: str, requested: _RequestedSettings, new: QueueConfig) -> QueueConfig:
     """Store a new queue, or the observers of one that there is."""
     stored = tr.get(QueueKeys(name).config).value
     if stored is None:
-        return _create(tr, name, asked, new)
+        return _create(tr, name, requested, new)
     current = QueueConfig.from_bytes(name, stored)
-    before, after = current.settings(), asked.shape(name, current).settings()
+    before, after = current.settings(), requested.shape(name, current).settings()
     differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
     if differences:
         raise ConfigurationConflict(name, differences)
-    if asked.observers is not None:
-        names = {spec.name for spec in asked.observers}
+    if requested.observers is not None:
+        names = {spec.name for spec in requested.observers}
         kept = [_spec(each) for each in current.observers if each.is_built_in and each.name not in names]
-        current = _change_observers(tr, current, asked.observers + kept)
-    if asked.window is not None:
-        current = _change_window(tr, current, asked.window)
-    return current if asked.audit is None else _change_audit(tr, current, asked.audit)
+        current = _change_observers(tr, current, requested.observers + kept)
+    if requested.window is not None:
+        current = _change_window(tr, current, requested.window)
+    return current if requested.audit is None else _change_audit(tr, current, requested.audit)
 
 
 def _change_window(tr: Transaction, current: QueueConfig, wanted: WindowSpec) -> QueueConfig:
@@ -279,14 +279,16 @@ def _change_audit(tr: Transaction, current: QueueConfig, wanted: bool) -> QueueC
 
 
 def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flags) -> None:
-    """Store a queue that there is not yet with the settings that another store has; whether its code fits is not asked.
+    """Store a new queue with the settings of a queue of another store, whether or not its code fits.
 
     Raises `InvalidConfiguration`.
     """
     observers = [_spec(each) for each in wanted.observers]
     has_audit = wanted.audit is not None
-    asked = _Asked(wanted.key, wanted.value, combiner, wanted.buckets, observers, has_audit, wanted.window)
-    created = _create(tr, wanted.name, asked, _NEW)
+    requested = _RequestedSettings(
+        wanted.key, wanted.value, combiner, wanted.buckets, observers, has_audit, wanted.window
+    )
+    created = _create(tr, wanted.name, requested, _NEW)
     if flags != Flags():
         check_priority(flags.priority)
         check_limits(flags.max_seconds, flags.max_bytes, flags.when_full)
@@ -294,9 +296,11 @@ def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flag
         tr.set(QueueKeys(wanted.name).flags, flags.to_bytes())
 
 
-def _create(tr: Transaction, name: str, asked: _Asked, new: QueueConfig) -> QueueConfig:
-    created = _with_observers(asked.shape(name, replace(new, window=asked.window)), asked.observers or [])
-    if asked.audit:
+def _create(tr: Transaction, name: str, requested: _RequestedSettings, new: QueueConfig) -> QueueConfig:
+    created = _with_observers(
+        requested.shape(name, replace(new, window=requested.window)), requested.observers or []
+    )
+    if requested.audit:
         created = with_audit(created, whole=True)
     # What workers of a deleted queue may have left; not all below its prefix, as an export queue may have its name.
     tr.clear_range(*QueueKeys(name).of_generation(created.generation).attempts)

@@ -49,7 +49,7 @@ def purge(db: Database, name: str) -> QueueConfig:
     return transact(db, mark)
 
 
-def is_to_be_purged(config: QueueConfig, state: BucketState) -> bool:
+def needs_purge(config: QueueConfig, state: BucketState) -> bool:
     """Whether a bucket has a purge before it, or under way."""
     return has_new_purge(config, state) or state.purging is not None
 
@@ -68,7 +68,7 @@ def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
     """Whether any bucket has a purge before it, or under way."""
     if config.purge_generation != config.generation:
         return False
-    return any(is_to_be_purged(config, state) for state in read_states(tr, config))
+    return any(needs_purge(config, state) for state in read_states(tr, config))
 
 
 def delete(db: Database, name: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cq.admin.backfill import progress
+from cq.admin.backfill import backfill_progress
 from cq.admin.purge import read_purging
 from cq.config.queue import (
     MAX_BUCKETS,
@@ -56,7 +56,7 @@ def _rebucket(tr: Transaction, name: str, buckets: int) -> QueueConfig:
     if current.buckets == buckets:
         return current
     refuse_while_rebucketing(current)
-    if telling := progress(tr.snapshot, current):
+    if telling := backfill_progress(tr.snapshot, current):
         raise NotNow(
             f"the observers {', '.join(telling)} of queue {name!r} are still being told of its values: "
             "run workers, and this again later"

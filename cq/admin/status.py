@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Final
 
 from cq import keys, runtime
-from cq.admin.backfill import progress
+from cq.admin.backfill import backfill_progress
 from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import CqError
 from cq.keys import QueueKeys
@@ -138,7 +138,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         outstanding={},
         full=full.reason if full else "",
         former_buckets=config.former.buckets if config.former else None,
-        telling=progress(snapshot, config),
+        telling=backfill_progress(snapshot, config),
         aside=_count_some(aside) + _count_some(missed),
         window=None if config.window is None else read_statistics(snapshot, name),
     )

@@ -18,7 +18,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import is_int64
 from cq.errors import TooLarge
-from cq.queue.packing import check_update, columns
+from cq.queue.packing import check_update, split_pairs
 from cq.store.api import Transaction
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Intake:
 
     def increments(self, updates: Any) -> list[Increment]:
         """Check updates, which all go into one flush; raises `InvalidData`, `TooLarge`."""
-        found = [self._increment(key, update) for key, update in zip(*columns(updates), strict=True)]
+        found = [self._increment(key, update) for key, update in zip(*split_pairs(updates), strict=True)]
         if (size := sum(each.size for each in found)) > FLUSH_BYTES:
             raise TooLarge(
                 f"{size:,} bytes of updates at once are more than the {FLUSH_BYTES:,} that an emitter takes: "

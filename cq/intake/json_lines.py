@@ -30,7 +30,7 @@ _LONGEST_LINE: Final = 1_000_000
 _SHOWN: Final = 60  # characters of a bad line
 
 
-class Position(NamedTuple):
+class FilePosition(NamedTuple):
     """How far a file has been added, in bytes and in lines, and the fingerprint (BLAKE2b) of those bytes."""
 
     offset: int
@@ -38,7 +38,7 @@ class Position(NamedTuple):
     fingerprint: bytes
 
 
-_START: Final = Position(0, 0, hashlib.blake2b(digest_size=16).digest())
+_START: Final = FilePosition(0, 0, hashlib.blake2b(digest_size=16).digest())
 
 
 def add_jsonl(
@@ -47,8 +47,8 @@ def add_jsonl(
     stream: BinaryIO,
     *,
     name: bytes | None = None,
-    progress: Callable[[Position], object] = lambda position: None,
-) -> tuple[Position, int]:
+    progress: Callable[[FilePosition], object] = lambda position: None,
+) -> tuple[FilePosition, int]:
     """Add the lines of a stream to a queue; returns the position reached and how many lines were added now.
 
     Args:
@@ -74,7 +74,7 @@ def add_jsonl(
         for line in lines[:good]:
             hasher.update(line)
         size = sum(map(len, lines[:good]))
-        reached = Position(position.offset + size, position.lines + good, hasher.digest())
+        reached = FilePosition(position.offset + size, position.lines + good, hasher.digest())
         _add(db, queue, key, pairs, position, reached)
         position = reached
         progress(position)
@@ -83,7 +83,7 @@ def add_jsonl(
     return position, position.lines - first
 
 
-def _skip(stream: BinaryIO, position: Position) -> Any:
+def _skip(stream: BinaryIO, position: FilePosition) -> Any:
     """Read up to the position; returns the hasher of what was read."""
     hasher = hashlib.blake2b(digest_size=16)
     left = position.offset
@@ -160,8 +160,8 @@ def _add(
     queue: CombineQueue,
     key: bytes | None,
     pairs: list[tuple[Any, Any]],
-    position: Position,
-    reached: Position,
+    position: FilePosition,
+    reached: FilePosition,
 ) -> None:
     # Where no position can be kept, an operation id keeps a retry from adding the batch again.
     once = runtime.token_bytes(16) if key is None else None
@@ -182,10 +182,10 @@ def _add(
         transact(db, add)
 
 
-def _read_position(tr: TransactionRead, key: bytes) -> Position:
+def _read_position(tr: TransactionRead, key: bytes) -> FilePosition:
     stored = tr.get(key).value
     return (
         _START
         if stored is None
-        else Position(*codec.decode_list(stored, (int, int, bytes), "the position in a file"))
+        else FilePosition(*codec.decode_list(stored, (int, int, bytes), "the position in a file"))
     )

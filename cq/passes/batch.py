@@ -19,9 +19,18 @@ from cq.passes.hash_order import are_in_turn
 from cq.passes.memory import Memory
 from cq.passes.repacking import UPDATE_BYTES, makes_less
 from cq.passes.runs import ForRuns
-from cq.queue.bounded_reads import read_by_place
+from cq.queue.bounded_reads import read_at_hashes
 from cq.queue.bucket_state import BucketState
-from cq.queue.rows import Backlog, Row, Updates, encode_row, first_tries, left_out, read_rows, updates_of
+from cq.queue.rows import (
+    Backlog,
+    Row,
+    Updates,
+    drop_repeated_operations,
+    encode_row,
+    read_rows,
+    repeated_rows,
+    updates_of,
+)
 from cq.store.api import Transaction
 from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
 
@@ -150,7 +159,7 @@ class Batch:
 
     def repeated(self) -> list[Row]:
         """The rows that go without being combined, as an earlier transaction had added their operation."""
-        return [row for row in left_out(self.backlog.rows, self.rows) if self.is_taken(row.key)]
+        return [row for row in repeated_rows(self.backlog.rows, self.rows) if self.is_taken(row.key)]
 
 
 def read_batch(
@@ -182,7 +191,7 @@ def read_batch(
         raise CodeMismatch(f"the configuration of queue {config.name!r} has changed")
     version = read_version.wait()
     backlog = read_rows(tr.snapshot, keys.rows(generation, bucket), limits.read_bytes, version)
-    rows = first_tries(tr.snapshot, keys, backlog.rows)
+    rows = drop_repeated_operations(tr.snapshot, keys, backlog.rows)
     found = BucketState.from_bytes(state.value)
     batch = Batch(version, found, notification.value, backlog, rows, is_former=config != stored)
     _take(tr, config, batch, limits, max_take, is_observed, first, memory or Memory(), may_sort)
@@ -246,7 +255,7 @@ def _take(
     if batch.state.staged:
         order = [*first, *(encoded for encoded in wanted if encoded not in first)]
         known = memory.staged if memory.knows(batch.state.token) else {}
-        batch.staged = read_by_place(tr.snapshot, keys.staged_at, order, known, limits.load_bytes)
+        batch.staged = read_at_hashes(tr.snapshot, keys.staged_at, order, known, limits.load_bytes)
         if len(batch.staged) < len(order):
             wanted = {encoded for encoded in wanted if encoded in batch.staged}
     if len(wanted) == len(updates):

@@ -29,7 +29,7 @@ from itertools import compress
 from operator import not_
 from typing import Final
 
-from cq.admin.purge import is_to_be_purged
+from cq.admin.purge import needs_purge
 from cq.admin.rebucket import is_blocked
 from cq.app import QueueCode
 from cq.errors import CqError
@@ -43,7 +43,7 @@ from cq.passes.purging import purge_some
 from cq.passes.repacking import repack
 from cq.passes.reporting import Refill, RefillReader, for_all, generations_told, news_of, tell, told_so_far
 from cq.passes.selection import choose
-from cq.queue.bounded_reads import leading, read_by_place
+from cq.queue.bounded_reads import prefix_read, read_at_hashes
 from cq.queue.bucket_state import fresh_token
 from cq.queue.ledger import count_dropped
 from cq.queue.missed_reports import MissedReports
@@ -139,11 +139,11 @@ class Pass:
         self.told = told_so_far(self.tr, self.code, self.bucket, batch.state)
         self.missed = MissedReports(self.tr, self.config, self.bucket, batch.state)
         refilling = next((each for each, cursor in self.told.items() if cursor is not None), None)
-        if is_to_be_purged(self.config, batch.state):
+        if needs_purge(self.config, batch.state):
             self._purge(batch)
             self._observe()
             return self.result
-        due = [] if batch.is_former else self.missed.due(max(1, self.max_refill))
+        due = [] if batch.is_former else self.missed.next_retries(max(1, self.max_refill))
         if batch.is_empty and refilling is None and not due and self.told == batch.state.observers:
             if not batch.backlog.foreign:
                 self._clear_notification(batch)
@@ -196,8 +196,8 @@ class Pass:
         """The current values of what is reported, remembered or read; what is beyond the limit is not reported."""
         known = self.memory.values if self.result.was_ours else {}
         load = self.limits.load_bytes
-        current = read_by_place(self.tr.snapshot, self.keys.value_at, self.report, known, load)
-        self.report = self.missed.read(leading(self.report, current), load)
+        current = read_at_hashes(self.tr.snapshot, self.keys.value_at, self.report, known, load)
+        self.report = self.missed.read(prefix_read(self.report, current), load)
         return current
 
     def _write_values(self, batch: Batch, current: dict[bytes, bytes | None]) -> None:
@@ -226,7 +226,7 @@ class Pass:
             self.changes += [
                 (at, Change(key, old, new, complete)) for at, key, old, new, same in columns if not same
             ]
-            self.missed.settle(compress(report, map(not_, is_same)))
+            self.missed.clear(compress(report, map(not_, is_same)))
 
     def _clear_staged(self, batch: Batch, encoded_keys: Iterable[bytes]) -> None:
         if not batch.staged:
@@ -302,7 +302,7 @@ class Pass:
                 return
             self.result.aside |= refill.refuse(self.refused, self.missed)
         elif due:
-            self.missed.settle(refill.keys, are_due=True)
+            self.missed.clear(refill.keys, are_due=True)
         self.refill = refill
         self.result.refilled = len(refill.keys)
 
@@ -322,17 +322,17 @@ class Pass:
         gone = [*purged.keys, *purged.refused]
         self.missed.read_all(gone)  # only of keys without a value a value was received
         self.missed.check(purged.keys)
-        self.missed.settle(purged.keys)
+        self.missed.clear(purged.keys)
         for encoded, value in purged.refused.items():
             self.result.aside[encoded] = self.condemned[encoded]
             told = generations_told(self.told, place(encoded))
-            self.missed.refuse(encoded, self.condemned[encoded], dict.fromkeys(told, value))
+            self.missed.note(encoded, self.condemned[encoded], dict.fromkeys(told, value))
         self.result.values, self.result.purged = dict.fromkeys(gone), len(gone)
         self.result.forgets = True  # what was staged is gone
         self.before_code(self.report)
         self.result.more = True
         self.result.token = fresh_token()
-        missed = self.missed.is_left()
+        missed = self.missed.remain()
         state = replace(purged.state, token=self.result.token, observers=self.told, missed=missed)
         self.tr.set(self.keys.state(self.config.generation, self.bucket), state.to_bytes())
 
@@ -353,7 +353,7 @@ class Pass:
         if self.refill is not None:
             observers |= self.refill.reached
         self.result.completed = None in observers.values() and observers != batch.state.observers
-        due = not batch.is_former and bool(self.missed.due(1))
+        due = not batch.is_former and bool(self.missed.next_retries(1))
         refilling = due or any(cursor is not None for cursor in observers.values())
         self.result.refilling = refilling
         self.result.more = not batch.at_end or staged or bool(self.repacked) or refilling
@@ -370,7 +370,7 @@ class Pass:
             cursor=place(self.report[-1]) if self.report else batch.state.cursor,
             unfinished_since=0 if batch.at_end else batch.state.unfinished_since or batch.read_version,
             observers=observers,
-            missed=self.missed.is_left(),
+            missed=self.missed.remain(),
         )
         self.tr.set(self.keys.state(self.config.generation, self.bucket), state.to_bytes())
 

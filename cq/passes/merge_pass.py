@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, Final
 
-from cq.admin.purge import is_to_be_purged
+from cq.admin.purge import needs_purge
 from cq.admin.rebucket import is_blocked
 from cq.app import QueueCode
 from cq.config.queue import read_config
@@ -31,11 +31,19 @@ from cq.passes.reporting import Refill
 from cq.passes.runs import MAX_RUNS, Head, NotInRuns, Run, Runs, run_of
 from cq.passes.selection import affordable
 from cq.passes.sort_run import sorted_pairs
-from cq.queue.bounded_reads import leading, read_stored
+from cq.queue.bounded_reads import prefix_read, read_stored
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.queue.ledger import count_dropped
 from cq.queue.packing import ROW_BYTES
-from cq.queue.rows import Row, decode_content, decode_found, find_rows, first_tries, group, left_out
+from cq.queue.rows import (
+    Row,
+    decode_content,
+    decode_found,
+    drop_repeated_operations,
+    find_rows,
+    group,
+    repeated_rows,
+)
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, error_code
 
 _LEAST_SHARE: Final = 8  # of what a pass reads, that a last run has to have to be worth its making
@@ -111,7 +119,7 @@ class RunsPass:
         """
         if self.memory.runs.left and not self.result.was_ours:
             return False
-        return not (self.state.staged or is_to_be_purged(self.config, self.state))
+        return not (self.state.staged or needs_purge(self.config, self.state))
 
     # Making a run
 
@@ -126,7 +134,7 @@ class RunsPass:
             return False
         contents = {key: decode_found(prefix, key, value) for key, value in found.rows}
         rows = [Row(key, value, contents[key][0]) for key, value in found.rows]
-        counting = first_tries(self.tr.snapshot, self.keys, rows)
+        counting = drop_repeated_operations(self.tr.snapshot, self.keys, rows)
         pairs = self._sorted([contents[row.key] for row in counting])
         written = into_rows(pairs, counting)
         if not written:
@@ -134,7 +142,7 @@ class RunsPass:
         self.tr.clear_range(rows[0].key, after(rows[-1].key))
         for key, value in written.items():
             self.tr.set(key, value)
-        self._drop(left_out(rows, counting))
+        self._drop(repeated_rows(rows, counting))
         self.result.rows = len(rows)
         self._count(sum(len(contents[row.key]) // 2 for row in counting), rows[-1].key)
         left = (*runs.left, run_of(written, len(pairs.order)))
@@ -184,7 +192,7 @@ class RunsPass:
         report = affordable([keys[position] for position in order], len(self.keys.value(b"")), most)
         at = self.keys.values_at([where[position] for position in order[: len(report)]])
         current = read_stored(self.tr.snapshot, at, self.limits.load_bytes)
-        at = leading(at, current)
+        at = prefix_read(at, current)
         report = report[: len(at)]
         waiting = [updates[encoded] for encoded in report]
         self._count(sum(map(len, waiting)), heads[0].rows[0].key)

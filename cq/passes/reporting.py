@@ -19,7 +19,7 @@ from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys, places
 from cq.observer import Change
 from cq.plain_text import describe
-from cq.queue.bounded_reads import leading, read_by_place, read_values
+from cq.queue.bounded_reads import prefix_read, read_at_hashes, read_values
 from cq.queue.bucket_state import BucketState
 from cq.queue.limits import admitted
 from cq.queue.missed_reports import NOTHING, MissedReports, as_received
@@ -51,7 +51,7 @@ class Refill:
         """
         encoded = self.keys.pop()
         self.news.clear()
-        missed.refuse(encoded, refused[encoded], dict.fromkeys(self.reached, NOTHING))
+        missed.note(encoded, refused[encoded], dict.fromkeys(self.reached, NOTHING))
         return {encoded: refused[encoded]}
 
 
@@ -102,8 +102,8 @@ class RefillReader:
         """The values of the first of these keys, for the observers that have missed reports of them."""
         due = self.missed.read(due[: self.limit], self.limit_bytes, are_due=True)
         at = QueueKeys(self.config.name).value_at
-        found = read_by_place(self.tr.snapshot, at, due, {}, self.limit_bytes)
-        due = leading(due, found)
+        found = read_at_hashes(self.tr.snapshot, at, due, {}, self.limit_bytes)
+        due = prefix_read(due, found)
         keys: list[bytes] = []
         changes: dict[int, list[tuple[bytes, Change]]] = {}
         for encoded, where in zip(due, places(due), strict=True):
@@ -112,7 +112,7 @@ class RefillReader:
                 self.missed.check([encoded])
                 value = None if stored is None else codec.decode(stored)
             except CorruptData as error:
-                self.missed.refuse(encoded, str(error), {})
+                self.missed.note(encoded, str(error), {})
                 continue
             keys.append(encoded)
             change = self._change(encoded, value, value)

@@ -20,7 +20,7 @@ _KEY_SHARE: Final = 8  # bytes of keys that a range read may pass over, for each
 _DENSE: Final = 5  # rows for each key wanted, up to which a range is cheaper than single reads
 
 
-def read_by_place(
+def read_at_hashes(
     snapshot: TransactionRead,
     at: Callable[[bytes], bytes],
     keys: Sequence[bytes],
@@ -48,21 +48,21 @@ def read_stored(
     `limit_bytes` of values are read, about, and at least one. Many keys that lie close together are read as a range: in
     both stores a row of a range costs a fraction of a read of its own.
     """
-    found = _read_dense(snapshot, sorted(keys), limit_bytes) if len(keys) >= _MANY else {}
+    found = _read_by_ranges(snapshot, sorted(keys), limit_bytes) if len(keys) >= _MANY else {}
     if len(found) < len(keys):
         left = [key for key in keys if key not in found] if found else keys
         found.update(read_bounded(snapshot.get, left, limit_bytes))
     return found
 
 
-def leading(keys: list[bytes], found: Mapping[bytes, bytes | None]) -> list[bytes]:
+def prefix_read(keys: list[bytes], found: Mapping[bytes, bytes | None]) -> list[bytes]:
     """The first of these keys, up to one that was not read."""
     if len(found) == len(keys):
         return keys
     return keys[: next(number for number, key in enumerate(keys) if key not in found)]
 
 
-def _read_dense(
+def _read_by_ranges(
     snapshot: TransactionRead, order: Sequence[bytes], limit_bytes: int
 ) -> dict[bytes, bytes | None]:
     """What is stored under the first of these keys, which are sorted, as long as they lie close together."""

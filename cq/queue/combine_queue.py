@@ -18,8 +18,8 @@ from cq.queue.ledger import count_added
 from cq.queue.limits import refuse_if_full
 from cq.queue.packing import pack
 from cq.queue.pending import before_adds, read_pending
-from cq.queue.rows import first_tries, updates_of
-from cq.queue.window_rows import pack_leaving, write_leaving
+from cq.queue.rows import drop_repeated_operations, updates_of
+from cq.queue.window_rows import pack_expiring, write_expiring
 from cq.store.api import (
     WANT_ALL,
     Database,
@@ -203,7 +203,7 @@ class CombineQueue:
         bucket = hashing.bucket_of(encoded, config.buckets)
         with before_adds(self.name):
             backlog = read_pending(snapshot, self.keys, self.name, config.generation, bucket)
-        rows = first_tries(snapshot, self.keys, backlog.rows)
+        rows = drop_repeated_operations(snapshot, self.keys, backlog.rows)
         return before + updates_of(backlog, rows).get(encoded, [])
 
 
@@ -222,7 +222,7 @@ def write_updates(
     operation = None if once is None else codec.encode_operation(once)
     packed = pack(config, updates, operation)
     pairs = list(packed.pairs) if due is not None or config.audit is not None else []
-    leaving = [] if due is None else pack_leaving(pairs, operation)
+    expiring = [] if due is None else pack_expiring(pairs, operation)
     notifications = list(map(queue.notification, repeat(generation), packed.rows))
     note_writes(tr, name, notifications)
     for (bucket, rows), notification in zip(packed.rows.items(), notifications, strict=True):
@@ -232,7 +232,7 @@ def write_updates(
     if operation is not None:
         tr.set_versionstamped_key(queue.new_marker(operation), b"")
     if due is not None:
-        write_leaving(tr, name, leaving, due, _counter, once=operation is not None)
+        write_expiring(tr, name, expiring, due, _counter, once=operation is not None)
     if config.audit is not None:
         count_added(tr, config, pairs)
 

@@ -25,7 +25,7 @@ from cq.store.range_size import count_rows
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 """How often workers compare what waits with the limits, and how often a process that adds reads the mark at most."""
 MODES: Final = ("raise", "admit")
 _ENOUGH: Final = 0.8  # of a limit: below it a full queue is full no more
@@ -84,7 +84,7 @@ def is_positive(number: object, kind: type = float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class BacklogMeasure:
     """What waits in a queue.
 
     Attributes:
@@ -98,7 +98,7 @@ class Waiting:
     sure_seconds: float
 
 
-def read_waiting(tr: Transaction, name: str) -> Waiting:
+def measure_backlog(tr: Transaction, name: str) -> BacklogMeasure:
     """The backlog at the transaction's read version.
 
     Costs a read for each bucket with work, and a read of the first 1 MB of the rows: a cluster's estimate of a smaller
@@ -111,7 +111,7 @@ def read_waiting(tr: Transaction, name: str) -> Waiting:
     clock.observe(now)
     first = min(oldest, default=now)
     size = count_rows(snapshot, *queue.all_rows()).bytes
-    return Waiting(size, clock.age(first, now), clock.sure_age(first, now))
+    return BacklogMeasure(size, clock.age(first, now), clock.sure_age(first, now))
 
 
 def compare(db: Database, name: str) -> str:
@@ -122,7 +122,7 @@ def compare(db: Database, name: str) -> str:
 def _compare(tr: Transaction, name: str) -> str:
     flags = read_flags(tr.snapshot, name)
     stored = read_full(tr.snapshot, name)
-    reason = _reason(flags, read_waiting(tr, name), is_full=stored is not None)
+    reason = _reason(flags, measure_backlog(tr, name), is_full=stored is not None)
     full = QueueKeys(name).full
     if reason and (stored is None or stored.mode != flags.when_full):
         tr.set(full, codec.encode([flags.when_full, reason]))
@@ -131,7 +131,7 @@ def _compare(tr: Transaction, name: str) -> str:
     return reason
 
 
-def _reason(flags: Flags, waiting: Waiting, *, is_full: bool) -> str:
+def _reason(flags: Flags, waiting: BacklogMeasure, *, is_full: bool) -> str:
     """Which limit is exceeded.
 
     A queue becomes full, and a full one gets room, only if the age of the oldest update is sure: a jump of versions
@@ -185,6 +185,6 @@ def refuse_if_full(tr: Transaction, config: QueueConfig) -> None:
     until, full = known.get(config.name, (0.0, None))
     if runtime.monotonic() >= until:
         full = read_full(tr.snapshot, config.name)
-        known[config.name] = runtime.monotonic() + LOOK_SECONDS, full
+        known[config.name] = runtime.monotonic() + CHECK_SECONDS, full
     if full is not None and full.mode == "raise":
         raise QueueFull(f"queue {config.name!r} is full, {full.reason}: try again later, or run more workers")

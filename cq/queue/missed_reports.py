@@ -24,7 +24,7 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
 from cq.keys.missed import MissedKeys
 from cq.observer import Change
 from cq.plain_text import printable
-from cq.queue.bounded_reads import leading, read_by_place
+from cq.queue.bounded_reads import prefix_read, read_at_hashes
 from cq.queue.bucket_state import BucketState
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -52,7 +52,7 @@ class MissedReports:
         state: the bucket's, as read.
 
     Attributes:
-        may_be: whether the bucket may have any.
+        may_exist: whether the bucket may have any.
         received: {(generation of an observer, place of a key): what it last received}, of the keys checked.
     """
 
@@ -62,16 +62,16 @@ class MissedReports:
         self._bucket = bucket
         self._keys = MissedKeys(config.name)
         self._generations = [each.generation for each in config.observers]
-        self.may_be = bool(self._generations) and may_have_missed(config, state)
+        self.may_exist = bool(self._generations) and may_have_missed(config, state)
         self.received: dict[tuple[int, bytes], Any] = {}
         self._stored: dict[tuple[int, bytes], bytes] = {}
 
     def read(self, encoded_keys: list[bytes], limit_bytes: int, *, are_due: bool = False) -> list[bytes]:
         """Read what the observers last received of these keys; returns the first keys, up to a limit.
 
-        The limit is for the bytes of each read, and for what `settle` will write: with `are_due`, for each key.
+        The limit is for the bytes of each read, and for what `clear` will write: with `are_due`, for each key.
         """
-        if not self.may_be:
+        if not self.may_exist:
             return encoded_keys
         encoded_keys = self._read(encoded_keys, limit_bytes)
         if not (self._stored or are_due):
@@ -86,18 +86,18 @@ class MissedReports:
 
     def read_all(self, encoded_keys: list[bytes]) -> None:
         """Read what the observers last received of these keys, which cost no more than `share`."""
-        if self.may_be:
+        if self.may_exist:
             self._read(encoded_keys, sys.maxsize)
 
     def share(self, limit_bytes: int) -> int:
-        """How many bytes the clears of values may have, so that they and what `settle` clears keep to the limit."""
-        return limit_bytes // (3 + len(self._generations)) if self.may_be else limit_bytes
+        """How many bytes the clears of values may have, so that they and what `clear` clears keep to the limit."""
+        return limit_bytes // (3 + len(self._generations)) if self.may_exist else limit_bytes
 
     def _read(self, encoded_keys: list[bytes], limit_bytes: int) -> list[bytes]:
         for generation in self._generations:
             prefix = self._keys.received(generation, b"")
-            found = read_by_place(self._tr.snapshot, prefix.__add__, encoded_keys, {}, limit_bytes)
-            encoded_keys = leading(encoded_keys, found)
+            found = read_at_hashes(self._tr.snapshot, prefix.__add__, encoded_keys, {}, limit_bytes)
+            encoded_keys = prefix_read(encoded_keys, found)
             stored = zip(places(encoded_keys), map(found.get, encoded_keys), strict=True)
             self._stored |= {(generation, where): data for where, data in stored if data is not None}
         return encoded_keys
@@ -112,7 +112,7 @@ class MissedReports:
         """The generations of the observers that have missed a report of the key, as read."""
         return [generation for generation, _ in self._of([encoded_key])]
 
-    def settle(self, encoded_keys: Iterable[bytes], *, are_due: bool = False) -> None:
+    def clear(self, encoded_keys: Iterable[bytes], *, are_due: bool = False) -> None:
         """Forget that reports of these keys were missed (`are_due`: and are to be retried): this pass reports them."""
         if not self._stored and not are_due:
             return
@@ -124,7 +124,7 @@ class MissedReports:
             for generation in generations:
                 self._tr.clear(self._keys.received(generation, where))
 
-    def refuse(self, encoded_key: bytes, error: str, received: Mapping[int, bytes]) -> None:
+    def note(self, encoded_key: bytes, error: str, received: Mapping[int, bytes]) -> None:
         """Note that a key is not reported to some observers, each with what it last received, encoded.
 
         What was noted of an earlier report counts: a later one was not received either. An observer that never
@@ -139,11 +139,11 @@ class MissedReports:
                 self._tr.clear(self._keys.received(generation, where))
         self._tr.clear(self._keys.retry(where))
         self._tr.set(self._keys.note(where), codec.encode(printable(error)))
-        self.may_be = True
+        self.may_exist = True
 
-    def due(self, limit: int) -> list[bytes]:
+    def next_retries(self, limit: int) -> list[bytes]:
         """The encoded keys of the next reports to be retried, at most `limit`, and of about 200 kB."""
-        if not self.may_be:
+        if not self.may_exist:
             return []
         bounds = self._keys.retries_of_bucket(self._config.buckets, self._bucket)
         found: list[bytes] = []
@@ -155,9 +155,9 @@ class MissedReports:
                 break
         return found
 
-    def is_left(self) -> bool:
+    def remain(self) -> bool:
         """Whether the bucket has any once the transaction is committed, as far as it has written yet."""
-        if not self.may_be:
+        if not self.may_exist:
             return False
         shape = self._config.buckets, self._bucket
         bounds = [self._keys.of_bucket(generation, *shape) for generation in self._generations]

@@ -65,9 +65,9 @@ class Trim:
         """
         read_config(tr.snapshot, self._name)
         window = WindowKeys(self._name)
-        leaving = tr.snapshot.get_range(*window.operations(), limit=1)
+        expiring = tr.snapshot.get_range(*window.operations(), limit=1)
         oldest = [each for each in oldest_by_bucket(tr.snapshot, self._keys).values() if each is not None]
-        oldest += [version_of(window.stamp_of_operation(row.key)) for row in leaving]
+        oldest += [version_of(window.stamp_of_operation(row.key)) for row in expiring]
         remembered = clock_of(tr.db).before(tr.get_read_version().wait(), self._remember_seconds)
         return min([remembered, *oldest])
 

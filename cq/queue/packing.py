@@ -39,7 +39,7 @@ def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packe
 
     `updates` is as `CombineQueue.add` takes it. Raises `InvalidData` or `TooLarge` unless the queue takes all of it.
     """
-    keys, values = columns(updates)
+    keys, values = split_pairs(updates)
     encoded = config.key.encode_all(keys)
     _check_updates(config, keys, values)
     contents = _by_bucket(config.buckets, operation, encoded, values)
@@ -63,7 +63,7 @@ def _by_bucket(
     return contents
 
 
-def columns(updates: object) -> tuple[list[Any], list[Any]]:
+def split_pairs(updates: object) -> tuple[list[Any], list[Any]]:
     """The keys and the updates of a dict, or of pairs, in order; raises `InvalidData` when it is neither.
 
     Raises `OneShotIterable`, too.

@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class UnreadableRow:
     """A row that cq has not written: it is set aside as it is."""
 
     key: bytes
@@ -69,7 +69,7 @@ class Backlog:
     """What was read of a bucket: its first rows, their updates by key and size in bytes, and whether they are all."""
 
     rows: list[Row]
-    broken: list[Broken]
+    broken: list[UnreadableRow]
     at_end: bool
     last_key: bytes | None
     foreign: bool = False
@@ -138,7 +138,7 @@ def group(contents: Iterable[list[Any]], updates: defaultdict[bytes, list[Any]])
 
 
 def updates_of(backlog: Backlog, rows: Sequence[Row]) -> Updates:
-    """The updates of those rows of a backlog that count, as `first_tries` tells; mostly these are all."""
+    """The updates of those rows of a backlog that count, as `drop_repeated_operations` tells; mostly these are all."""
     return backlog.updates if len(rows) == len(backlog.rows) else by_key(rows)
 
 
@@ -166,7 +166,7 @@ def encode_row(operation: bytes | None, updates: Iterable[tuple[bytes, Any]]) ->
     return codec.encode([operation, *chain.from_iterable(updates)])
 
 
-class Found(NamedTuple):
+class FoundRows(NamedTuple):
     """Rows as they were found: their bytes, how many these are, and whether there are no more.
 
     `is_foreign`: reading ended before a row that was copied here from elsewhere.
@@ -184,7 +184,7 @@ def find_rows(
     bounds: tuple[bytes, bytes],
     limit_bytes: int,
     read_version: int | None,
-) -> Found:
+) -> FoundRows:
     """A bucket's rows in commit order, from `begin` on, until `limit_bytes` are exceeded.
 
     With a read version, reading ends before a row stamped later than that: such a row was copied here from
@@ -195,13 +195,13 @@ def find_rows(
     size = 0
     for row in snapshot.get_range(begin, bounds[1], streaming_mode=WANT_ALL):
         if size > limit_bytes:
-            return Found(rows, size, at_end=False, is_foreign=False)
+            return FoundRows(rows, size, at_end=False, is_foreign=False)
         key, value = row.key, row.value
         if key >= foreign:
-            return Found(rows, size, at_end=True, is_foreign=True)
+            return FoundRows(rows, size, at_end=True, is_foreign=True)
         size += len(key) + len(value)
         rows.append((key, value))
-    return Found(rows, size, at_end=True, is_foreign=False)
+    return FoundRows(rows, size, at_end=True, is_foreign=False)
 
 
 def read_rows(
@@ -230,7 +230,7 @@ def _sort_broken(backlog: Backlog, prefix: bytes, found: Sequence[tuple[bytes, b
             content = decode_found(prefix, key, value)
             backlog.rows.append(Row(key, value, content[0]))
         except CorruptData as error:
-            backlog.broken.append(Broken(key, value, str(error)))
+            backlog.broken.append(UnreadableRow(key, value, str(error)))
     backlog.updates = by_key(backlog.rows)
 
 
@@ -241,7 +241,7 @@ def decode_found(prefix: bytes, key: bytes, value: bytes) -> list[Any]:
     return decode_content(key, value)
 
 
-def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row]) -> list[Row]:
+def drop_repeated_operations(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row]) -> list[Row]:
     """The rows without those of an operation that an earlier transaction has already added.
 
     An operation's first marker decides for all rows of all its tries, whatever their bucket. An operation without
@@ -259,8 +259,8 @@ def first_tries(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row])
     return [row for row in rows if row.operation is None or first[row.operation] in ([], [row.versionstamp])]
 
 
-def left_out(rows: Sequence[Row], counting: Sequence[Row]) -> list[Row]:
-    """The rows that are not among those that count, as `first_tries` tells; mostly there are none."""
+def repeated_rows(rows: Sequence[Row], counting: Sequence[Row]) -> list[Row]:
+    """The rows that are not among those that count, as `drop_repeated_operations` tells; mostly there are none."""
     if len(counting) == len(rows):
         return []
     keys = {row.key for row in counting}

@@ -20,7 +20,7 @@ from cq.plain_text import printable
 from cq.queue.combine_queue import write_updates
 from cq.queue.ledger import count_added, count_dropped
 from cq.queue.missed_reports import drop_missed, read_missed, retry_missed
-from cq.queue.rows import Broken
+from cq.queue.rows import UnreadableRow
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 from cq.store.write_sizes import fitting
@@ -57,7 +57,7 @@ def set_aside(
     return piece
 
 
-def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[Broken]) -> str:
+def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[UnreadableRow]) -> str:
     """Write rows that cq has not written to the queue's set-aside range, as they are; returns the last one's error."""
     piece, error = 0, ""
     for row in rows:

@@ -20,14 +20,14 @@ from cq.errors import BacklogTooDeep, CorruptData, InvalidData
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
 from cq.queue.packing import split
-from cq.queue.rows import Broken, Row, by_key, decode_content, first_tries
+from cq.queue.rows import Row, UnreadableRow, by_key, decode_content, drop_repeated_operations
 from cq.store.api import WANT_ALL, Transaction, TransactionRead
 
 OVERDUE_BYTES: Final = 1_000_000
 """How much that is due and not taken out yet a read subtracts at most."""
 
 
-def pack_leaving(pairs: Sequence[tuple[bytes, int]], operation: bytes | None) -> list[bytes]:
+def pack_expiring(pairs: Sequence[tuple[bytes, int]], operation: bytes | None) -> list[bytes]:
     """The rows of these updates: [operation id or null, encoded key, update, ...], of about 8 kB at most.
 
     Raises `InvalidData` for an update beyond 64 bits: sums of updates must fit into one.
@@ -38,7 +38,7 @@ def pack_leaving(pairs: Sequence[tuple[bytes, int]], operation: bytes | None) ->
     return split([operation, *chain.from_iterable(pairs)]) if pairs else []
 
 
-def write_leaving(
+def write_expiring(
     tr: Transaction, name: str, rows: Iterable[bytes], due: int, counters: Iterable[int], *, once: bool
 ) -> None:
     """Write rows that are due at a time; with operation ids, also what stands for each in commit order."""
@@ -50,11 +50,11 @@ def write_leaving(
 
 
 @dataclass(slots=True)
-class Leaving:
+class ExpiringRows:
     """Rows that are due, in the order of that; those that cq has not written; and whether there were no more."""
 
     rows: list[Row] = field(default_factory=list)
-    broken: list[Broken] = field(default_factory=list)
+    broken: list[UnreadableRow] = field(default_factory=list)
     at_end: bool = True
 
     @property
@@ -63,11 +63,11 @@ class Leaving:
         return sorted([*(row.key for row in self.rows), *(each.key for each in self.broken)])
 
 
-def read_leaving(
+def read_expiring(
     snapshot: TransactionRead, config: QueueConfig, bounds: tuple[bytes, bytes], limit_bytes: int
-) -> Leaving:
+) -> ExpiringRows:
     """The rows of a range, until `limit_bytes` are exceeded."""
-    window, found, size = WindowKeys(config.name), Leaving(), 0
+    window, found, size = WindowKeys(config.name), ExpiringRows(), 0
     for stored in snapshot.get_range(*bounds, streaming_mode=WANT_ALL):
         if size > limit_bytes:
             found.at_end = False
@@ -80,7 +80,7 @@ def read_leaving(
             _check(config, content)
             found.rows.append(Row(stored.key, stored.value, content[0]))
         except CorruptData as error:
-            found.broken.append(Broken(stored.key, stored.value, str(error)))
+            found.broken.append(UnreadableRow(stored.key, stored.value, str(error)))
     return found
 
 
@@ -94,7 +94,7 @@ def _check(config: QueueConfig, content: list[Any]) -> None:
 
 def sum_up(snapshot: TransactionRead, queue: QueueKeys, rows: Sequence[Row]) -> dict[bytes, int]:
     """{encoded key: sum} of the updates that count: of an operation, those of its first try alone."""
-    updates = by_key(first_tries(snapshot, queue, rows))
+    updates = by_key(drop_repeated_operations(snapshot, queue, rows))
     return {encoded: total for encoded, values in updates.items() if (total := sum(values))}
 
 
@@ -103,7 +103,7 @@ def read_overdue(snapshot: TransactionRead, config: QueueConfig, now: int) -> di
 
     Raises `BacklogTooDeep` when that is more than 1 MB.
     """
-    found = read_leaving(snapshot, config, WindowKeys(config.name).due_until(now), OVERDUE_BYTES)
+    found = read_expiring(snapshot, config, WindowKeys(config.name).due_until(now), OVERDUE_BYTES)
     if not found.at_end:
         raise BacklogTooDeep(
             f"more than {OVERDUE_BYTES:,} bytes of updates are to be taken out of the window of queue {config.name!r}: "

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from cq.admin.purge import is_to_be_purged
+from cq.admin.purge import needs_purge
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.keys.missed import MissedKeys
@@ -98,7 +98,7 @@ def _to_do(
         return "updates are staged"
     if state.unfinished_since:
         return "a backlog has not been read to its end"
-    if is_to_be_purged(shape, state):
+    if needs_purge(shape, state):
         return "a purge is to be done"
     for each in shape.observers:
         cursor = state.observers.get(each.generation, b"")

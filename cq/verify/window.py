@@ -20,13 +20,13 @@ from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys
 from cq.queue.rows import decode_row
 from cq.queue.set_aside import updates_aside
-from cq.queue.window_rows import read_leaving, sum_up
+from cq.queue.window_rows import read_expiring, sum_up
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 from cq.store.transact import transact
 from cq.verify.queued import key_of, shown_key
 from cq.verify.repairs import keep_raw
 from cq.verify.verification import FROM_THE_FUTURE, Difference, Piece, Verification
-from cq.windows.pending import read_waiting
+from cq.windows.pending import read_pending_sums
 
 RECOUNT_BYTES: Final = 4_000_000
 """How much is recounted at most: of rows, of values, and of what was set aside."""
@@ -95,10 +95,10 @@ def _recount(verification: Verification, piece: Piece) -> None:
         return
     limit = verification.share(RECOUNT_BYTES)
     try:
-        rows = read_leaving(piece.snapshot, config, window.rows(), limit)
+        rows = read_expiring(piece.snapshot, config, window.rows(), limit)
         _check_deep(rows.at_end)
         expected = sum_up(piece.snapshot, piece.keys, rows.rows)
-        found = defaultdict(int, read_waiting(piece.snapshot, config))
+        found = defaultdict(int, read_pending_sums(piece.snapshot, config))
         _add_values(piece.snapshot, piece.keys, found, limit)
         _add_aside(piece.snapshot, piece.keys, found, limit)
     except BacklogTooDeep:

@@ -27,14 +27,14 @@ from cq.keys.window import WindowKeys
 from cq.queue.bucket_state import fresh_token
 from cq.queue.combine_queue import write_updates
 from cq.queue.limits import admitted
-from cq.queue.rows import Broken, Row
+from cq.queue.rows import Row, UnreadableRow
 from cq.queue.set_aside import set_aside
-from cq.queue.window_rows import Leaving, read_leaving, sum_up
+from cq.queue.window_rows import ExpiringRows, read_expiring, sum_up
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 from cq.store.write_sizes import clear_bytes, fitting, set_bytes
 
-TAKE_BYTES: Final = 200_000
+EXPIRE_BYTES: Final = 200_000
 """How much of the rows that are due one transaction takes out, about."""
 _RAW_BYTES: Final = 50_000
 _STAMP_BYTES: Final = 16
@@ -43,7 +43,7 @@ _ERROR_BYTES: Final = 1_300
 
 
 @dataclass(frozen=True, slots=True)
-class TakenOut:
+class Expired:
     """What one transaction has taken out.
 
     Attributes:
@@ -57,9 +57,9 @@ class TakenOut:
     seconds: float
 
 
-def take_out(
-    db: Database, name: str, *, now: float | None = None, limit_bytes: int = TAKE_BYTES
-) -> TakenOut | None:
+def expire(
+    db: Database, name: str, *, now: float | None = None, limit_bytes: int = EXPIRE_BYTES
+) -> Expired | None:
     """Take out what is due by now, or as much of it as one transaction should; None if the queue has no window.
 
     Args:
@@ -70,18 +70,18 @@ def take_out(
 
     Costs a read of one row when nothing is due. Raises `QueueNotConfigured`.
     """
-    return transact(db, lambda tr: _take_out(tr, name, milliseconds(now), limit_bytes))
+    return transact(db, lambda tr: _expire(tr, name, milliseconds(now), limit_bytes))
 
 
-def _take_out(tr: Transaction, name: str, now: int, limit_bytes: int) -> TakenOut | None:
+def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired | None:
     config, window = read_config(tr, name), WindowKeys(name)
     if config.window is None:
         return None
     wait = _until_first(tr.snapshot, window, config.window.slice, now)
     if wait > 0:
-        return TakenOut(0, 0, wait)
+        return Expired(0, 0, wait)
     lock = tr.get(window.lock)
-    found = _fitting(config, read_leaving(tr.snapshot, config, window.due_until(now), limit_bytes))
+    found = _fitting(config, read_expiring(tr.snapshot, config, window.due_until(now), limit_bytes))
     lock.wait()
     sums = sum_up(tr.snapshot, QueueKeys(name), found.rows)
     with admitted():  # it makes a queue that is full no fuller: what is taken out is combined with what waits
@@ -89,10 +89,10 @@ def _take_out(tr: Transaction, name: str, now: int, limit_bytes: int) -> TakenOu
     _set_broken_aside(tr, name, found)
     _clear(tr, window, found)
     tr.set(window.lock, fresh_token())
-    return TakenOut(len(found.keys), len(sums), 0.0)
+    return Expired(len(found.keys), len(sums), 0.0)
 
 
-def _fitting(config: QueueConfig, found: Leaving) -> Leaving:
+def _fitting(config: QueueConfig, found: ExpiringRows) -> ExpiringRows:
     """The first of these rows, as many as one transaction takes out.
 
     A row with one update is small, but taking it out is not: it clears the row and its operation, and adds a row and a
@@ -103,9 +103,9 @@ def _fitting(config: QueueConfig, found: Leaving) -> Leaving:
     each = 3 * set_bytes(queue.notification(config.generation, 0), _STAMP_BYTES)
     seen: set[int] = set()
 
-    def cost(row: Row | Broken) -> int:
+    def cost(row: Row | UnreadableRow) -> int:
         size = clear_bytes(row.key) + len(row.value)
-        if isinstance(row, Broken):
+        if isinstance(row, UnreadableRow):
             return size + _ERROR_BYTES
         if row.operation is not None:
             size += clear_bytes(window.operation_of(row.key))
@@ -113,12 +113,12 @@ def _fitting(config: QueueConfig, found: Leaving) -> Leaving:
         seen.update(own)
         return size + each * len(own)
 
-    rows: list[Row | Broken] = [*found.rows, *found.broken]
+    rows: list[Row | UnreadableRow] = [*found.rows, *found.broken]
     rows.sort(key=lambda row: row.key)
     if (number := fitting(map(cost, rows))) >= len(rows):
         return found
     end = rows[number].key
-    return Leaving(
+    return ExpiringRows(
         [row for row in found.rows if row.key < end],
         [row for row in found.broken if row.key < end],
         at_end=False,
@@ -138,7 +138,7 @@ def _add_negated(tr: Transaction, config: QueueConfig, sums: dict[bytes, int]) -
     write_updates(tr, QueueKeys(config.name), config, negated, None, due=None)
 
 
-def _set_broken_aside(tr: Transaction, name: str, found: Leaving) -> None:
+def _set_broken_aside(tr: Transaction, name: str, found: ExpiringRows) -> None:
     """Move rows that cq has not written out of the way."""
     piece = 0
     for each in found.broken:
@@ -146,7 +146,7 @@ def _set_broken_aside(tr: Transaction, name: str, found: Leaving) -> None:
         piece = set_aside(tr, QueueKeys(name), b"", each.error, raw or [b""], piece)
 
 
-def _clear(tr: Transaction, window: WindowKeys, found: Leaving) -> None:
+def _clear(tr: Transaction, window: WindowKeys, found: ExpiringRows) -> None:
     """Clear the rows read, and what stands for those with operation ids."""
     version = tr.get_read_version().wait()
     for _, group in groupby(found.keys, window.due_of):

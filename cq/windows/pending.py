@@ -14,7 +14,7 @@ from cq.queue.window_rows import read_overdue, sum_up
 from cq.store.api import WANT_ALL, TransactionRead
 
 
-def read_waiting(
+def read_pending_sums(
     snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None = None
 ) -> dict[bytes, int]:
     """{encoded key: sum} of what waits, queued and staged; of these keys, or of all.
@@ -29,9 +29,9 @@ def read_waiting(
 def read_changes(snapshot: TransactionRead, config: QueueConfig, now: int) -> dict[bytes, int]:
     """{encoded key: by how much its value is to change}: what waits, but for what is due by now and not taken out.
 
-    Raises as `read_waiting` and `read_overdue` do.
+    Raises as `read_pending_sums` and `read_overdue` do.
     """
-    changes = defaultdict(int, read_waiting(snapshot, config))
+    changes = defaultdict(int, read_pending_sums(snapshot, config))
     if config.window is not None:
         for encoded, total in read_overdue(snapshot, config, now).items():
             changes[encoded] -= total

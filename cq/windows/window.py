@@ -15,10 +15,10 @@ from cq.errors import ConfigurationConflict, InvalidData
 from cq.keys import QueueKeys, place
 from cq.keys.window import MAX_TIME_MS, WindowKeys
 from cq.queue.combine_queue import CombineQueue, Page, write_updates
-from cq.queue.packing import columns
+from cq.queue.packing import split_pairs
 from cq.queue.window_rows import read_overdue
 from cq.store.api import Transaction, TransactionRead, snapshot_of
-from cq.windows.pending import read_changes, read_waiting
+from cq.windows.pending import read_changes, read_pending_sums
 from cq.windows.statistics import WindowStatistics, read_statistics
 
 TAKEN: Final = "taken"
@@ -144,7 +144,7 @@ class Window:
         futures = {key: tr.get(self.keys.value(each)) for key, each in encoded.items()}
         overdue = read_overdue(snapshot, config, milliseconds(now))
         exact = list(encoded.values()) if pending else [each for each in encoded.values() if each in overdue]
-        waiting = read_waiting(snapshot, config, exact) if exact else {}
+        waiting = read_pending_sums(snapshot, config, exact) if exact else {}
         found = {}
         for key, each in encoded.items():
             current = futures[key].value
@@ -193,7 +193,7 @@ class Window:
 
     def _refuse(self, tr: Transaction, updates: object, counter: bytes, why: str) -> str:
         """Count updates that are not added: by an atomic addition, which conflicts with nothing."""
-        number = len(columns(updates)[0])
+        number = len(split_pairs(updates)[0])
         tr.add(counter, number.to_bytes(_ONE_BYTES, "little"))
         return why
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from cq import runtime
-from cq.admin.backfill import switch_observers
+from cq.admin.backfill import publish_generations
 from cq.admin.configure import pause
 from cq.app import QueueCode
 from cq.bucket.failure_share import FailureShare
@@ -94,7 +94,7 @@ class CombineTask(Task):
         if self._failures.is_broken:
             self._pause(self._failures.describe())
         if result.completed:
-            switch_observers(self.bucket.db, self.bucket.code.config.name)
+            publish_generations(self.bucket.db, self.bucket.code.config.name)
         if result.foreign:
             raise CorruptData(
                 "a row is stamped later than the read version: was it copied here from elsewhere?"

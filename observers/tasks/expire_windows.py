@@ -6,7 +6,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database
-from cq.windows.expiry import take_out
+from cq.windows.expiry import expire
 
 
 class WindowTask(Task):
@@ -21,9 +21,9 @@ class WindowTask(Task):
 
     def run(self) -> float:
         """One part; then the next at once, or when the first row is due."""
-        taken = take_out(self._db, self.name)
-        if taken is None:
+        expired = expire(self._db, self.name)
+        if expired is None:
             return DONE
-        if taken.rows:
-            emit("window_left", queue=self.name, rows=taken.rows)
-        return taken.seconds
+        if expired.rows:
+            emit("window_left", queue=self.name, rows=expired.rows)
+        return expired.seconds

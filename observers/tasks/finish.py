@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cq.admin.backfill import is_settled, switch_observers
+from cq.admin.backfill import is_settled, publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
@@ -30,5 +30,5 @@ class FinishTask(Task):
     def run(self) -> float:
         """One look; another one after a while, unless all is done."""
         finish_rebucket(self._db, self.name)
-        switch_observers(self._db, self.name)
+        publish_generations(self._db, self.name)
         return DONE if transact(self._db, lambda tr: is_settled(tr.snapshot, self.name)) else LOOK_SECONDS

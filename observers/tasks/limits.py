@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
-from cq.queue.limits import LOOK_SECONDS, compare
+from cq.queue.limits import CHECK_SECONDS, compare
 from cq.store.api import Database
 
 
@@ -27,4 +27,4 @@ class LimitTask(Task):
         elif self._reason and not reason:
             emit("queue_has_room", queue=self.name)
         self._reason = reason
-        return LOOK_SECONDS
+        return CHECK_SECONDS

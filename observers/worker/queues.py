@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cq import keys, runtime
-from cq.admin.backfill import current_generation, switch_observers
+from cq.admin.backfill import current_generation, publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
 from cq.config.queue import Flags, queue_names, read_config, read_flags
@@ -46,7 +46,7 @@ def find_queues(
         # It may just have been deleted, of which the watch tells; what cannot be read its tasks will say.
         with suppress(QueueNotConfigured, CorruptData):
             if not each.is_switched:
-                switch_observers(db, name)
+                publish_generations(db, name)
             if each.code is not None and each.code.config.former is not None:
                 finish_rebucket(db, name)
     return found, watch

@@ -171,7 +171,7 @@ class Worker:
         try:
             while not self._stopping.is_set():
                 self._load()
-                self._work.take_out()
+                self._work.expire_windows()
                 jobs = self._work.notified()
                 if jobs == []:
                     finish(self._work.others, self._stopping, self._failed)

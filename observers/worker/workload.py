@@ -31,7 +31,7 @@ from cq.observers.telemetry.totals import Totals
 from cq.observers.worker.queues import Found, find_queues, notified_buckets
 from cq.passes.batch import Limits
 from cq.store.api import Database, Void
-from cq.windows.expiry import take_out
+from cq.windows.expiry import expire
 
 log = logging.getLogger("cq.worker")
 
@@ -121,13 +121,13 @@ class Work:
     def _of_feeds(self) -> list[Job]:
         return [] if self._feeds is None else self._feeds.jobs
 
-    def take_out(self) -> None:
+    def expire_windows(self) -> None:
         """Take out of the queues that it works on what has left their windows: what a drain begins with."""
         self.left = {}
         for name, queue in self._open.items():
             if self.combines and queue.found is not None:
                 try:
-                    while (taken := take_out(self._db, name)) is not None and taken.rows:
+                    while (expired := expire(self._db, name)) is not None and expired.rows:
                         pass
                 except CorruptData as error:  # other queues go on
                     self.left[name] = error

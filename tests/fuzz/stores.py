@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import cq
 from cq import keys
-from cq.admin.backfill import switch_observers
+from cq.admin.backfill import publish_generations
 from cq.admin.status import status
 from cq.app import App
 from cq.bucket.pass_runner import Bucket
@@ -138,7 +138,7 @@ def _put_under_way(db: Database) -> None:
 
 
 def _publish(db: Database) -> None:
-    switch_observers(db, "words")
+    publish_generations(db, "words")
     config = transact(db, lambda tr: read_config(tr, "words"))
     for task in publishers(db, config, config.observers[0]):
         run_task(task)

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 import cq
-from cq.admin.backfill import switch_observers
+from cq.admin.backfill import publish_generations
 from cq.observers.export import queue as export
 from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.check import init
@@ -37,7 +37,7 @@ def add(db: Any, name: str, updates: dict[Any, Any]) -> None:
 def combine(db: Any, name: str) -> None:
     """Run passes until nothing is queued, with the observers told."""
     combine_all(db, name, App())
-    switch_observers(db, name)
+    publish_generations(db, name)
 
 
 class App(cq.App):

@@ -21,7 +21,7 @@ from cq.observers.worker.worker import Worker
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from cq.windows.expiry import take_out
+from cq.windows.expiry import expire
 from tests.clocks import START, Clock, set_clock
 
 
@@ -134,7 +134,7 @@ def test_visitors_are_those_of_a_recount_at_any_time(steps: list[Any]) -> None:
                 clock.now += what[0]
             elif kind == "take":
                 for queue in (visits.views, visits.seen):
-                    take_out(db, queue.name, limit_bytes=100)
+                    expire(db, queue.name, limit_bytes=100)
             else:
                 drain(db, f"visits.{what[0]}")
             inside = [(name, visitor) for name, visitor, leaves in seen if leaves > clock.now]

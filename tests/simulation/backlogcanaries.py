@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq.admin.purge import is_to_be_purged
+from cq.admin.purge import needs_purge
 from cq.passes import merge_pass, repacking
 from cq.passes.merge_pass import RunsPass
 from cq.passes.pass_result import PassResult
@@ -33,7 +33,7 @@ def believes_its_runs() -> Any:
     """A worker merges the runs that it remembers though another one has passed."""
 
     def is_for_runs(self: RunsPass) -> bool:
-        return not (self.state.staged or is_to_be_purged(self.config, self.state))
+        return not (self.state.staged or needs_purge(self.config, self.state))
 
     return patch.object(RunsPass, "_is_for_runs", is_for_runs)
 

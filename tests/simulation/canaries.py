@@ -111,7 +111,7 @@ def keeps_notifications() -> Any:
 
 def counts_operations_twice() -> Any:
     """A pass takes all tries of an operation."""
-    return patch.object(batch, "first_tries", lambda snapshot, keys, rows: rows)
+    return patch.object(batch, "drop_repeated_operations", lambda snapshot, keys, rows: rows)
 
 
 def believes_its_memory() -> Any:
@@ -200,7 +200,7 @@ def tells_beyond_the_cursor() -> Any:
 
 def forgets_what_observers_missed() -> Any:
     """A pass reports the stored value as the old one, to an observer that never received it."""
-    return patch.object(MissedReports, "refuse", lambda self, encoded, error, received: None)
+    return patch.object(MissedReports, "note", lambda self, encoded, error, received: None)
 
 
 def looks_for_no_missed_reports() -> Any:

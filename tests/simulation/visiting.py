@@ -30,7 +30,7 @@ from cq.queue.set_aside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.verify.queue import verify
-from cq.windows.pending import read_waiting
+from cq.windows.pending import read_pending_sums
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.model import Violation
@@ -271,7 +271,7 @@ class Site(Scenario):
         sums: defaultdict[Any, int] = defaultdict(int)
         for row in tr.get_range(*QueueKeys(name).values()):
             sums[config.key.decode(QueueKeys(name).encoded_key(row.key))] += codec.decode(row.value)
-        for encoded, number in read_waiting(tr, config).items():
+        for encoded, number in read_pending_sums(tr, config).items():
             sums[config.key.decode(encoded)] += number
         for aside in read_aside(tr, name):
             for update in aside.updates:

@@ -77,7 +77,7 @@ def counts_visits_for_visitors() -> Any:
 
 def adds_without_leaving() -> Any:
     """An add puts into a window's total what never leaves it."""
-    return patch.object(combine_queue, "write_leaving", lambda *args, **settings: None)
+    return patch.object(combine_queue, "write_expiring", lambda *args, **settings: None)
 
 
 def reads_without_overdue() -> Any:
