@@ -15,7 +15,7 @@ import cq
 from cq import runtime
 from cq.bucket.attempt_notes import Attempts
 from cq.keys import QueueKeys
-from cq.observers.scheduling.members import Report, read_members
+from cq.observers.scheduling.members import MemberReport, read_members
 from cq.observers.scheduling.membership import Membership
 from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
@@ -56,7 +56,7 @@ def opened(tmp_path: Path, clock: Jumping) -> Iterator[Callable[[], Any]]:
 def beaten(db: Any, **settings: Any) -> Membership:
     """A worker that has beaten."""
     membership = Membership(db, **settings)
-    membership.beat(Report())
+    membership.beat(MemberReport())
     return membership
 
 
@@ -83,14 +83,14 @@ class TestLimits:
         db = worker._db
         assert compare(db, "words") == ""
         add(db, "words", {"a": 1})
-        worker.beat(Report())
+        worker.beat(MemberReport())
         assert compare(db, "words") == ""
 
         clock.passed += 20
-        worker.beat(Report())
+        worker.beat(MemberReport())
         assert compare(db, "words") == ""
         clock.passed += 11
-        worker.beat(Report())
+        worker.beat(MemberReport())
         assert compare(db, "words") == "the oldest update has waited longer than 30 s"
         with pytest.raises(cq.QueueFull):
             add(db, "words", {"a": 1})
@@ -126,12 +126,12 @@ class TestLimits:
         turns: list[str] = []
         worker = Worker(opened(), queues=["words"], beat_seconds=0.01)
 
-        def turned() -> None:
+        def after_turn() -> None:
             turns.append(compare(worker.db, "words"))
             if len(turns) == 10:
                 worker.stop()
 
-        worker.run(turned)
+        worker.run(after_turn)
 
         assert set(turns) == {""}
         add(db, "words", {"a": 1})
@@ -155,12 +155,12 @@ class TestMembers:
         self, opened: Callable[[], Any], clock: Jumping
     ) -> None:
         first, other = beaten(opened()), beaten(opened())
-        first.beat(Report())
-        other.beat(Report())  # a beat that the first one has not seen before the jump
+        first.beat(MemberReport())
+        other.beat(MemberReport())  # a beat that the first one has not seen before the jump
         clock.passed += 1
         clock.jumped += RECOVERY
 
-        first.beat(Report())
+        first.beat(MemberReport())
 
         assert [each.id for each in first.others] == [other.id]
 
@@ -173,7 +173,7 @@ class TestMembers:
         for _ in range(3):
             assert [each.id for each in new.others] == [dead.id]
             clock.passed += 1.1  # in its first beats a worker says that it will beat again in a second
-            new.beat(Report())
+            new.beat(MemberReport())
         assert new.others == []
 
     def test_one_that_is_dead_for_very_long_is_so_at_first_sight(
@@ -237,12 +237,12 @@ class TestPasses:
         for _ in range(3):
             clock.jumped += 40_000.0
             clock.passed += 1
-            worker.beat(Report())
+            worker.beat(MemberReport())
         trim(db)
         assert len(stored(db, QueueKeys("words").markers())) == 1
         for _ in range(3):
             clock.passed += 40_000.0
-            worker.beat(Report())
+            worker.beat(MemberReport())
         trim(db)
         assert stored(db, QueueKeys("words").markers()) == []
 

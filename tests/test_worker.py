@@ -23,17 +23,17 @@ from cq.observers.export.batch import ExportBatch
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
-from cq.observers.scheduling.members import Report
+from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE, Lane, Runner
 from cq.observers.tasks.combine import CombineTask
 from cq.observers.tasks.finish import FinishTask
 from cq.observers.tasks.limits import LimitTask
 from cq.observers.telemetry.bus import Event, subscribe
-from cq.observers.telemetry.totals import Totals
+from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker import worker as worker_module
 from cq.observers.worker.worker import Worker
-from cq.observers.worker.workload import Work
+from cq.observers.worker.workload import Workload
 from cq.passes.batch import LOCAL_LIMITS, Limits
 from cq.queue.bucket_state import BucketState
 from cq.store import is_local
@@ -76,13 +76,13 @@ def test_one_pass_of_cqs_own_code_runs_at_a_time_where_the_store_is_local(
     cq.configure(db, name)
     _, app = told_app(foreign := f"{name}-foreign")
     app.configure(db, foreign, buckets=buckets)
-    work = Work(db, app, [name, foreign], {"combine"}, Totals(), None)
+    work = Workload(db, app, [name, foreign], {"combine"}, WorkerCounts(), None)
     _, watch = work.load()
     watch.cancel()
     for job in work.jobs:
         if isinstance(job.task, CombineTask):
-            is_alone = is_local(db) and job.share.queue == name
-            assert job.task.width == (1 if is_alone else None)
+            is_alone = is_local(db) and job.task_id.queue == name
+            assert job.task.max_parallel == (1 if is_alone else None)
             is_large = is_alone or (is_local(db) and buckets == 1)
             assert job.task.bucket.limits == (LOCAL_LIMITS if is_large else Limits())
 
@@ -90,7 +90,7 @@ def test_one_pass_of_cqs_own_code_runs_at_a_time_where_the_store_is_local(
 def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1})
-    work = Work(db, cq.App(), [name], {"combine"}, Totals(), None)
+    work = Workload(db, cq.App(), [name], {"combine"}, WorkerCounts(), None)
 
     def load() -> CombineTask:
         work.load()[1].cancel()
@@ -453,7 +453,7 @@ class TestSharing:
         """A worker that was killed has left its row."""
         told, app = told_app(name)
         app.configure(db, name, buckets=4)
-        Membership(db, every=0.05).beat(Report())
+        Membership(db, every=0.05).beat(MemberReport())
         with running(Worker(db, app, [name], beat_seconds=0.05)):
             for number in range(8):
                 add(db, name, {f"k{number}": 1})
@@ -470,9 +470,9 @@ class TestSharing:
 
         def beat() -> None:
             while not over.wait(0.02):
-                idler.beat(Report())
+                idler.beat(MemberReport())
 
-        idler.beat(Report())  # before the worker looks who is there
+        idler.beat(MemberReport())  # before the worker looks who is there
         beating = threading.Thread(target=beat)
         beating.start()
         try:
@@ -643,10 +643,10 @@ class TestChanges:
         worker = Worker(db, queues=[name])
         worker._work.load()[1].cancel()
         (job,) = [job for job in worker._work.jobs if isinstance(job.task, LimitTask)]
-        job.own()
+        job.acquire()
         worker._run(job)
-        job.disown()
-        job.own()
+        job.release()
+        job.acquire()
         worker._after(job)
         assert worker._runner.is_busy(job)
         worker._runner.close(SECONDS)

@@ -23,7 +23,7 @@ from cq.observers.scheduling.members import ROLES
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.logs import log_to_stderr
 from cq.observers.telemetry.metrics import Address, serve
-from cq.observers.worker.garbage_collection import collect_seldom
+from cq.observers.worker.garbage_collection import tune_garbage_collection
 from cq.observers.worker.processes import Processes
 from cq.observers.worker.systemd import Notifier
 from cq.observers.worker.worker import CONCURRENCY, GRACE_SECONDS, Worker
@@ -137,7 +137,7 @@ def worker(
         raise typer.Exit(_run_processes(processes, grace, address, may_end=drain))
     if address is not None:
         opened.callback(serve(address))
-    collect_seldom()
+    tune_garbage_collection()
     notifier = Notifier()
     stop_on_signals(runner.stop)
     if with_input:

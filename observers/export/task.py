@@ -91,7 +91,7 @@ class ExportTask(Task):
     """
 
     notification: bytes
-    gather = GATHER_SECONDS
+    coalesce_seconds = GATHER_SECONDS
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class ExportTask(Task):
         self.bucket = bucket
         self.keys = ExportKeys(queue)
         self.notification = self.keys.notification(bucket)
-        self.siblings = self.notification[:-4]
-        self.sign = self.keys.state(bucket)
-        self.width = width
+        self.notification_prefix = self.notification[:-4]
+        self.progress_key = self.keys.state(bucket)
+        self.max_parallel = width
         self._isolator = PoisonEntryIsolator(exporter, self._set_aside)
         self._generation = generation
         self._batch_bytes, self._batch_entries = batch_bytes, batch_entries

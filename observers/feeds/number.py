@@ -32,7 +32,7 @@ class Numbering(Turns):
     """The numbers for a bucket of receivers."""
 
     most = 100
-    gather = GATHER_SECONDS
+    coalesce_seconds = GATHER_SECONDS
 
     def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
         super().__init__(db, config, bucket)

@@ -13,7 +13,7 @@ from cq.keys.feed import BUCKETS, FeedKeys
 from cq.observers.feeds.deliver import delivering_tasks
 from cq.observers.feeds.number import numbering_tasks
 from cq.observers.feeds.trim import trimming_tasks
-from cq.observers.scheduling.members import Share
+from cq.observers.scheduling.members import TaskId
 from cq.observers.scheduling.task import Job, Task
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -95,4 +95,4 @@ class FeedJobs:
     def _made(self, config: FeedConfig) -> list[Job]:
         makers = (delivering_tasks, numbering_tasks, trimming_tasks)
         tasks: list[Task] = [task for make in makers for task in make(self._db, config)]
-        return [Job(task, Share(ROLE, config.name, number)) for number, task in enumerate(tasks)]
+        return [Job(task, TaskId(ROLE, config.name, number)) for number, task in enumerate(tasks)]

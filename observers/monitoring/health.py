@@ -43,7 +43,7 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
     return [*_workers(found.members, now, here=here), *found.broken, *waiting]
 
 
-class _Found(NamedTuple):
+class _HealthReading(NamedTuple):
     """What was read: of queues that are not paused, by name.
 
     Attributes:
@@ -59,10 +59,10 @@ class _Found(NamedTuple):
     broken: list[str]
 
 
-def _read(tr: Transaction) -> _Found:
+def _read(tr: Transaction) -> _HealthReading:
     tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
     tr.add_write_conflict_key(CLOCK)
-    found = _Found(read_members(tr.snapshot), {}, {}, [])
+    found = _HealthReading(read_members(tr.snapshot), {}, {}, [])
     for name in queue_names(tr.snapshot):
         try:
             if read_flags(tr.snapshot, name).is_paused(runtime.time()):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cq.admin.status import QueueStatus, current_version, status
 from cq.config.queue import MAX_BUCKETS
 from cq.observers.monitoring.export_status import ExportStatus, export_status
-from cq.observers.scheduling.members import Member, Share, read_members
+from cq.observers.scheduling.members import Member, TaskId, read_members
 from cq.store.api import Database
 from cq.store.transact import transact
 from cq.windows.statistics import WindowStatistics
@@ -138,7 +138,7 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
     passes, updates, conflicts, passes_rate, updates_rate = (
         [sum(column) for column in zip(*numbers, strict=True)] if numbers else [0] * 5
     )
-    at_work = [member for member in alive if member.does(Share("combine", name, 0))]
+    at_work = [member for member in alive if member.does(TaskId("combine", name, 0))]
     return Activity(
         workers=len(at_work),
         concurrency=sum(int(_number(member.report.facts.get("concurrency"))) or 1 for member in at_work),
@@ -151,7 +151,7 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
 
 
 def _queues(facts: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
-    """{queue: the numbers of `Facts`}."""
+    """{queue: the numbers of `WorkerStatistics`}."""
     found = _table(facts.get("queues"))
     return {
         name: list(map(_number, numbers))

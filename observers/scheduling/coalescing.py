@@ -20,7 +20,7 @@ _BUSY: Final = 0.7
 _SECONDS: Final = 0.5  # over which load is averaged, about
 
 
-class Gathering:
+class Coalescer:
     """How busy a worker is, and how long its tasks wait because of that; thread-safe."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Gathering:
             self._load = self._load * exp((self._at - now) / _SECONDS) + (now - begun) / _SECONDS
             self._at = now
             share = (self._load - _IDLE) / (_BUSY - _IDLE)
-        job.rests_until = begun + job.task.gather * min(1.0, max(0.0, share))
+        job.rests_until = begun + job.task.coalesce_seconds * min(1.0, max(0.0, share))
 
     def left(self, job: Job) -> float:
         """After how many seconds a job that has been woken is to run."""

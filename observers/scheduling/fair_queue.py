@@ -19,7 +19,7 @@ _NEW_SECONDS = 0.01  # what a step of a queue is taken to cost before any was se
 
 
 @dataclass(slots=True)
-class _Kind(Generic[T]):
+class _TaskKind(Generic[T]):
     """Tasks of a queue of which so many may run at once; None for any number."""
 
     width: int | None = None
@@ -28,11 +28,11 @@ class _Kind(Generic[T]):
 
 
 @dataclass(slots=True)
-class _Lane(Generic[T]):
+class _QueueTasks(Generic[T]):
     """The tasks of one queue, by their kinds, and what its steps have cost."""
 
     weight: float = 1.0
-    kinds: dict[Hashable, _Kind[T]] = field(default_factory=dict)
+    kinds: dict[Hashable, _TaskKind[T]] = field(default_factory=dict)
     spent: float = 0.0
     typical: float = _NEW_SECONDS
 
@@ -49,7 +49,7 @@ class _Lane(Generic[T]):
         """Time given so far, with what runs now; the least comes next."""
         return self.spent + self.running * self.typical / self.weight
 
-    def next(self, most: int) -> _Kind[T] | None:
+    def next(self, most: int) -> _TaskKind[T] | None:
         """The kind whose turn it is, when no more than `most` tasks may run at once."""
         if self.running >= most:
             return None
@@ -61,11 +61,11 @@ class _Lane(Generic[T]):
         return min(ready, key=lambda kind: kind.waiting[0][:2], default=None)
 
 
-class Fair(Generic[T]):
+class FairQueue(Generic[T]):
     """Tasks that wait to be run; not thread-safe."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _Lane[T]] = {}
+        self._lanes: dict[str, _QueueTasks[T]] = {}
         self._numbers = count()
         self._clock = 0.0
 
@@ -82,11 +82,11 @@ class Fair(Generic[T]):
 
         Of the queue's tasks of its kind, no more than `width` run at once; None for any number.
         """
-        there = self._lanes.setdefault(lane, _Lane())
+        there = self._lanes.setdefault(lane, _QueueTasks())
         if there.is_idle:
             there.spent = max(there.spent, self._clock)
         there.weight = weight
-        of_kind = there.kinds.setdefault(kind, _Kind())
+        of_kind = there.kinds.setdefault(kind, _TaskKind())
         of_kind.width = width
         heappush(of_kind.waiting, (since, next(self._numbers), task))
 

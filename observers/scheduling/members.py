@@ -55,7 +55,7 @@ def kinds_of(roles: Iterable[str]) -> frozenset[str]:
     return frozenset(kind for role in roles for kind in _KINDS.get(role, ()))
 
 
-class Share(NamedTuple):
+class TaskId(NamedTuple):
     """One task, as it is shared out: its kind, the queue, and its number among the queue's tasks of the kind."""
 
     kind: str
@@ -67,7 +67,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MemberReport:
     """What a worker says of itself with each beat.
 
     Attributes:
@@ -111,7 +111,7 @@ class Member:
     queues: frozenset[str] | None
     host: str
     pid: int
-    report: Report
+    report: MemberReport
 
     def to_bytes(self) -> bytes:
         """What is stored behind the versionstamp."""
@@ -156,7 +156,7 @@ class Member:
             None if queues is None else frozenset(queues),
             row["host"],
             row["pid"],
-            Report(
+            MemberReport(
                 frozenset(row["lacking"]), frozenset(row["stuck"]), frozenset(row["exporters"]), row["facts"]
             ),
         )
@@ -169,20 +169,20 @@ class Member:
         """Whether it has beaten lately, given a version of now: for those who look once, and so have patience."""
         return self.age(version) <= ALIVE_BEATS * max(BEAT_SECONDS, self.every)
 
-    def does(self, share: Share) -> bool:
+    def does(self, task: TaskId) -> bool:
         """Whether a task is one that it would do."""
-        if share.kind not in self.kinds or (self.queues is not None and share.queue not in self.queues):
+        if task.kind not in self.kinds or (self.queues is not None and task.queue not in self.queues):
             return False
         lacking = self.report.lacking
-        match share.kind:
+        match task.kind:
             case "measure" | "limit":  # also of a queue that it leaves alone
                 return True
             case "deliver":  # a feed has nothing to do with a queue of its name
                 return True
             case "exporter":
-                return share.queue in self.report.exporters
+                return task.queue in self.report.exporters
             case kind:
-                return share.queue not in lacking and f"{kind}/{share.queue}" not in lacking
+                return task.queue not in lacking and f"{kind}/{task.queue}" not in lacking
 
 
 _ROW: Final[Mapping[str, tuple[type, ...]]] = {
@@ -206,12 +206,12 @@ def _is_of(part: Any, kinds: tuple[type, ...]) -> bool:
     return type(part) in kinds and (type(part) is not list or all(type(each) is str for each in part))
 
 
-def order(share: Share, members: Iterable[Member]) -> list[bytes]:
+def order(task: TaskId, members: Iterable[Member]) -> list[bytes]:
     """The ids of the workers that do such tasks, in rendezvous order; those that are stuck in this one come last.
 
     The task belongs to the first.
     """
-    name = str(share)
+    name = str(task)
     data = name.encode()
     places = [
         (
@@ -220,7 +220,7 @@ def order(share: Share, members: Iterable[Member]) -> list[bytes]:
             member.id,
         )
         for member in members
-        if member.does(share)
+        if member.does(task)
     ]
     return [place[-1] for place in sorted(places, reverse=True)]
 

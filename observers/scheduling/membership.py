@@ -27,8 +27,8 @@ from cq.observers.scheduling.members import (
     BEAT_SECONDS,
     ROLES,
     Member,
-    Report,
-    Share,
+    MemberReport,
+    TaskId,
     kinds_of,
     order,
     read_members,
@@ -102,7 +102,7 @@ class Membership:
             named,
             socket.gethostname(),
             os.getpid(),
-            Report(),
+            MemberReport(),
         )
         self._seen: dict[bytes, _Seen] = {}
         self.others: list[Member] = []
@@ -110,7 +110,7 @@ class Membership:
         self.next_beat = clock()
         self.version = 0
 
-    def beat(self, report: Report, *, is_busy: bool = False) -> bool:
+    def beat(self, report: MemberReport, *, is_busy: bool = False) -> bool:
         """Write the own row and look at the others; whether tasks may belong to others than before.
 
         A worker that is busy says that it will beat again soon. Rows of workers that are gone are removed. Raises the
@@ -135,13 +135,13 @@ class Membership:
         changed, self._shape = shape != self._shape, shape
         return changed
 
-    def is_mine(self, share: Share) -> bool:
+    def is_mine(self, task: TaskId) -> bool:
         """Whether a task belongs to this worker, as of the latest beat."""
-        return order(share, [self.me, *self.others])[:1] == [self.id]
+        return order(task, [self.me, *self.others])[:1] == [self.id]
 
-    def is_among(self, share: Share, number: int) -> bool:
+    def is_among(self, task: TaskId, number: int) -> bool:
         """Whether this worker is one of the first so many that a task could belong to."""
-        return self.id in order(share, [self.me, *self.others])[:number]
+        return self.id in order(task, [self.me, *self.others])[:number]
 
     def leave(self, seconds: float) -> None:
         """Take the own row away, trying for so long: the others share out its tasks at once."""
@@ -210,7 +210,9 @@ def _that_fits(member: Member) -> Member:
     log.warning(
         "more queues are left alone than a worker can say: nothing is done until it is started for some by name"
     )
-    return replace(member, roles=frozenset(), kinds=frozenset(), report=Report(facts=member.report.facts))
+    return replace(
+        member, roles=frozenset(), kinds=frozenset(), report=MemberReport(facts=member.report.facts)
+    )
 
 
 def _remove(tr: Transaction, gone: list[Member]) -> None:

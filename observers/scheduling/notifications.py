@@ -15,22 +15,22 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 
-def read_notified(snapshot: TransactionRead, jobs: Iterable[Job]) -> list[Job]:
+def find_notified(snapshot: TransactionRead, jobs: Iterable[Job]) -> list[Job]:
     """The jobs whose notification is present; one range read for all buckets of a queue."""
     groups: dict[bytes, dict[bytes, Job]] = {}
     for job in jobs:
         key = job.task.notification
         if key is not None:
-            groups.setdefault(job.task.siblings or key, {})[key] = job
+            groups.setdefault(job.task.notification_prefix or key, {})[key] = job
     ranges = [(group, snapshot.get_range(min(group), after(max(group)))) for group in groups.values()]
     return [group[row.key] for group, rows in ranges for row in rows if row.key in group]
 
 
-def look(db: Database, jobs: Sequence[Job], watches: int) -> tuple[list[Job], list[tuple[Job, Any]]]:
+def find_or_watch(db: Database, jobs: Sequence[Job], watches: int) -> tuple[list[Job], list[tuple[Job, Any]]]:
     """The jobs that are notified, and at most so many of the others that are not watched yet, with a watch each."""
 
     def read(tr: Transaction) -> tuple[list[Job], list[tuple[Job, Any]]]:
-        notified = read_notified(tr.snapshot, jobs)
+        notified = find_notified(tr.snapshot, jobs)
         found = set(notified)
         silent = [
             (job, key)

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from cq import runtime
-from cq.observers.scheduling.fair_queue import Fair
+from cq.observers.scheduling.fair_queue import FairQueue
 
 T = TypeVar("T", bound=Hashable)
 
@@ -17,7 +17,7 @@ DONE: Final = -1.0
 
 
 class Lane(NamedTuple):
-    """Where a task waits: its queue, the queue's weight, and how many of a kind may run at once, see `Fair`."""
+    """Where a task waits: its queue, the queue's weight, and how many of a kind may run at once, see `FairQueue`."""
 
     queue: str
     weight: float
@@ -59,7 +59,7 @@ class Runner(Generic[T]):
         self._work, self._failed, self._after = work, failed, after
         self._lane, self._age = lane, age
         self._changed = runtime.condition()
-        self._ready: Fair[tuple[int, T]] = Fair()
+        self._ready: FairQueue[tuple[int, T]] = FairQueue()
         self._later: list[tuple[float, int, T]] = []
         self._tickets: dict[T, int] = {}  # of the tasks under way: what waits with another ticket is no more
         self._waiting: dict[T, float] = {}

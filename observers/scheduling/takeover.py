@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cq import runtime
-from cq.observers.scheduling.notifications import read_notified
+from cq.observers.scheduling.notifications import find_notified
 from cq.observers.scheduling.task import Job
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -17,31 +17,31 @@ MANY_FAILURES: Final = 5
 """In a row, before others may try."""
 
 
-class Given:
+class ReleasedTasks:
     """The tasks that a worker lets others try."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
 
-    def look(self, jobs: Iterable[Job]) -> set[str]:
+    def update(self, jobs: Iterable[Job]) -> set[str]:
         """Their names, with those that have failed too often by now."""
         now = runtime.monotonic()
         self._until = {name: until for name, until in self._until.items() if until > now}
         for job in jobs:
             if job.owned and job.failures >= MANY_FAILURES:
-                self._until[str(job.share)] = now + GIVEN_SECONDS
+                self._until[str(job.task_id)] = now + GIVEN_SECONDS
             elif job.owned and not job.failures and not job.is_fresh:
-                self._until.pop(str(job.share), None)  # it has run since
+                self._until.pop(str(job.task_id), None)  # it has run since
         return set(self._until)
 
 
-class Overdue:
+class StalledTasks:
     """The tasks of others that have work and do not get on: their worker hangs, or cannot do them and does not know."""
 
     def __init__(self) -> None:
         self._seen: dict[Job, tuple[bytes | None, int]] = {}
 
-    def look(self, db: Database, jobs: Iterable[Job]) -> dict[Job, int]:
+    def find(self, db: Database, jobs: Iterable[Job]) -> dict[Job, int]:
         """Those of these jobs that had work before, too, and have not got on since; for how many looks."""
         before, signs = self._seen, transact(db, lambda tr: _read_signs(tr, jobs))
         self._seen = {
@@ -53,6 +53,8 @@ class Overdue:
 
 def _read_signs(tr: Transaction, jobs: Iterable[Job]) -> dict[Job, bytes | None]:
     """The jobs that are notified, with what tells whether they have got on since another look."""
-    notified = read_notified(tr.snapshot, jobs)
-    signs = [(job, tr.snapshot.get(job.task.sign)) for job in notified if job.task.sign is not None]
+    notified = find_notified(tr.snapshot, jobs)
+    signs = [
+        (job, tr.snapshot.get(job.task.progress_key)) for job in notified if job.task.progress_key is not None
+    ]
     return {job: sign.value for job, sign in signs}

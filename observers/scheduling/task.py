@@ -1,102 +1,104 @@
-"""What a worker runs: tasks, each with a notification that says when it has work."""
+"""Tasks, the units of a worker's work, and jobs: a worker's record of each task."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from cq.observers.scheduling.members import Share
+from cq.observers.scheduling.members import TaskId
 from cq.store.watch_slot import WatchSlot
 
 
 class Task(ABC):
-    """One piece of the work: a bucket to combine, to export, a cloud to publish.
+    """A repeated unit of work, for example to combine or export a bucket, or to publish a cloud.
 
     Attributes:
-        notification: the key that is present when there is work; None for a task that goes by time.
-        siblings: what the notifications of all such tasks of the queue begin with, and no other key; None for a task
-            that is the only one.
-        sign: a key whose value changes with every step that gets on; None for a task that is not looked after so.
-        delay: for a task that goes by time: after how many seconds it first runs.
-        gather: for how many seconds work may come together between two steps, while the worker has much to do.
-        age: for how many seconds the oldest work that the latest step has left had waited, about.
-        width: how many of the queue's tasks of this kind the worker runs at once; None for as many as it can.
-        problem: the latest error while it fails, else empty.
+        notification: the key that is present while there is work; None for a task that runs by time.
+        notification_prefix: common prefix of the notifications of all tasks of this kind of the queue, and of no other
+            key; None for the only task of its kind.
+        progress_key: key whose value changes with each completed step, so that other workers can detect a stalled task;
+            None: not monitored.
+        delay: for a task that runs by time: seconds until its first run.
+        coalesce_seconds: longest pause between two steps while the worker is busy, so that a step finds more work.
+        waited_seconds: about how long the oldest work that the latest step left had waited.
+        max_parallel: how many of the queue's tasks of this kind the worker runs at once; None: no limit.
+        problem: the latest error while the task fails, else empty.
     """
 
     notification: bytes | None = None
-    siblings: bytes | None = None
-    sign: bytes | None = None
+    notification_prefix: bytes | None = None
+    progress_key: bytes | None = None
     delay: float = 0.0
-    gather: float = 0.0
-    age: float = 0.0
-    width: int | None = None
+    coalesce_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    max_parallel: int | None = None
     problem: str = ""
 
     @abstractmethod
     def run(self) -> float:
-        """One step, in transactions of its own.
+        """Run one step, in its own transactions.
 
-        Returns after how many seconds to run again: 0 for at once, `DONE` when the notification is to be waited for.
-        It is removed by `compare_and_clear` with the value read, so that no news get lost.
+        Returns the seconds until the next run: 0 for at once, `DONE` to wait for the notification. A step that returns
+        `DONE` removes the notification by `compare_and_clear` with the value read, so that a notification written by
+        a concurrent transaction stays.
         """
 
     def enter(self) -> None:  # noqa: B027 - most need nothing
-        """The worker takes it up."""
+        """Prepare for steps: the worker has acquired the task."""
 
     def leave(self) -> None:  # noqa: B027 - most steps are short
-        """The worker is about to leave it: a step under way is to end soon. From any thread."""
+        """End a running step soon: the worker is about to release the task. From any thread."""
 
     def end(self) -> None:  # noqa: B027 - most hold nothing
-        """The worker has left it; nothing may be waited for long. It may be taken up again."""
+        """Free resources, without long waits: the worker has released the task. It may acquire the task again."""
 
 
 class Job:
-    """A task and how it waits: for its notification, or after failures.
+    """A task with its scheduling state in one worker.
 
     Attributes:
-        share: what it is called where tasks are shared out.
-        weight: of its queue, see `Fair`.
-        owned: whether it is this worker's.
-        is_guest: whether this worker runs it, until it is done, though it is another one's, which does not get on.
-        is_fresh: whether it has not run since it was taken up.
-        failures: in a row.
-        given_up: the error for which a drain runs it no more.
-        rests_until: when it is woken before, it waits until then, see `Gathering`.
+        task_id: identifies the task among all workers.
+        weight: of its queue, see `FairQueue`.
+        owned: whether the task belongs to this worker.
+        is_borrowed: whether this worker runs the task until it is done, as the worker that owns it has stalled.
+        is_fresh: whether the task has not run since it was acquired.
+        failures: consecutive failures.
+        given_up: the error after which a drain no longer runs the task.
+        rests_until: earliest start of the next step after a notification, see `Coalescer`.
     """
 
-    def __init__(self, task: Task, share: Share, weight: float = 1.0) -> None:
+    def __init__(self, task: Task, task_id: TaskId, weight: float = 1.0) -> None:
         self.task = task
-        self.share = share
+        self.task_id = task_id
         self.weight = weight
         self.watch = WatchSlot()
         self.failures = 0
         self.given_up: BaseException | None = None
         self.rests_until = 0.0
         self.owned = False
-        self.is_guest = False
+        self.is_borrowed = False
         self.is_fresh = False
 
     def __str__(self) -> str:
         return str(self.task)
 
-    def own(self) -> None:
-        """It is this worker's now. Failures of an earlier time do not count: another worker may have recovered it."""
+    def acquire(self) -> None:
+        """Make it a job that this worker owns."""
         self.task.enter()
-        self.failures = 0
+        self.failures = 0  # earlier failures do not count: another worker may have recovered the task since
         self.owned = self.is_fresh = True
 
     @property
     def is_bucket(self) -> bool:
-        """Whether it is of a bucket to combine."""
-        return self.share.kind == "combine"
+        """Whether the task combines a bucket."""
+        return self.task_id.kind == "combine"
 
-    def visit(self) -> None:
-        """Run it until it is done, though it is another worker's."""
+    def borrow(self) -> None:
+        """Run it until it is done, although another worker owns it."""
         self.task.enter()
-        self.is_guest = True
+        self.is_borrowed = True
 
-    def disown(self) -> None:
-        """Run it no more, and stop soon if it is running."""
-        self.owned = self.is_guest = False
+    def release(self) -> None:
+        """Stop running it; a step under way ends soon."""
+        self.owned = self.is_borrowed = False
         self.watch.cancel()
         self.task.leave()

@@ -18,7 +18,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.tasks.memories import Memories
 from cq.observers.telemetry.bus import emit
-from cq.observers.telemetry.totals import Totals
+from cq.observers.telemetry.totals import WorkerCounts
 from cq.passes.batch import LOCAL_LIMITS, Limits
 from cq.passes.memory import Memory
 from cq.passes.pass_result import ManyFailed, PassResult
@@ -50,16 +50,18 @@ class Paused(CqError):
 class CombineTask(Task):
     """Passes over one bucket."""
 
-    gather = GATHER_SECONDS
+    coalesce_seconds = GATHER_SECONDS
 
-    def __init__(self, bucket: Bucket, failures: FailureShare, totals: Totals, memories: Memories) -> None:
+    def __init__(
+        self, bucket: Bucket, failures: FailureShare, totals: WorkerCounts, memories: Memories
+    ) -> None:
         config = bucket.code.config
         self.bucket = bucket
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
-        self.siblings = self.notification[:-4]
-        self.sign = QueueKeys(config.name).state(config.generation, bucket.bucket)
+        self.notification_prefix = self.notification[:-4]
+        self.progress_key = QueueKeys(config.name).state(config.generation, bucket.bucket)
         if _is_one_by_one(bucket.db, bucket.code):
-            self.width = LOCAL_PASSES
+            self.max_parallel = LOCAL_PASSES
         self._failures = failures
         self._totals = totals
         self._memories = memories
@@ -86,7 +88,7 @@ class CombineTask(Task):
             result = self.bucket.combine(lambda: self._is_left)
         except ManyFailed as error:
             self._pause(str(error))
-        self.age = result.age
+        self.waited_seconds = result.age
         if not result.blocked:
             self._totals.count(self.bucket.code.config.name, result)
             self._tell(result, runtime.monotonic() - begun)
@@ -157,7 +159,7 @@ def combine_tasks(
     db: Database,
     code: QueueCode,
     failures: FailureShare,
-    totals: Totals,
+    totals: WorkerCounts,
     memories: Memories,
     *,
     limits: Limits | None = None,

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from cq.observers.telemetry.events import EVENTS, Kind
+from cq.observers.telemetry.events import EVENTS, EventKind
 from cq.plain_text import printable
 
 log = logging.getLogger("cq.worker")
@@ -27,7 +27,7 @@ class Event(NamedTuple):
     fields: Mapping[str, Any]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> EventKind:
         """What such events are."""
         return EVENTS[self.name]
 

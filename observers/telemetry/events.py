@@ -32,7 +32,7 @@ class Metric(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EventKind:
     """A kind of event.
 
     Attributes:
@@ -103,39 +103,39 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """{name of a field: (unit, meaning)}."""
 
-EVENTS: Final[Mapping[str, Kind]] = {
+EVENTS: Final[Mapping[str, EventKind]] = {
     # A worker and the others
-    "worker_started": Kind(
+    "worker_started": EventKind(
         INFO,
         "worker {worker} started: {roles}",
         "A worker begins.",
         others=("host", "pid", "queues"),
     ),
-    "app_named": Kind(
+    "app_named": EventKind(
         INFO,
         "the app {app} is imported, which {file} names",
         "The app of a worker comes from the file of settings.",
     ),
-    "worker_stopped": Kind(
+    "worker_stopped": EventKind(
         INFO,
         "worker {worker} stopped after {seconds:.1f} s: {passes} passes, {rows} rows",
         "A worker ends in good order.",
     ),
-    "worker_joined": Kind(
+    "worker_joined": EventKind(
         INFO,
         "worker {worker} joined, process {pid} on {host}",
         "This worker sees another one for the first time.",
     ),
-    "worker_left": Kind(
+    "worker_left": EventKind(
         INFO, "worker {worker} left, process {pid} on {host}", "Another worker has ended in good order."
     ),
-    "worker_gone": Kind(
+    "worker_gone": EventKind(
         WARNING,
         "worker {worker} is gone, process {pid} on {host}",
         "Another worker says nothing any more: its tasks go to those that live.",
         metrics=(Metric("cq_workers_gone", "counter", 1.0, "workers that said nothing any more"),),
     ),
-    "tasks_shared": Kind(
+    "tasks_shared": EventKind(
         INFO,
         "workers: {workers}; tasks of this one: {tasks}, of which buckets to combine: {buckets}",
         "Tasks were shared out anew, as workers or queues have changed.",
@@ -145,32 +145,32 @@ EVENTS: Final[Mapping[str, Kind]] = {
             Metric("cq_owned_buckets", "gauge", "buckets", "buckets to combine that are this worker's"),
         ),
     ),
-    "task_taken_over": Kind(
+    "task_taken_over": EventKind(
         WARNING,
         "{task}: taken over from worker {worker}, which comes to no end with it",
         "A task of a worker that lives but hangs is now this one's.",
         others=("queue",),
         metrics=(Metric("cq_tasks_taken_over", "counter", 1.0, "tasks taken over from workers that hang"),),
     ),
-    "task_failed": Kind(
+    "task_failed": EventKind(
         WARNING,
         "{task}: failed, again in {pause:.1f} s: {error}",
         "A step of a task has raised an error: it is tried again.",
         others=("queue",),
         metrics=(Metric("cq_task_failures", "counter", 1.0, "steps of tasks that raised an error"),),
     ),
-    "steps_left": Kind(
+    "steps_left": EventKind(
         WARNING,
         "steps under way have not come to an end in {seconds:.0f} s: they are left",
         "A worker that was stopped ends although steps of it go on.",
     ),
-    "work_left": Kind(
+    "work_left": EventKind(
         WARNING,
         "{task}: left with work to do: {reason}",
         "A worker that drains ends although a queue is not combined, or an export or a cloud is not done.",
         others=("queue",),
     ),
-    "store_failed": Kind(
+    "store_failed": EventKind(
         WARNING,
         "the store cannot be read, again in {pause:.1f} s: {error}",
         "The worker's loop could not read the store.",
@@ -178,16 +178,16 @@ EVENTS: Final[Mapping[str, Kind]] = {
             Metric("cq_store_failures", "counter", 1.0, "turns of the loop that could not read the store"),
         ),
     ),
-    "process_ended": Kind(
+    "process_ended": EventKind(
         WARNING,
         "a worker process ended with status {status}, again in {pause:.1f} s",
         "A process of `--processes` has died, and is started again.",
     ),
-    "metrics_served": Kind(
+    "metrics_served": EventKind(
         INFO, "metrics at http://{address}/metrics", "The endpoint of `--metrics` is there."
     ),
     # Queues
-    "queue_left_alone": Kind(
+    "queue_left_alone": EventKind(
         WARNING,
         "left alone: {reason}",
         "The worker lacks the code that the queue asks for.",
@@ -196,20 +196,20 @@ EVENTS: Final[Mapping[str, Kind]] = {
             Metric("cq_left_alone", "gauge", 1.0, "1 while this worker leaves the queue alone, else 0"),
         ),
     ),
-    "queue_paused": Kind(
+    "queue_paused": EventKind(
         WARNING,
         "left alone: {reason}",
         "The queue is paused.",
         others=("queue",),
         metrics=(Metric("cq_left_alone", "gauge", 1.0),),
     ),
-    "queue_resumed": Kind(
+    "queue_resumed": EventKind(
         INFO,
         "queue {queue!r} is left alone no longer",
         "The reason why the worker has left the queue alone is no more.",
         metrics=(Metric("cq_left_alone", "gauge", 0.0),),
     ),
-    "queue_broken": Kind(
+    "queue_broken": EventKind(
         ERROR,
         "queue {queue!r} is paused: {reason}",
         "This worker has paused the queue, as too many of its keys fail.",
@@ -217,7 +217,7 @@ EVENTS: Final[Mapping[str, Kind]] = {
             Metric("cq_broken", "counter", 1.0, "times that too many keys failed, so that it was paused"),
         ),
     ),
-    "queue_full": Kind(
+    "queue_full": EventKind(
         WARNING,
         "queue {queue!r} is full: {reason}",
         "More waits in the queue than its limits allow.",
@@ -225,13 +225,13 @@ EVENTS: Final[Mapping[str, Kind]] = {
             Metric("cq_full", "gauge", 1.0, "1 while the queue is full, else 0; by the worker that looks"),
         ),
     ),
-    "queue_has_room": Kind(
+    "queue_has_room": EventKind(
         INFO,
         "queue {queue!r} is full no more",
         "What waits is within the limits again.",
         metrics=(Metric("cq_full", "gauge", 0.0),),
     ),
-    "queue_measured": Kind(
+    "queue_measured": EventKind(
         DEBUG,
         "queue {queue!r}: about {waiting_bytes} bytes wait in {waiting_buckets} buckets, for {oldest:.1f} s",
         "With `--metrics`, by one worker for each queue: every 15 s while something waits, else up to every 120 s.",
@@ -246,7 +246,7 @@ EVENTS: Final[Mapping[str, Kind]] = {
             Metric("cq_export_lag_seconds", "gauge", "export_lag", "age of the oldest entry to be exported"),
         ),
     ),
-    "queue_handed_over": Kind(
+    "queue_handed_over": EventKind(
         DEBUG,
         "queue {queue!r} is measured by this worker no more",
         "Another worker measures the queue, or it is gone.",
@@ -262,7 +262,7 @@ EVENTS: Final[Mapping[str, Kind]] = {
         ),
     ),
     # What is done
-    "pass_done": Kind(
+    "pass_done": EventKind(
         DEBUG,
         "bucket {bucket} of queue {queue!r}: {rows} rows with {updates} updates, {reported} keys reported and "
         "{folded} folded, in {seconds:.3f} s",
@@ -294,12 +294,12 @@ EVENTS: Final[Mapping[str, Kind]] = {
             Metric("cq_retries", "counter", "retries", "transactions of passes begun again"),
         ),
     ),
-    "key_set_aside": Kind(
+    "key_set_aside": EventKind(
         WARNING,
         "bucket {bucket} of queue {queue!r}: set aside {key}: {error}",
         "Updates of a key cannot be combined or reported, and are kept with the error.",
     ),
-    "export_done": Kind(
+    "export_done": EventKind(
         DEBUG,
         "bucket {bucket} of the export of queue {queue!r}: {entries} entries in {seconds:.3f} s",
         "A batch is exported.",
@@ -310,7 +310,7 @@ EVENTS: Final[Mapping[str, Kind]] = {
             Metric("cq_export_seconds", "histogram", "seconds", "how long batches took"),
         ),
     ),
-    "export_failed": Kind(
+    "export_failed": EventKind(
         WARNING,
         "{task} failed, again in {pause:.1f} s: {error}",
         "A batch could not be exported: it is tried again.",
@@ -318,14 +318,14 @@ EVENTS: Final[Mapping[str, Kind]] = {
         logger="cq.export",
         metrics=(Metric("cq_export_failures", "counter", 1.0, "tries to export that failed"),),
     ),
-    "export_left_alone": Kind(
+    "export_left_alone": EventKind(
         WARNING,
         "export of queue {queue!r} is left to other workers: {reason}",
         "The worker lacks the URL, the driver or the columns of an export. The queue itself is combined.",
         logger="cq.export",
         metrics=(Metric("cq_export_failures", "counter", 1.0),),
     ),
-    "export_stopped": Kind(
+    "export_stopped": EventKind(
         ERROR,
         "{task} is stopped: {error}",
         "Going on would lose or mix up data: somebody has to decide what to do.",
@@ -333,20 +333,20 @@ EVENTS: Final[Mapping[str, Kind]] = {
         logger="cq.export",
         metrics=(Metric("cq_export_stops", "counter", 1.0, "times that an export was stopped"),),
     ),
-    "entry_set_aside": Kind(
+    "entry_set_aside": EventKind(
         WARNING,
         "bucket {bucket} of the export of queue {queue!r}: set aside the entry {sequence}: {error}",
         "An entry can never be exported, and is kept with the error.",
         logger="cq.export",
         metrics=(Metric("cq_export_set_aside_entries", "counter", 1.0, "entries set aside"),),
     ),
-    "export_swept": Kind(
+    "export_swept": EventKind(
         INFO,
         "export of queue {queue!r}: {rows} rows of earlier generations are swept",
         "Rows of keys that have no value any more were deleted, after all values were exported anew.",
         logger="cq.export",
     ),
-    "feed_delivered": Kind(
+    "feed_delivered": EventKind(
         DEBUG,
         "feed {feed!r}: {messages:,} messages written to members of groups",
         "A step has written messages of groups to some of their members.",
@@ -354,30 +354,30 @@ EVENTS: Final[Mapping[str, Kind]] = {
             Metric("cq_feed_deliveries", "counter", "messages", "messages of groups written to members"),
         ),
     ),
-    "feed_numbered": Kind(
+    "feed_numbered": EventKind(
         DEBUG,
         "feed {feed!r}: {messages:,} messages have got their numbers",
         "A step has given numbers to messages.",
         metrics=(Metric("cq_feed_numbers", "counter", "messages", "messages of feeds given their numbers"),),
     ),
-    "feed_trimmed": Kind(
+    "feed_trimmed": EventKind(
         DEBUG,
         "feed {feed!r}: {messages:,} messages removed",
         "A step has removed messages that are older, or more, than the feed keeps.",
         metrics=(Metric("cq_feed_removals", "counter", "messages", "messages of feeds removed"),),
     ),
-    "feed_passed_over": Kind(
+    "feed_passed_over": EventKind(
         WARNING,
         "feed {feed!r}: a receiver or group is passed over: {reason}",
         "What is stored of a receiver or a group is nothing that cq wrote; the others go on. It is tried again.",
     ),
-    "window_left": Kind(
+    "window_left": EventKind(
         DEBUG,
         "queue {queue!r}: {rows:,} rows have left its window",
         "A step has taken out of a queue what has left its window.",
         metrics=(Metric("cq_window_rows", "counter", "rows", "rows taken out of windows"),),
     ),
-    "cloud_published": Kind(
+    "cloud_published": EventKind(
         DEBUG,
         "cloud {version} of queue {queue!r} is published",
         "A cloud that differs from the one before is published, of the queue or of a group.",

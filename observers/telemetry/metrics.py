@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cq.errors import CqError, InvalidConfiguration
 from cq.observers.telemetry.bus import Event, emit, subscribe
-from cq.observers.telemetry.events import EVENTS, Kind, Metric
+from cq.observers.telemetry.events import EVENTS, EventKind, Metric
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -76,7 +76,7 @@ class Metrics:
         for feed in self._feeds[event.name]:
             feed(event.fields)
 
-    def _feed(self, kind: Kind, metric: Metric) -> Callable[[Mapping[str, Any]], None]:
+    def _feed(self, kind: EventKind, metric: Metric) -> Callable[[Mapping[str, Any]], None]:
         """What does to a metric what an event of this kind does, given its fields."""
         labels = [label for label in LABELS if label in kind.fields]
         made = self._metric(metric, labels)

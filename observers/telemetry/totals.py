@@ -42,7 +42,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Totals(Counts):
+class WorkerCounts(Counts):
     """What a worker has done: in all, and by queue; thread-safe."""
 
     queues: dict[str, Counts] = field(default_factory=dict)

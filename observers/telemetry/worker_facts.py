@@ -7,14 +7,14 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from cq import runtime
-from cq.observers.telemetry.totals import Counts, Totals
+from cq.observers.telemetry.totals import Counts, WorkerCounts
 
 _MOST_QUEUES: Final = 100
 _ERROR_CHARACTERS: Final = 300
 _LEAST_SECONDS: Final = 1.0  # a rate over less says little
 
 
-class Facts:
+class WorkerStatistics:
     """The facts of a worker; to be used by one thread.
 
     Args:
@@ -24,7 +24,7 @@ class Facts:
     """
 
     def __init__(
-        self, totals: Totals, concurrency: int = 1, clock: Callable[[], float] = runtime.monotonic
+        self, totals: WorkerCounts, concurrency: int = 1, clock: Callable[[], float] = runtime.monotonic
     ) -> None:
         self._totals, self._concurrency, self._clock = totals, concurrency, clock
         self._version, self._started = version("cq"), int(runtime.time())
@@ -32,7 +32,7 @@ class Facts:
         self._before: dict[str, Counts] = {}
         self._rates: dict[str, tuple[float, float]] = {}
 
-    def gather(self, buckets: int, error: str) -> dict[str, Any]:
+    def collect(self, buckets: int, error: str) -> dict[str, Any]:
         """The facts now, as a worker's row has them; rates are those since the beat before.
 
             version    of cq

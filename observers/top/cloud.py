@@ -95,7 +95,7 @@ class CloudReader:
         stored = tr.get(self._keys.head(self.group)).value
         if stored is None:
             raise self._missing(tr)
-        return self._cloud(tr, Head.from_bytes(stored))
+        return self._cloud(tr, CloudHead.from_bytes(stored))
 
     def wait(self, db: Database, version: int = 0, timeout: float | None = None) -> Cloud | None:
         """Wait until there is a cloud of another version than this, which is a newer one, and return it.
@@ -130,11 +130,11 @@ class CloudReader:
             error = self._missing(tr.snapshot)
             if not isinstance(error, NotReady):
                 raise error
-        elif (head := Head.from_bytes(stored)).version != version:
+        elif (head := CloudHead.from_bytes(stored)).version != version:
             return self._cloud(tr.snapshot, head), None
         return None, tr.watch(key)
 
-    def _cloud(self, tr: TransactionRead, head: Head) -> Cloud:
+    def _cloud(self, tr: TransactionRead, head: CloudHead) -> Cloud:
         return Cloud(
             self.name,
             self.group,
@@ -159,7 +159,7 @@ class CloudReader:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class CloudHead:
     """What lies in a cloud's head.
 
     Attributes:
@@ -177,7 +177,7 @@ class Head:
     data: bytes
 
     @classmethod
-    def from_bytes(cls, stored: bytes) -> Head:
+    def from_bytes(cls, stored: bytes) -> CloudHead:
         """The inverse of `to_bytes`; raises `CorruptData`."""
         format_, *fields = codec.decode_list(stored, (int, int, int, bytes, int, bytes), "a cloud")
         head = cls(*fields)

@@ -106,7 +106,7 @@ def observer(
     return Index(config, TopKeys(QueueKeys(config.name), generation), bool(settings["ranks"]), score, group)
 
 
-class Place(NamedTuple):
+class IndexPlace(NamedTuple):
     """Where an entry stands: its group, its score's bytes, and the score."""
 
     group: str | None
@@ -114,7 +114,9 @@ class Place(NamedTuple):
     score: Any
 
 
-def place_of(key: Any, value: Any, score: ScoreFunction | None, group: GroupFunction | None) -> Place | None:
+def place_of(
+    key: Any, value: Any, score: ScoreFunction | None, group: GroupFunction | None
+) -> IndexPlace | None:
     """Where a key of this value stands, None when it is kept out; raises `InvalidData` and what the functions raise."""
     if value is None:
         return None
@@ -125,7 +127,7 @@ def place_of(key: Any, value: Any, score: ScoreFunction | None, group: GroupFunc
     if group is not None and name is None:
         return None
     try:
-        return Place(None if group is None else _checked_group(name), descending(number), number)
+        return IndexPlace(None if group is None else _checked_group(name), descending(number), number)
     except InvalidData as error:
         raise type(error)(f"key {codec.brief(key)}: {error}") from None
 
@@ -164,11 +166,11 @@ class Index:
         self._score = score
         self._group = group
 
-    def place(self, key: Any, value: Any) -> Place | None:
+    def place(self, key: Any, value: Any) -> IndexPlace | None:
         """Where a key of this value is to stand; as `place_of`."""
         return place_of(key, value, self._score, self._group)
 
-    def entry(self, place: Place, sort_key: bytes) -> bytes:
+    def entry(self, place: IndexPlace, sort_key: bytes) -> bytes:
         """The key of an entry of the index."""
         return self.keys.entries(place.group) + place.place + sort_key
 
@@ -192,7 +194,7 @@ class Index:
         if groups:
             tr.set_versionstamped_value(self.keys.notification, INCOMPLETE_VERSIONSTAMP)
 
-    def _move(self, change: Change) -> tuple[bytes, Place | None, Place | None, bytes] | None:
+    def _move(self, change: Change) -> tuple[bytes, IndexPlace | None, IndexPlace | None, bytes] | None:
         """Sort key, where the entry stood and is to stand, and its key then; None when that is the same."""
         old = self.place(change.key, change.old)
         new = self.place(change.key, change.new)
@@ -210,7 +212,7 @@ class Index:
             )
         return sort_key, old, new, entry
 
-    def _count(self, counts: Counter[bytes], old: Place | None, new: Place | None) -> None:
+    def _count(self, counts: Counter[bytes], old: IndexPlace | None, new: IndexPlace | None) -> None:
         """Note that an entry has come, gone or moved: what old and new place share stays as it is."""
         shared = 0
         if old is not None and new is not None and old.group == new.group:

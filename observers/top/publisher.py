@@ -21,7 +21,7 @@ from cq.keys.top import CloudKeys, TopKeys, group_of
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
-from cq.observers.top.cloud import CLOUD_BYTES, PIECE_BYTES, Head, digest_of, encode_entries
+from cq.observers.top.cloud import CLOUD_BYTES, PIECE_BYTES, CloudHead, digest_of, encode_entries
 from cq.observers.top.index import NAME
 from cq.observers.top.ranking import entry_of
 from cq.store.api import WANT_ALL, Database, Transaction
@@ -35,7 +35,7 @@ _HEADS: Final = 20  # how many clouds of earlier generations are marked at once;
 
 
 @dataclass(slots=True)
-class _Round:
+class _MarkScan:
     """One way through all marks.
 
     Attributes:
@@ -70,7 +70,7 @@ class Publisher(Task):
         self._keys = TopKeys(self._queue, observer.generation)
         self._clouds = CloudKeys(self._queue)
         self._adopted = False
-        self._round: _Round | None = None
+        self._round: _MarkScan | None = None
         self._next = runtime.monotonic()
         self.notification = self._keys.notification
 
@@ -95,7 +95,7 @@ class Publisher(Task):
             self._round = started
         return self._step(self._round)
 
-    def _start(self) -> _Round | float:
+    def _start(self) -> _MarkScan | float:
         """A new round, or when to look again whether there is to be one."""
         pause = self._next - runtime.monotonic()
         if pause > 0:
@@ -107,7 +107,7 @@ class Publisher(Task):
             return BUILDING_SECONDS
         if not self._adopted:
             self._adopt()
-        return _Round(notification, self._keys.marks())
+        return _MarkScan(notification, self._keys.marks())
 
     def _look(self, tr: Transaction) -> tuple[bytes | None, bool]:
         notification = tr.snapshot.get(self._keys.notification)
@@ -118,7 +118,7 @@ class Publisher(Task):
         current = tr.get(self._queue.observer_current(NAME)).value
         return current is not None and parse_generation(current) == self._generation
 
-    def _step(self, going: _Round) -> float:
+    def _step(self, going: _MarkScan) -> float:
         end = prefix_end(self._keys.marks())
         marks = transact(
             self._db,
@@ -157,7 +157,7 @@ class Publisher(Task):
         rows = tr.snapshot.get_range(prefix, prefix_end(prefix), limit=self._n)
         if not self._is_current(tr):
             return 0.0, None
-        head = None if stored.value is None else Head.from_bytes(stored.value)
+        head = None if stored.value is None else CloudHead.from_bytes(stored.value)
         now = runtime.time_ns() // 1_000_000
         if head is not None and 0 <= now - head.created < self._every * 1000:
             return (head.created - now) / 1000 + self._every, None
@@ -167,21 +167,25 @@ class Publisher(Task):
         if head is not None and head.digest == digest:
             return 0.0, None
         version = head.version + 1 if head else 1
-        self._write(tr, group, head, data, Head(version, now, digest, 0, b""))
+        self._write(tr, group, head, data, CloudHead(version, now, digest, 0, b""))
         return 0.0, version
 
-    def _write(self, tr: Transaction, group: str | None, old: Head | None, data: bytes, new: Head) -> None:
+    def _write(
+        self, tr: Transaction, group: str | None, old: CloudHead | None, data: bytes, new: CloudHead
+    ) -> None:
         """Write a version, in one value or in pieces, and remove the pieces of the one before."""
         if old is not None and old.pieces:
             pieces = self._clouds.pieces(group, old.version)
             tr.clear_range(pieces, prefix_end(pieces))
         if len(data) <= PIECE_BYTES:
-            tr.set(self._clouds.head(group), Head(new.version, new.created, new.digest, 0, data).to_bytes())
+            tr.set(
+                self._clouds.head(group), CloudHead(new.version, new.created, new.digest, 0, data).to_bytes()
+            )
             return
         starts = range(0, len(data), PIECE_BYTES)
         for number, start in enumerate(starts):
             tr.set(self._clouds.piece(group, new.version, number), data[start : start + PIECE_BYTES])
-        head = Head(new.version, new.created, new.digest, len(starts), b"")
+        head = CloudHead(new.version, new.created, new.digest, len(starts), b"")
         tr.set(self._clouds.head(group), head.to_bytes())
 
     # The clouds of earlier generations

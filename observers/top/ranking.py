@@ -24,7 +24,7 @@ from cq.store.transact import transact
 _SCAN: Final = 1000
 
 
-class Entry(NamedTuple):
+class RankedEntry(NamedTuple):
     """A key with its score; `value` only when it was asked for."""
 
     key: Any
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 class TopPage(NamedTuple):
     """A piece of the order, and where to go on: `continuation` is what `after=` takes, None when there is no more."""
 
-    entries: list[Entry]
+    entries: list[RankedEntry]
     continuation: bytes | None
 
 
@@ -95,7 +95,7 @@ class Ranking:
             entries = self._with_values(tr, config, entries)
         return TopPage(entries, rows[-1].key[len(prefix) :] if len(rows) == limit else None)
 
-    def scan(self, db: Database, *, group: str | None = None, bottom: bool = False) -> Iterator[Entry]:
+    def scan(self, db: Database, *, group: str | None = None, bottom: bool = False) -> Iterator[RankedEntry]:
         """All entries from the top, or from the bottom, a transaction for each thousand of them.
 
         No consistent picture of one moment: a key whose score changes meanwhile may come twice, or not at all.
@@ -199,7 +199,9 @@ class Ranking:
                     "give Ranking(...) the functions that it is configured with"
                 )
 
-    def _with_values(self, tr: TransactionRead, config: QueueConfig, entries: list[Entry]) -> list[Entry]:
+    def _with_values(
+        self, tr: TransactionRead, config: QueueConfig, entries: list[RankedEntry]
+    ) -> list[RankedEntry]:
         encode = config.key.encoder()
         found = [tr.get(self._queue.value(encode(entry.key))) for entry in entries]
         return [
@@ -257,7 +259,7 @@ def check_group(config: QueueConfig, settings: Mapping[str, Any], group: str | N
         )
 
 
-def entry_of(config: QueueConfig, place: bytes, score: bytes) -> Entry:
+def entry_of(config: QueueConfig, place: bytes, score: bytes) -> RankedEntry:
     """The entry that stands in the index at this place, with this value."""
     number = codec.decode(score)
     try:
@@ -266,7 +268,7 @@ def entry_of(config: QueueConfig, place: bytes, score: bytes) -> Entry:
         raise CorruptData(f"a score in the top of queue {config.name!r} is none: {error}") from None
     if not place.startswith(expected):
         raise CorruptData(f"a score in the top of queue {config.name!r} is not that of its place")
-    return Entry(from_sort_key(config.key, place[len(expected) :]), number)
+    return RankedEntry(from_sort_key(config.key, place[len(expected) :]), number)
 
 
 def _bounds(

@@ -13,7 +13,7 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
 from cq.keys.top import CloudKeys, TopKeys, split_group, split_piece
-from cq.observers.top.cloud import Head, digest_of
+from cq.observers.top.cloud import CloudHead, digest_of
 from cq.observers.top.index import NAME
 from cq.observers.top.publisher import first_entries
 from cq.observers.verify.top import top_of
@@ -54,7 +54,7 @@ def _check_head(
     top = TopKeys(piece.keys, observer.generation)
     fix = partial(_publish_anew, piece, keys, top, group)
     try:
-        head = Head.from_bytes(found.value)
+        head = CloudHead.from_bytes(found.value)
         pieces = [piece.snapshot.get(keys.piece(group, head.version, each)) for each in range(head.pieces)]
     except (CorruptData, TypeError) as error:
         piece.found("cloud-unreadable", found.key, str(error), fix)
@@ -96,7 +96,7 @@ def _check_piece(piece: Piece, keys: CloudKeys, data: bytes, found: KeyValue) ->
 
     def look() -> None:
         try:
-            head = Head.from_bytes(stored.value) if stored.value is not None else None
+            head = CloudHead.from_bytes(stored.value) if stored.value is not None else None
         except CorruptData:
             return
         if head is None or head.version != version or number >= head.pieces:

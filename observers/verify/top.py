@@ -22,7 +22,7 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
 from cq.keys.top import TopKeys, split_group, split_node
 from cq.observers.builtin import FACTORIES
 from cq.observers.top import index as top
-from cq.observers.top.index import MAX_ENTRY_BYTES, NAME, Index, Place
+from cq.observers.top.index import MAX_ENTRY_BYTES, NAME, Index, IndexPlace
 from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 from cq.store.api import WANT_ALL, KeyValue, Value
@@ -328,7 +328,7 @@ def _is_told(piece: Piece, generation: int, hashed: int, place: bytes) -> bool:
 def _stands(index: Index, key: Any, value: bytes, group: str | None, place: bytes) -> bool:
     """Whether an entry stands where it is to; also when that cannot be told."""
     try:
-        wanted: Place | None = index.place(key, codec.decode(value))
+        wanted: IndexPlace | None = index.place(key, codec.decode(value))
     except Exception:  # noqa: BLE001 - a value that is a difference of its own, or an application's functions
         return True
     return wanted is not None and wanted[:2] == (group, place)

@@ -11,7 +11,7 @@ from cq.errors import CqError
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
-from cq.observers.worker.workload import Work
+from cq.observers.worker.workload import Workload
 from cq.store.api import error_code
 
 PATIENCE_SECONDS: Final = 10.0
@@ -38,10 +38,10 @@ def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job
             break
     for job in left:
         reason = job.task.problem or "it always has more to do"
-        emit("work_left", queue=job.share.queue, task=str(job), reason=reason)
+        emit("work_left", queue=job.task_id.queue, task=str(job), reason=reason)
 
 
-def report_left(work: Work, names: Collection[str]) -> None:
+def report_left(work: Workload, names: Collection[str]) -> None:
     """Report the queues that a drain could not combine: by an error if `names` has them, else by `work_left`.
 
     Errors that are not cq's are raised in any case: the store fails, or cq has a defect. This also holds for tasks that

@@ -13,7 +13,7 @@ _YOUNG: Final = 50_000
 """So many objects more than were freed, before the youngest are looked at; Python's own figure is 700."""
 
 
-def collect_seldom() -> None:
+def tune_garbage_collection() -> None:
     """Have the collector look seldom, and never at what there is already; to be called when all code is imported."""
     gc.collect()
     gc.freeze()

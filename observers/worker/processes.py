@@ -26,7 +26,7 @@ _KILL_SECONDS: Final = 5.0  # what a process gets beyond its time to end
 _LOOK_SECONDS: Final = 0.1
 
 
-class _Place:
+class _ProcessSlot:
     """One of the processes, and how often it has died in a row."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -70,15 +70,15 @@ class Processes:
         grace: float,
         may_end: bool = False,
     ) -> None:
-        self._places = [_Place(command, environment) for environment in environments]
+        self._places = [_ProcessSlot(command, environment) for environment in environments]
         self._grace, self._may_end = grace, may_end
         self._stopping = threading.Event()
 
-    def run(self, turned: Callable[[], object] = lambda: None) -> int:
+    def run(self, after_turn: Callable[[], object] = lambda: None) -> int:
         """Keep them running until `stop` is called, or all have ended by themselves with status 0.
 
         A process that ends with an error before any has run for long ends all: nothing would become of the others.
-        Returns the exit status for the parent. `turned` is called after each look at them.
+        Returns the exit status for the parent. `after_turn` is called after each look at them.
         """
         for place in self._places:
             place.start()
@@ -87,7 +87,7 @@ class Processes:
                 status = self._look()
                 if status is not None:
                     return status
-                turned()
+                after_turn()
             return 0
         finally:
             self._end()

@@ -23,7 +23,7 @@ from cq.store.transact import transact
 
 
 @dataclass(slots=True)
-class Found:
+class QueueCheck:
     """A queue as configured: its code, or why it is to be left alone."""
 
     code: QueueCode | None
@@ -34,7 +34,7 @@ class Found:
 
 def find_queues(
     db: Database, app: App, names: Sequence[str], *, is_strict: bool = True
-) -> tuple[dict[str, Found], Void]:
+) -> tuple[dict[str, QueueCheck], Void]:
     """The queues of these names, or all, and a watch on every change of any queue's configuration.
 
     Observers that have been told of all values meanwhile are switched to. If it is strict, this raises
@@ -52,7 +52,9 @@ def find_queues(
     return found, watch
 
 
-def _read(tr: Transaction, app: App, names: Sequence[str], is_strict: bool) -> tuple[dict[str, Found], Void]:
+def _read(
+    tr: Transaction, app: App, names: Sequence[str], is_strict: bool
+) -> tuple[dict[str, QueueCheck], Void]:
     found = {}
     for name in names or queue_names(tr.snapshot):
         try:
@@ -62,17 +64,17 @@ def _read(tr: Transaction, app: App, names: Sequence[str], is_strict: bool) -> t
                 continue
             if is_strict and name in names:
                 raise
-            found[name] = Found(None, str(error))
+            found[name] = QueueCheck(None, str(error))
     return found, tr.watch(keys.CHANGED)
 
 
-def _find(tr: Transaction, app: App, name: str) -> Found:
+def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
     flags = Flags()
     try:
         config = read_config(tr.snapshot, name)
         flags = read_flags(tr.snapshot, name)
         if flags.is_paused(runtime.time()):
-            return Found(None, f"queue {name!r} is paused ({flags.reason})", flags=flags)
+            return QueueCheck(None, f"queue {name!r} is paused ({flags.reason})", flags=flags)
         code = app.code(config, FACTORIES)
         check_settings(config)
         check_feed(tr.snapshot, config)
@@ -82,13 +84,13 @@ def _find(tr: Transaction, app: App, name: str) -> Found:
     except QueueNotConfigured:
         raise
     except (ConfigurationError, CorruptData) as error:
-        return Found(None, str(error), flags=flags)
+        return QueueCheck(None, str(error), flags=flags)
     except Exception as error:
         if error_code(error) is not None:
             raise
         # What the application makes its observers with holds nobody else up.
-        return Found(None, f"the code of queue {name!r} cannot be made: {describe(error)}", flags=flags)
-    return Found(code, is_switched=switched, flags=flags)
+        return QueueCheck(None, f"the code of queue {name!r} cannot be made: {describe(error)}", flags=flags)
+    return QueueCheck(code, is_switched=switched, flags=flags)
 
 
 def notified_buckets(db: Database, names: list[str]) -> dict[str, list[tuple[int, int]]]:

@@ -9,12 +9,12 @@ from cq import runtime
 from cq.observers.scheduling.members import Member
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
-from cq.observers.telemetry.totals import Totals
-from cq.observers.telemetry.worker_facts import Facts
+from cq.observers.telemetry.totals import WorkerCounts
+from cq.observers.telemetry.worker_facts import WorkerStatistics
 from cq.plain_text import describe
 
 
-class Telling:
+class WorkerReports:
     """Tells how a worker fares.
 
     Args:
@@ -23,9 +23,9 @@ class Telling:
         concurrency: how many passes it has in flight at most.
     """
 
-    def __init__(self, me: Member, totals: Totals, concurrency: int) -> None:
+    def __init__(self, me: Member, totals: WorkerCounts, concurrency: int) -> None:
         self._me, self._totals = me, totals
-        self._facts = Facts(totals, concurrency)
+        self._facts = WorkerStatistics(totals, concurrency)
         self._latest_error = ""
         self._begun = runtime.monotonic()
 
@@ -55,19 +55,19 @@ class Telling:
         """Tasks were shared out anew: these are its own, of which some were not before."""
         for job in taken:
             for member in others:
-                if str(job.share) in member.report.stuck:
-                    emit("task_taken_over", queue=job.share.queue, task=str(job), worker=member.id.hex())
+                if str(job.task_id) in member.report.stuck:
+                    emit("task_taken_over", queue=job.task_id.queue, task=str(job), worker=member.id.hex())
         emit("tasks_shared", workers=1 + len(others), tasks=len(owned), buckets=_buckets(owned))
 
     def failed(self, job: Job, error: BaseException, pause: float) -> None:
         """A step has raised an error, and is taken again after so many seconds."""
         text = describe(error)
         self._latest_error = f"{job}: {text}"
-        emit("task_failed", queue=job.share.queue, task=str(job), error=text, pause=pause)
+        emit("task_failed", queue=job.task_id.queue, task=str(job), error=text, pause=pause)
 
     def facts(self, owned: Sequence[Job]) -> dict[str, Any]:
-        """See `Facts.gather`."""
-        return self._facts.gather(_buckets(owned), self._latest_error)
+        """See `WorkerStatistics.collect`."""
+        return self._facts.collect(_buckets(owned), self._latest_error)
 
 
 def _buckets(jobs: Sequence[Job]) -> int:

@@ -62,7 +62,7 @@ def keep_no_semaphores() -> None:
     multiprocessing.set_start_method("fork", force=True)
 
 
-def end_with_parent() -> None:
+def exit_with_parent() -> None:
     """End this process when its parent has ended: nobody is left to do so. To be run in a thread."""
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -18,19 +18,19 @@ from typing import Final
 from cq import keys, runtime
 from cq.app import App
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
-from cq.observers.scheduling.coalescing import Gathering
-from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, Report
+from cq.observers.scheduling.coalescing import Coalescer
+from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
-from cq.observers.scheduling.notifications import look
+from cq.observers.scheduling.notifications import find_or_watch
 from cq.observers.scheduling.runner import DONE, Lane, Runner
-from cq.observers.scheduling.takeover import Given, Overdue
+from cq.observers.scheduling.takeover import ReleasedTasks, StalledTasks
 from cq.observers.scheduling.task import Job
 from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes_at_once
 from cq.observers.telemetry.bus import emit
-from cq.observers.telemetry.totals import Totals
+from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.drain import finish, report_left
-from cq.observers.worker.reports import Telling
-from cq.observers.worker.workload import Work
+from cq.observers.worker.reports import WorkerReports
+from cq.observers.worker.workload import Workload
 from cq.passes.batch import Limits
 from cq.store.api import Database, error_code
 from cq.store.transact import transact
@@ -98,10 +98,10 @@ class Worker:
             )
         self.db = db
         self.names = [keys.check_name(name) for name in queues]
-        self.totals = Totals()
+        self.totals = WorkerCounts()
         self.is_finished = True
         does = {*roles, MEASURE} if measure else {*roles}
-        self._work = Work(db, app or App(), self.names, does, self.totals, limits)
+        self._work = Workload(db, app or App(), self.names, does, self.totals, limits)
         self._membership = Membership(db, does, self.names, every=beat_seconds, identity=identity)
         self._grace = grace
         self._stopping = runtime.event()
@@ -111,28 +111,28 @@ class Worker:
         self._is_shared = False  # whether tasks are shared out as of the latest beat
         self._next_look = 0.0
         self._next_resumption = math.inf  # when a pause ends by itself
-        self._given, self._overdue = Given(), Overdue()
-        self._gathering = Gathering()
+        self._released, self._stalled = ReleasedTasks(), StalledTasks()
+        self._coalescer = Coalescer()
         self._steps = 0  # of tasks, until the latest beat
         self._taken: list[Job] = []  # jobs that are neither watched nor run yet
         self._is_scanning = False  # whether there are more tasks than watches
         self._used = False
         self._draining = False
-        self._telling = Telling(self._membership.me, self.totals, passes_at_once(db, concurrency))
+        self._reports = WorkerReports(self._membership.me, self.totals, passes_at_once(db, concurrency))
         self._runner: Runner[Job] = Runner(
             self._run,
             self._failed,
             self._after,
             concurrency,
-            lane=lambda job: Lane(job.share.queue, job.weight, type(job.task), job.task.width),
-            age=lambda job: job.task.age,
+            lane=lambda job: Lane(job.task_id.queue, job.weight, type(job.task), job.task.max_parallel),
+            age=lambda job: job.task.waited_seconds,
         )
 
-    def run(self, turned: Callable[[], object] = lambda: None) -> None:
+    def run(self, after_turn: Callable[[], object] = lambda: None) -> None:
         """Work until `stop` is called, waiting for work without polling.
 
         Queues that are paused, or whose code this process lacks, are left alone, with a warning. While the store does
-        not answer, it tries again. `turned` is called after each turn of the loop that has succeeded, at least once
+        not answer, it tries again. `after_turn` is called after each turn of the loop that has succeeded, at least once
         in `beat_seconds`. Raises `QueueNotConfigured` when a queue named does not exist.
         """
         self._use()
@@ -143,7 +143,7 @@ class Worker:
                 try:
                     seconds = self._turn()
                     failures = 0
-                    turned()
+                    after_turn()
                 except Exception as error:
                     if error_code(error) is None:
                         raise
@@ -196,7 +196,7 @@ class Worker:
         if self._used:
             raise RuntimeError("a worker can be used once: make another")
         self._used = True
-        self._telling.started()
+        self._reports.started()
 
     def _end(self) -> None:
         self._stopping.set()
@@ -204,14 +204,14 @@ class Worker:
         self._members_changed.cancel()
         jobs = self._work.jobs
         for job in jobs:
-            job.disown()
+            job.release()
         self.is_finished = self._runner.close(self._grace)
         if not self.is_finished:
             emit("steps_left", seconds=self._grace)
         self._take_back(jobs)
         if not self._draining:
             self._deregister()
-        self._telling.stopped()
+        self._reports.stopped()
 
     def _deregister(self) -> None:
         try:
@@ -256,7 +256,7 @@ class Worker:
         if self._draining:
             watch.cancel()
             for job in self._work.jobs:
-                job.own()
+                job.acquire()
         else:
             self._changed.hold(watch, self._outdated, lambda: None)  # the next beat sees that it has failed
             self._is_shared = False
@@ -283,42 +283,42 @@ class Worker:
         First it is the next worker in order that does so, then the one behind it, too, and so on.
         """
         others = [job for job in self._work.jobs if not job.owned]
-        for job, looks in self._overdue.look(self.db, others).items():
-            if self._membership.is_among(job.share, 1 + looks):
+        for job, looks in self._stalled.find(self.db, others).items():
+            if self._membership.is_among(job.task_id, 1 + looks):
                 log.warning("%s: its worker does not get on with it, so it is run here", job)
-                job.visit()
+                job.borrow()
                 self._runner.submit(job)
 
     def _hurry(self) -> None:
         self._membership.hurry()
         self._wake.set()
 
-    def _report(self) -> Report:
+    def _report(self) -> MemberReport:
         jobs = self._work.jobs
-        stuck = {str(job.share) for job in self._runner.stuck(STUCK_SECONDS)}
-        return Report(
+        stuck = {str(job.task_id) for job in self._runner.stuck(STUCK_SECONDS)}
+        return MemberReport(
             lacking=self._work.lacking,
-            stuck=frozenset(stuck | self._given.look(jobs)),
+            stuck=frozenset(stuck | self._released.update(jobs)),
             exporters=self._work.exporters,
-            facts=self._telling.facts([job for job in jobs if job.owned]),
+            facts=self._reports.facts([job for job in jobs if job.owned]),
         )
 
     def _share_out(self) -> None:
         """Take up the tasks that are this worker's, and leave those that are not any more."""
         jobs = self._work.jobs
-        mine = {job for job in jobs if self._membership.is_mine(job.share)}
+        mine = {job for job in jobs if self._membership.is_mine(job.task_id)}
         self._leave([job for job in jobs if job.owned and job not in mine])
         taken = [job for job in jobs if job in mine and not job.owned]
         for job in taken:
-            job.own()
-        self._telling.shared([job for job in jobs if job.owned], taken, self._membership.others)
+            job.acquire()
+        self._reports.shared([job for job in jobs if job.owned], taken, self._membership.others)
         self._is_shared = True
         self._is_scanning = len(mine) > MOST_WATCHES
         self._taken += taken
 
     def _leave(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            job.disown()
+            job.release()
         self._take_back([job for job in jobs if self._runner.discard(job)])
 
     def _take_back(self, jobs: Sequence[Job]) -> None:
@@ -339,7 +339,7 @@ class Worker:
         room = len(waiting)
         if self._is_scanning:
             room = MOST_WATCHES - sum(not job.watch.is_free for job in self._work.jobs)
-        notified, watches = look(self.db, waiting, room)
+        notified, watches = find_or_watch(self.db, waiting, room)
         for job in notified:
             self._woken(job)
         for job, watch in watches:
@@ -349,7 +349,7 @@ class Worker:
 
     def _woken(self, job: Job) -> None:
         """There is work for a job."""
-        self._runner.submit(job, self._gathering.left(job))
+        self._runner.submit(job, self._coalescer.left(job))
 
     def _after(self, job: Job) -> None:
         """A job is done, or was left while it ran."""
@@ -359,15 +359,15 @@ class Worker:
             if job.owned and (job.is_fresh or job.task.notification is not None):
                 self._arm([job])
             elif not job.owned:
-                job.disown()
+                job.release()
                 self._take_back([job])
         except Exception as error:  # noqa: BLE001 - it must not be lost: it runs again, if in vain
-            self._telling.failed(job, error, _REST_SECONDS)
+            self._reports.failed(job, error, _REST_SECONDS)
             self._runner.submit(job, _REST_SECONDS)
 
     def _run(self, job: Job) -> float:
         """One step of a job; returns when it is to run again."""
-        if not (job.owned or job.is_guest) or self._stopping.is_set():
+        if not (job.owned or job.is_borrowed) or self._stopping.is_set():
             return DONE
         job.is_fresh = False
         begun = runtime.monotonic()
@@ -380,7 +380,7 @@ class Worker:
             self._outdated()
             return DONE if self._draining else _REST_SECONDS
         finally:
-            self._gathering.ran(job, begun)
+            self._coalescer.ran(job, begun)
         job.failures = job.failures + 1 if job.task.problem else 0
         return DONE if job.failures and not job.owned else seconds  # the owner tries again
 
@@ -390,7 +390,7 @@ class Worker:
             job.given_up = error
             return DONE
         delay = _delay(job.failures)
-        self._telling.failed(job, error, delay)
+        self._reports.failed(job, error, delay)
         return delay
 
 

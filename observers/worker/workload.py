@@ -17,7 +17,7 @@ from cq.observers.builtin import observer_tasks
 from cq.observers.export.spec import EXPORTERS
 from cq.observers.export.tasks import exporter_tasks
 from cq.observers.feeds.tasks import ROLE, FeedJobs
-from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, Share
+from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, TaskId
 from cq.observers.scheduling.task import Job, Task
 from cq.observers.tasks.combine import combine_tasks
 from cq.observers.tasks.expire_windows import WindowTask
@@ -27,8 +27,8 @@ from cq.observers.tasks.measure import IdleQueues, MeasureTask
 from cq.observers.tasks.memories import AllMemories
 from cq.observers.tasks.trim_operation_ids import TrimTask
 from cq.observers.telemetry.bus import emit
-from cq.observers.telemetry.totals import Totals
-from cq.observers.worker.queues import Found, find_queues, notified_buckets
+from cq.observers.telemetry.totals import WorkerCounts
+from cq.observers.worker.queues import QueueCheck, find_queues, notified_buckets
 from cq.passes.batch import Limits
 from cq.store.api import Database, Void
 from cq.windows.expiry import expire
@@ -42,7 +42,7 @@ _MEMORY_BYTES = 64_000_000  # for current values, of all queues together
 class OpenQueue:
     """A queue that is worked on, as it was configured when it was opened; its buckets by generation and number."""
 
-    found: Found | None
+    found: QueueCheck | None
     failures: FailureShare
     buckets: dict[tuple[int, int], Job]
     others: list[Job]
@@ -54,7 +54,7 @@ class OpenQueue:
         return [*self.buckets.values(), *self.others]
 
 
-class Work:
+class Workload:
     """The queues that a worker works on, and their jobs.
 
     Args:
@@ -76,15 +76,15 @@ class Work:
         app: App,
         names: Sequence[str],
         roles: Collection[str],
-        totals: Totals,
+        totals: WorkerCounts,
         limits: Limits | None,
     ) -> None:
-        self.found: dict[str, Found] = {}
+        self.found: dict[str, QueueCheck] = {}
         self.left: dict[str, BaseException] = {}
         self._db, self._app, self._names, self._roles = db, app, names, roles
         self._totals, self._limits = totals, limits
         self._open: dict[str, OpenQueue] = {}
-        self._beside: dict[Share, Job] = {}
+        self._beside: dict[TaskId, Job] = {}
         self._feeds = FeedJobs(db, names) if ROLE in roles else None
         self._is_loaded = False
         self._idle = IdleQueues()
@@ -103,7 +103,7 @@ class Work:
 
     @property
     def lacking(self) -> frozenset[str]:
-        """See `Report`."""
+        """See `MemberReport`."""
         queues = {name for name, found in self.found.items() if found.problem}
         return frozenset(queues.union(*(queue.lacking for queue in self._open.values())))
 
@@ -188,7 +188,7 @@ class Work:
         gone += [job for queue in closed for job in queue.jobs]
         return [*gone, *self._put_beside(found)], watch
 
-    def _all_opened(self, found: Mapping[str, Found]) -> dict[str, OpenQueue]:
+    def _all_opened(self, found: Mapping[str, QueueCheck]) -> dict[str, OpenQueue]:
         """The queues to work on from now on, those that stay as they are included; nothing is changed if it raises."""
         opened = {}
         for name, each in found.items():
@@ -207,25 +207,25 @@ class Work:
                 opened[name] = queue
         return opened
 
-    def _put_beside(self, found: Mapping[str, Found]) -> list[Job]:
+    def _put_beside(self, found: Mapping[str, QueueCheck]) -> list[Job]:
         """Have queues measured and compared with their limits, whether they can be worked on or not.
 
         Returns the jobs that are no more.
         """
-        wanted: dict[Share, Callable[[], Task]] = {}
+        wanted: dict[TaskId, Callable[[], Task]] = {}
         if MEASURE in self._roles:
             for name in found.keys() | self._open.keys():
-                wanted[Share(MEASURE, name, 0)] = partial(MeasureTask, self._db, name, self._idle)
+                wanted[TaskId(MEASURE, name, 0)] = partial(MeasureTask, self._db, name, self._idle)
         if self.combines:
             for name, each in found.items():
                 if each.flags.is_limited:
-                    wanted[Share(LIMIT, name, 0)] = partial(LimitTask, self._db, name)
+                    wanted[TaskId(LIMIT, name, 0)] = partial(LimitTask, self._db, name)
         gone = [self._beside.pop(share) for share in self._beside.keys() - wanted.keys()]
         for share in wanted.keys() - self._beside.keys():
             self._beside[share] = Job(wanted[share](), share)
         return gone
 
-    def _tell(self, found: Mapping[str, Found]) -> None:
+    def _tell(self, found: Mapping[str, QueueCheck]) -> None:
         """Say which queues are left alone, and which no longer."""
         for name, each in found.items():
             if each.problem and self.problem(name) != each.problem:
@@ -235,7 +235,7 @@ class Work:
             if before.problem and not (name in found and found[name].problem):
                 emit("queue_resumed", queue=name)
 
-    def _is_current(self, name: str, now: Found) -> bool:
+    def _is_current(self, name: str, now: QueueCheck) -> bool:
         """Whether a queue that is open is still to be worked on, as it was configured when it was opened."""
         queue = self._open[name]
         before = queue.found
@@ -243,7 +243,7 @@ class Work:
             return False
         return now.code.config == before.code.config and not queue.failures.is_paused
 
-    def _opened(self, name: str, found: Found, queues: int) -> OpenQueue:
+    def _opened(self, name: str, found: QueueCheck, queues: int) -> OpenQueue:
         """The jobs of a queue, which is one of so many."""
         queue = OpenQueue(found, FailureShare(), {}, [])
         code = found.code
@@ -261,15 +261,15 @@ class Work:
             )
             for task in tasks:
                 generation, number = task.place
-                share = Share("combine", name, generation * MAX_BUCKETS + number)
+                share = TaskId("combine", name, generation * MAX_BUCKETS + number)
                 queue.buckets[task.place] = Job(task, share)
-            queue.others.append(Job(TrimTask(self._db, name), Share(TRIM, name, 0)))
+            queue.others.append(Job(TrimTask(self._db, name), TaskId(TRIM, name, 0)))
             if code.config.window is not None:
-                queue.others.append(Job(WindowTask(self._db, name), Share(WINDOW, name, 0)))
+                queue.others.append(Job(WindowTask(self._db, name), TaskId(WINDOW, name, 0)))
             if code.config.former is not None or not found.is_switched:
-                queue.others.append(Job(FinishTask(self._db, name), Share(SETTLE, name, 0)))
+                queue.others.append(Job(FinishTask(self._db, name), TaskId(SETTLE, name, 0)))
         for role, observers in observer_tasks(self._db, code.config, self._roles).items():
-            queue.others += [Job(task, Share(role, name, at)) for at, task in enumerate(observers)]
+            queue.others += [Job(task, TaskId(role, name, at)) for at, task in enumerate(observers)]
             if not observers:
                 queue.lacking.add(f"{role}/{name}")  # this process cannot do it
         if name in self._app.exporters:
@@ -284,4 +284,4 @@ class Work:
         if "export" not in self._roles:
             return []
         tasks = exporter_tasks(self._db, name, self._app.exporters[name])
-        return [Job(task, Share(EXPORTER, name, at)) for at, task in enumerate(tasks)]
+        return [Job(task, TaskId(EXPORTER, name, at)) for at, task in enumerate(tasks)]

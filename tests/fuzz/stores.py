@@ -30,16 +30,16 @@ from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.monitoring.health import health
 from cq.observers.monitoring.overview import overview, remarks
-from cq.observers.scheduling.members import ROLES, Report
+from cq.observers.scheduling.members import ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.task import Task
 from cq.observers.tasks.measure import measure
-from cq.observers.telemetry.totals import Totals
+from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
 from cq.observers.top.publisher import publishers
 from cq.observers.top.ranking import Ranking
-from cq.observers.worker.workload import Work
+from cq.observers.worker.workload import Workload
 from cq.queue.limits import compare
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import drop_aside, read_aside, retry_aside, set_aside
@@ -130,7 +130,7 @@ def _put_under_way(db: Database) -> None:
         bucket.attempts.note([b"aw"])
     member = Membership(db, identity="another")
     member.beat(
-        Report(
+        MemberReport(
             lacking=frozenset({"tags"}),
             facts={"queues": {"words": [1, 2, 3, 4.0, 5.0]}, "totals": {"passes": 1}},
         )
@@ -224,7 +224,7 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
     yield "exports", lambda: export_status(db)
     yield "exports aside", lambda: list(islice(entries_aside(db, ExportKeys(name)), 100))
     yield "aside", read(lambda tr: read_aside(tr, name))
-    yield "beat", lambda: Membership(db).beat(Report())
+    yield "beat", lambda: Membership(db).beat(MemberReport())
     yield "load", lambda: _load(db, code)
     yield "trim", lambda: _trim(db, name)
     yield "export-config", lambda: import_config(db, export_config(db), code, CHECKED)
@@ -258,7 +258,7 @@ SURE: Final = {"status", "overview", "health", "exports", "beat", "load"}
 
 
 def _load(db: Database, code: App) -> None:
-    Work(db, code, [], {*ROLES, "measure"}, Totals(), None).load()[1].cancel()
+    Workload(db, code, [], {*ROLES, "measure"}, WorkerCounts(), None).load()[1].cancel()
 
 
 def _trim(db: Database, name: str) -> None:

@@ -16,11 +16,11 @@ from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.observers.scheduling.members import ROLES
-from cq.observers.telemetry.totals import Totals
+from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.top.index import top
 from cq.observers.worker.queues import find_queues
 from cq.observers.worker.worker import Worker
-from cq.observers.worker.workload import Work
+from cq.observers.worker.workload import Workload
 from cq.queue.bucket_state import BucketState
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import drop_aside, read_aside, retry_aside
@@ -215,10 +215,10 @@ def test_a_worker_leaves_a_queue_alone_whose_configuration_it_cannot_read(db: An
         watch.cancel()
         assert found[good].code is not None
         assert found[bad].code is not None or found[bad].problem
-        work = Work(db, App(), [bad, good], ROLES, Totals(), None)
+        work = Workload(db, App(), [bad, good], ROLES, WorkerCounts(), None)
         work.load()[1].cancel()
-        assert any(job.share.queue == good for job in work.jobs)
-        assert any(job.share.queue == bad for job in work.jobs) or work.problem(bad)
+        assert any(job.task_id.queue == good for job in work.jobs)
+        assert any(job.task_id.queue == bad for job in work.jobs) or work.problem(bad)
 
 
 def test_a_configuration_is_read_or_refused(db: Any, name: str) -> None:

@@ -14,7 +14,7 @@ from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.monitoring.health import health
 from cq.observers.monitoring.overview import overview, remarks
-from cq.observers.scheduling.members import Member, Report, Share
+from cq.observers.scheduling.members import Member, MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
@@ -30,7 +30,7 @@ FACTS = {
 def row_of(db: Any) -> tuple[bytes, bytes]:
     """The row of a worker that has just beaten."""
     member = Membership(db, queues=["words"])
-    member.beat(Report(frozenset({"a"}), frozenset({"b"}), frozenset({"c"}), FACTS))
+    member.beat(MemberReport(frozenset({"a"}), frozenset({"b"}), frozenset({"c"}), FACTS))
     return keys.worker(member.id), stored(db, (keys.worker(member.id), keys.worker(member.id) + b"\x00"))[0][
         1
     ]
@@ -46,8 +46,8 @@ def put(db: Any, key: bytes, content: bytes) -> None:
 def look(db: Any) -> None:
     """All that reads the rows of workers."""
     member = Membership(db)
-    member.beat(Report())
-    member.is_mine(Share("combine", "words", 0))
+    member.beat(MemberReport())
+    member.is_mine(TaskId("combine", "words", 0))
     remarks(overview(db))
     health(db)
     member.leave(5.0)

@@ -27,8 +27,8 @@ from cq.observers.top.cloud import (
     CLOUD_BYTES,
     Cloud,
     CloudEntry,
+    CloudHead,
     CloudReader,
-    Head,
     digest_of,
     encode_entries,
 )
@@ -289,7 +289,7 @@ def test_whatever_workers_do_the_last_cloud_is_the_top(
 
 def _version(tr: Any, told: ToldTop) -> int:
     stored = tr.get(CloudKeys(told.keys).head(None)).value
-    return 0 if stored is None else Head.from_bytes(stored).version
+    return 0 if stored is None else CloudHead.from_bytes(stored).version
 
 
 def test_publishers_at_once_publish_each_version_once(db: Any) -> None:
@@ -449,7 +449,7 @@ def test_forged_entries_are_refused(db: Any, entries: Any) -> None:
     told = ToldTop(db)
     data = codec.encode(entries)
     head = CloudKeys(told.keys).head(None)
-    transact(db, lambda tr: tr.set(head, Head(1, 1, digest_of(data), 0, data).to_bytes()))
+    transact(db, lambda tr: tr.set(head, CloudHead(1, 1, digest_of(data), 0, data).to_bytes()))
 
     with pytest.raises(CorruptData, match="cq verify --repair"):
         cloud(told)
@@ -460,7 +460,7 @@ def test_forged_entries_are_refused(db: Any, entries: Any) -> None:
 def test_a_head_of_more_pieces_than_a_cloud_has_is_refused(db: Any) -> None:
     told = ToldTop(db)
     head = CloudKeys(told.keys).head(None)
-    transact(db, lambda tr: tr.set(head, Head(1, 1, b"", 11, b"").to_bytes()))
+    transact(db, lambda tr: tr.set(head, CloudHead(1, 1, b"", 11, b"").to_bytes()))
 
     with pytest.raises(CorruptData):
         cloud(told)

@@ -7,10 +7,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.observers.scheduling.fair_queue import Fair
+from cq.observers.scheduling.fair_queue import FairQueue
 
 
-def run(fair: Fair[str], steps: int, again: dict[str, tuple[float, float]]) -> Counter[str]:
+def run(fair: FairQueue[str], steps: int, again: dict[str, tuple[float, float]]) -> Counter[str]:
     """Take tasks and put them back; {lane: (weight, seconds of a step)}. Returns the time of each lane, in steps."""
     taken: Counter[str] = Counter()
     for _ in range(steps):
@@ -25,14 +25,14 @@ def run(fair: Fair[str], steps: int, again: dict[str, tuple[float, float]]) -> C
 
 
 def test_within_a_queue_whoever_has_waited_longest_comes_first() -> None:
-    fair: Fair[str] = Fair()
+    fair: FairQueue[str] = FairQueue()
     for since, task in [(3.0, "c"), (1.0, "a"), (2.0, "b")]:
         fair.put(task, "q", 1, since)
     assert [fair.take(8) for _ in range(4)] == [("q", "a"), ("q", "b"), ("q", "c"), None]
 
 
 def test_a_queue_leaves_room_for_others() -> None:
-    fair: Fair[str] = Fair()
+    fair: FairQueue[str] = FairQueue()
     for number in range(5):
         fair.put(f"flood-{number}", "flood", 1, 0.0)
     assert [fair.take(3) is not None for _ in range(5)] == [True, True, True, False, False]
@@ -43,7 +43,7 @@ def test_a_queue_leaves_room_for_others() -> None:
 
 
 def test_a_flooded_queue_takes_no_more_than_its_share() -> None:
-    fair: Fair[str] = Fair()
+    fair: FairQueue[str] = FairQueue()
     for number in range(100):
         fair.put(f"flood-{number}", "flood", 1, 0.0)
     fair.put("small", "small", 1, 1000.0)
@@ -52,7 +52,7 @@ def test_a_flooded_queue_takes_no_more_than_its_share() -> None:
 
 
 def test_time_counts_and_not_steps() -> None:
-    fair: Fair[str] = Fair()
+    fair: FairQueue[str] = FairQueue()
     fair.put("slow", "slow", 1, 0.0)
     fair.put("quick", "quick", 1, 0.0)
     taken = run(fair, 1100, {"slow": (1, 1.0), "quick": (1, 0.1)})
@@ -60,7 +60,7 @@ def test_time_counts_and_not_steps() -> None:
 
 
 def test_weights_are_shares_of_the_time() -> None:
-    fair: Fair[str] = Fair()
+    fair: FairQueue[str] = FairQueue()
     for lane, weight in {"a": 10, "b": 30}.items():
         fair.put(lane, lane, weight, 0.0)
     taken = run(fair, 400, {"a": (10, 0.1), "b": (30, 0.1)})
@@ -68,7 +68,7 @@ def test_weights_are_shares_of_the_time() -> None:
 
 
 def test_a_queue_that_was_idle_has_saved_up_nothing() -> None:
-    fair: Fair[str] = Fair()
+    fair: FairQueue[str] = FairQueue()
     fair.put("a", "a", 1, 0.0)
     run(fair, 1000, {"a": (1, 1.0)})
     fair.put("b", "b", 1, 0.0)
@@ -82,7 +82,7 @@ def test_a_queue_that_was_idle_has_saved_up_nothing() -> None:
     )
 )
 def test_no_queue_starves(lanes: dict[str, tuple[float, float]]) -> None:
-    fair: Fair[str] = Fair()
+    fair: FairQueue[str] = FairQueue()
     for lane, (weight, _) in lanes.items():
         fair.put(lane, lane, weight, 0.0)
     spent = {lane: run_time / weight for lane, (weight, run_time) in lanes.items()}
@@ -93,7 +93,7 @@ def test_no_queue_starves(lanes: dict[str, tuple[float, float]]) -> None:
 
 
 def test_of_one_kind_of_a_queues_tasks_no_more_run_at_once_than_it_says() -> None:
-    fair: Fair[str] = Fair()
+    fair: FairQueue[str] = FairQueue()
     for number in range(3):
         fair.put(f"pass-{number}", "q", 1, number, "pass", 1)
         fair.put(f"export-{number}", "q", 1, number + 0.5, "export", 2)

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from cq import runtime
-from cq.observers.scheduling.coalescing import Gathering
-from cq.observers.scheduling.members import Share
+from cq.observers.scheduling.coalescing import Coalescer
+from cq.observers.scheduling.members import TaskId
 from cq.observers.scheduling.task import Job, Task
 
 GATHER = 0.1
 
 
 class Gathered(Task):
-    gather = GATHER
+    coalesce_seconds = GATHER
 
     def run(self) -> float:
         raise NotImplementedError
@@ -27,12 +27,12 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr(runtime, "monotonic", lambda: self.now)
-        self.gathering = Gathering()
+        self.coalescer = Coalescer()
 
     def step(self, job: Job, seconds: float) -> None:
         begun = self.now
         self.now += seconds
-        self.gathering.ran(job, begun)
+        self.coalescer.ran(job, begun)
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def job(number: int, task: Any = Gathered) -> Job:
-    return Job(task(), Share("combine", "words", number))
+    return Job(task(), TaskId("combine", "words", number))
 
 
 def test_a_worker_with_time_to_spare_waits_for_nothing(clock: Clock) -> None:
     one = job(0)
     for _ in range(100):
         clock.step(one, 0.002)
-        assert clock.gathering.left(one) == 0
+        assert clock.coalescer.left(one) == 0
         clock.now += 0.02
 
 
@@ -58,7 +58,7 @@ def test_in_a_busy_worker_steps_of_a_task_begin_so_far_apart(clock: Clock) -> No
     apart = []
     for _ in range(100):
         for each in jobs:
-            clock.now += clock.gathering.left(each)
+            clock.now += clock.coalescer.left(each)
             apart.append(clock.now - begun.get(each, clock.now))
             begun[each] = clock.now
             clock.step(each, 0.004)
@@ -75,18 +75,18 @@ def test_a_step_that_takes_longer_is_not_waited_after(clock: Clock) -> None:
         clock.step(other, 1.0)
         clock.step(one, 2 * GATHER)
 
-        assert clock.gathering.left(one) == 0
+        assert clock.coalescer.left(one) == 0
 
 
 def test_a_task_that_gathers_nothing_never_waits(clock: Clock) -> None:
     class AtOnce(Gathered):
-        gather = 0.0
+        coalesce_seconds = 0.0
 
     one = job(0, AtOnce)
     for _ in range(100):
         clock.step(one, 0.05)
 
-        assert clock.gathering.left(one) == 0
+        assert clock.coalescer.left(one) == 0
 
 
 def test_who_was_busy_and_is_not_any_more_waits_no_more(clock: Clock) -> None:
@@ -94,9 +94,9 @@ def test_who_was_busy_and_is_not_any_more_waits_no_more(clock: Clock) -> None:
     for _ in range(20):
         clock.step(other, 0.05)
     clock.step(one, 0.01)
-    assert clock.gathering.left(one) == pytest.approx(GATHER - 0.01)
+    assert clock.coalescer.left(one) == pytest.approx(GATHER - 0.01)
 
     clock.now += 5
     clock.step(one, 0.01)
 
-    assert clock.gathering.left(one) == 0
+    assert clock.coalescer.left(one) == 0

@@ -11,7 +11,7 @@ import pytest
 import cq
 from cq.observers.monitoring.health import health
 from cq.observers.scheduling import members as module
-from cq.observers.scheduling.members import Report
+from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.store.embedded import FDBError
 from tests.clocks import set_clock
@@ -30,7 +30,7 @@ def db(tmp_path: Path) -> Any:
 def alive(db: Any) -> Membership:
     """A worker that lives, on this host."""
     membership = Membership(db, every=600.0)
-    membership.beat(Report())
+    membership.beat(MemberReport())
     return membership
 
 
@@ -45,7 +45,7 @@ def test_without_workers_that_is_said(db: Any) -> None:
 
 def test_a_worker_that_beats_no_more_does_not_count(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_SECONDS", 0.0)
-    Membership(db, every=1e-6).beat(Report())
+    Membership(db, every=1e-6).beat(MemberReport())
     assert health(db) == ["no worker is alive: the latest beat is 0 s old"]
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from cq import keys
 from cq.encoding import codec
 from cq.errors import CorruptData
-from cq.observers.scheduling.members import ROLES, Member, Report, Share, kinds_of, order, read_members
+from cq.observers.scheduling.members import ROLES, Member, MemberReport, TaskId, kinds_of, order, read_members
 from cq.observers.scheduling.membership import Membership
 from cq.store.transact import transact
 
-SHARES = [Share("combine", f"q{queue}", number) for queue in range(25) for number in range(16)]
+SHARES = [TaskId("combine", f"q{queue}", number) for queue in range(25) for number in range(16)]
 
 
 def member(number: int, **what: Any) -> Member:
@@ -30,12 +30,12 @@ def member(number: int, **what: Any) -> Member:
         "queues": None,
         "host": "here",
         "pid": 1,
-        "report": Report(),
+        "report": MemberReport(),
     }
     return Member(**{**given, **what})
 
 
-def owner(share: Share, members: list[Member]) -> bytes | None:
+def owner(share: TaskId, members: list[Member]) -> bytes | None:
     return next(iter(order(share, members)), None)
 
 
@@ -72,38 +72,38 @@ class TestOwner:
         members = [
             member(1, roles=frozenset({"export"})),
             member(2, queues=frozenset({"other"})),
-            member(3, report=Report(lacking=frozenset({"q"}))),
+            member(3, report=MemberReport(lacking=frozenset({"q"}))),
             member(4),
         ]
-        assert {owner(Share("combine", "q", number), members) for number in range(20)} == {members[3].id}
-        assert owner(Share("combine", "q", 1), members[:3]) is None
+        assert {owner(TaskId("combine", "q", number), members) for number in range(20)} == {members[3].id}
+        assert owner(TaskId("combine", "q", 1), members[:3]) is None
 
     def test_an_applications_exporter_is_for_those_that_have_it(self) -> None:
-        members = [member(1), member(2, report=Report(exporters=frozenset({"q"})))]
-        shares = [Share("exporter", "q", number) for number in range(8)]
+        members = [member(1), member(2, report=MemberReport(exporters=frozenset({"q"})))]
+        shares = [TaskId("exporter", "q", number) for number in range(8)]
         assert {owner(share, members) for share in shares} == {members[1].id}
-        assert owner(Share("exporter", "other", 0), members) is None
+        assert owner(TaskId("exporter", "other", 0), members) is None
 
     def test_one_role_of_a_queue_can_be_left_alone(self) -> None:
-        members = [member(1, report=Report(lacking=frozenset({"export/q"}))), member(2)]
-        shares = [Share("export", "q", number) for number in range(20)]
+        members = [member(1, report=MemberReport(lacking=frozenset({"export/q"}))), member(2)]
+        shares = [TaskId("export", "q", number) for number in range(20)]
         assert {owner(share, members) for share in shares} == {members[1].id}
-        assert owner(Share("combine", "q", 0), members[:1]) == members[0].id
+        assert owner(TaskId("combine", "q", 0), members[:1]) == members[0].id
 
     @pytest.mark.parametrize("kind", ["trim", "window", "settle", "combine"])
     def test_a_worker_is_not_counted_on_for_kinds_that_it_does_not_announce(self, kind: str) -> None:
         other = member(1, kinds=kinds_of(ROLES) - {kind})
         members = [other, member(2)]
-        shares = [Share(kind, f"q{number}", 0) for number in range(20)]
+        shares = [TaskId(kind, f"q{number}", 0) for number in range(20)]
         assert {owner(share, members) for share in shares} == {members[1].id}
         assert {owner(share, [member(1), member(2)]) for share in shares} == {each.id for each in members}
-        assert owner(Share("publish", "q", 0), [other]) == other.id
+        assert owner(TaskId("publish", "q", 0), [other]) == other.id
 
     def test_limits_are_looked_at_also_where_nobody_combines(self) -> None:
-        paused = [member(1, report=Report(lacking=frozenset({"q"})))]
-        assert owner(Share("combine", "q", 0), paused) is None
-        assert owner(Share("limit", "q", 0), paused) == paused[0].id
-        assert owner(Share("limit", "q", 0), [member(1, roles=frozenset({"export"}))]) is None
+        paused = [member(1, report=MemberReport(lacking=frozenset({"q"})))]
+        assert owner(TaskId("combine", "q", 0), paused) is None
+        assert owner(TaskId("limit", "q", 0), paused) == paused[0].id
+        assert owner(TaskId("limit", "q", 0), [member(1, roles=frozenset({"export"}))]) is None
 
     def test_a_worker_that_is_stuck_in_a_task_loses_it_to_the_next_in_order(self) -> None:
         members = [member(number) for number in range(4)]
@@ -112,7 +112,7 @@ class TestOwner:
         rest = [each for each in members if each.id != first]
         second = owner(share, rest)
         stuck = [
-            member(int.from_bytes(each.id), report=Report(stuck=frozenset({str(share)})))
+            member(int.from_bytes(each.id), report=MemberReport(stuck=frozenset({str(share)})))
             if each.id == first
             else each
             for each in members
@@ -121,7 +121,7 @@ class TestOwner:
         assert owner(share, stuck) == second
         assert order(share, stuck)[-1] == first
         assert owner(SHARES[1], stuck) == owner(SHARES[1], members)
-        everyone = [member(number, report=Report(stuck=frozenset({str(share)}))) for number in range(4)]
+        everyone = [member(number, report=MemberReport(stuck=frozenset({str(share)}))) for number in range(4)]
         assert owner(share, everyone) == first
 
 
@@ -134,85 +134,85 @@ class TestMembership:
 
     def test_workers_see_each_other_come_and_leave(self, db: Any) -> None:
         first, second = Membership(db), Membership(db)
-        assert first.beat(Report())
-        assert not first.beat(Report())
+        assert first.beat(MemberReport())
+        assert not first.beat(MemberReport())
         assert all(first.is_mine(share) for share in SHARES)
-        second.beat(Report())
-        assert first.beat(Report())
+        second.beat(MemberReport())
+        assert first.beat(MemberReport())
         assert {share for share in SHARES if first.is_mine(share)} == {
             share for share in SHARES if not second.is_mine(share)
         }
         second.leave(1.0)
-        assert first.beat(Report())
+        assert first.beat(MemberReport())
         assert all(first.is_mine(share) for share in SHARES)
 
     def test_one_that_beats_no_more_is_gone_after_several_reads_and_long_enough(self, db: Any) -> None:
         clock = Clock()
         first, second = Membership(db, clock=clock), Membership(db)
-        second.beat(Report())
-        first.beat(Report())
+        second.beat(MemberReport())
+        first.beat(MemberReport())
         for _ in range(10):  # reads alone do not count
-            assert not first.beat(Report())
+            assert not first.beat(MemberReport())
         clock.now += 1000  # nor does time alone, after a suspension of this worker say
-        second.beat(Report())
-        assert not first.beat(Report())
+        second.beat(MemberReport())
+        assert not first.beat(MemberReport())
         for _ in range(2):
             clock.now += 5
-            assert not first.beat(Report())
+            assert not first.beat(MemberReport())
         clock.now += 5
-        assert first.beat(Report())
+        assert first.beat(MemberReport())
         assert all(first.is_mine(share) for share in SHARES)
         assert ids(db) == [first.id]
 
     def test_one_that_was_busy_is_missed_sooner(self, db: Any) -> None:
         clock = Clock()
         first, second = Membership(db, clock=clock), Membership(db)
-        second.beat(Report(), is_busy=True)
-        first.beat(Report())
+        second.beat(MemberReport(), is_busy=True)
+        first.beat(MemberReport())
         for _ in range(3):
             clock.now += 1.1
-            gone = first.beat(Report())
+            gone = first.beat(MemberReport())
         assert gone
         assert ids(db) == [first.id]
 
     def test_one_in_place_of_a_dead_one_has_its_tasks_at_once(self, db: Any) -> None:
         first, dead = Membership(db), Membership(db, identity="b-0")
-        dead.beat(Report())
-        first.beat(Report())
+        dead.beat(MemberReport())
+        first.beat(MemberReport())
         mine = [share for share in SHARES if first.is_mine(share)]
         again = Membership(db, identity="b-0")
-        assert again.beat(Report())
-        assert not first.beat(Report())
+        assert again.beat(MemberReport())
+        assert not first.beat(MemberReport())
         assert [share for share in SHARES if first.is_mine(share)] == mine
         assert [share for share in SHARES if not again.is_mine(share)] == mine
 
     def test_one_that_is_taken_for_gone_comes_back_with_its_next_beat(self, db: Any) -> None:
         clock = Clock()
         first, second = Membership(db, clock=clock), Membership(db)
-        second.beat(Report())
+        second.beat(MemberReport())
         for _ in range(5):
-            first.beat(Report())
+            first.beat(MemberReport())
             clock.now += 5
         assert ids(db) == [first.id]
         watch = transact(db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
-        second.beat(Report())
+        second.beat(MemberReport())
         watch.wait()
-        assert first.beat(Report())
+        assert first.beat(MemberReport())
         assert not all(first.is_mine(share) for share in SHARES)
 
     def test_a_row_of_long_ago_counts_for_nobody_from_the_first(self, db: Any) -> None:
         """After all workers were killed, the first one that starts need not wait."""
         dead = Membership(db, every=1e-6)
-        dead.beat(Report())
+        dead.beat(MemberReport())
         transact(db, lambda tr: tr.set(b"other", b""))
         first = Membership(db)
-        first.beat(Report())
+        first.beat(MemberReport())
         assert all(first.is_mine(share) for share in SHARES)
         assert ids(db) == [first.id]
 
     def test_what_a_worker_says_of_itself_is_read_by_the_others(self, db: Any) -> None:
         worker = Membership(db, ["export"], ["a", "b"])
-        report = Report(
+        report = MemberReport(
             frozenset({"a"}), frozenset({"export/b/1"}), frozenset({"c"}), {"totals": {"passes": 3}}
         )
         worker.beat(report)
@@ -223,41 +223,41 @@ class TestMembership:
     def test_a_task_of_a_kind_that_others_do_not_announce_is_done_here(self, db: Any) -> None:
         """Workers of another version beat beside this one, with rows that list fewer kinds, or none."""
         first, fewer, older = Membership(db), Membership(db), Membership(db)
-        first.beat(Report())
+        first.beat(MemberReport())
         fewer.me = replace(fewer.me, kinds=fewer.me.kinds - {"window"})
         rows = {fewer: fewer.me.to_bytes(), older: without_kinds(older.me.to_bytes())}
         for each, row in rows.items():
             transact(db, partial(store_row, worker=each.id, row=row))
-        assert first.beat(Report())
+        assert first.beat(MemberReport())
 
-        assert all(first.is_mine(Share("window", f"q{number}", 0)) for number in range(20))
+        assert all(first.is_mine(TaskId("window", f"q{number}", 0)) for number in range(20))
         assert not all(first.is_mine(share) for share in SHARES)  # passes are shared with both
-        trimming = [first.is_mine(Share("trim", f"q{number}", 0)) for number in range(30)]
+        trimming = [first.is_mine(TaskId("trim", f"q{number}", 0)) for number in range(30)]
         assert any(trimming)
         assert not all(trimming)  # shared with the one that announces it
         found = {each.id: each for each in first.others}
         assert found[older.id].kinds == kinds_of(ROLES) - {"trim", "window", "settle"}
 
     def test_a_worker_announces_the_kinds_of_its_roles(self, db: Any) -> None:
-        Membership(db, ["export", "measure"]).beat(Report())
+        Membership(db, ["export", "measure"]).beat(MemberReport())
         (found,) = transact(db, lambda tr: read_members(tr.snapshot))
         assert found.kinds == {"export", "exporter", "measure"}
 
     def test_one_that_cannot_say_all_that_it_leaves_alone_does_nothing(self, db: Any) -> None:
         first, second = Membership(db), Membership(db)
-        first.beat(Report())
-        second.beat(Report(lacking=frozenset(f"{'long' * 20}-{number}" for number in range(2_000))))
-        first.beat(Report())
+        first.beat(MemberReport())
+        second.beat(MemberReport(lacking=frozenset(f"{'long' * 20}-{number}" for number in range(2_000))))
+        first.beat(MemberReport())
         assert not any(second.is_mine(share) for share in SHARES)
         assert all(first.is_mine(share) for share in SHARES)
-        second.beat(Report())
-        first.beat(Report())
+        second.beat(MemberReport())
+        first.beat(MemberReport())
         assert any(second.is_mine(share) for share in SHARES)
 
     def test_a_row_that_cannot_be_read_stands_for_nobody(self, db: Any) -> None:
         transact(db, lambda tr: tr.set(keys.worker(b"12345678"), b"nonsense"))
         first = Membership(db)
-        first.beat(Report())
+        first.beat(MemberReport())
         assert all(first.is_mine(share) for share in SHARES)
 
     @pytest.mark.parametrize("value", [b"", b"\0" * 10, b"\0" * 10 + b"\x80", b"\0" * 10 + b"\xa1aa\x01"])

@@ -13,10 +13,10 @@ import cq
 from cq.admin.status import current_version, status
 from cq.observers.monitoring.overview import Activity, Overview, WorkerStatus, overview, remarks
 from cq.observers.scheduling import members as module
-from cq.observers.scheduling.members import Report
+from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
-from cq.observers.telemetry.totals import Totals
-from cq.observers.telemetry.worker_facts import Facts
+from cq.observers.telemetry.totals import WorkerCounts
+from cq.observers.telemetry.worker_facts import WorkerStatistics
 from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
 from tests.clocks import set_clock
@@ -72,7 +72,7 @@ def test_a_worker_that_beats_no_more_is_dead(db: Any, name: str, monkeypatch: py
     cq.configure(db, name)
     dead = Membership(db, queues=[name], every=1e-6)
     facts = {"queues": {name: [7, 7, 0, 3.5, 3.5]}, "totals": {"passes": 7}}
-    dead.beat(Report(facts=facts))
+    dead.beat(MemberReport(facts=facts))
     seen = seen_when(db, name, lambda seen: not of(seen, dead).alive)
     assert of(seen, dead).beat_seconds > 0
     assert seen.activity[name].workers == 0
@@ -83,7 +83,7 @@ def test_a_worker_that_beats_no_more_is_dead(db: Any, name: str, monkeypatch: py
 
 def test_a_queue_whose_code_no_worker_has_is_named(db: Any, name: str, row: Membership) -> None:
     cq.configure(db, name)
-    row.beat(Report(lacking=frozenset({name})))
+    row.beat(MemberReport(lacking=frozenset({name})))
     said = remarks(overview(db, name))
     assert f"queue {name!r}: nobody combines it: the workers that live have not its code" in said
     assert f"worker {row.id.hex()} leaves alone: {name}" in said
@@ -94,7 +94,7 @@ def test_a_queue_whose_code_no_worker_has_is_named(db: Any, name: str, row: Memb
 def test_a_queue_that_no_worker_is_for_is_named(db: Any, name: str, row: Membership) -> None:
     other = f"{name}-2"
     cq.configure(db, other)
-    row.beat(Report())
+    row.beat(MemberReport())
     seen = overview(db, other)
     assert (
         f"queue {other!r}: nobody combines it: the workers that live are for other queues, or do other things"
@@ -120,8 +120,8 @@ def test_what_workers_are_stuck_in_and_their_latest_error_are_shown(
     db: Any, name: str, row: Membership
 ) -> None:
     cq.configure(db, name)
-    facts = Facts(Totals()).gather(3, "bucket 0: RuntimeError: no")
-    row.beat(Report(stuck=frozenset({f"combine/{name}/0"}), facts=facts))
+    facts = WorkerStatistics(WorkerCounts()).collect(3, "bucket 0: RuntimeError: no")
+    row.beat(MemberReport(stuck=frozenset({f"combine/{name}/0"}), facts=facts))
     seen = overview(db, name)
     assert of(seen, row).buckets == 3
     said = remarks(seen)
@@ -136,7 +136,7 @@ def test_numbers_are_summed_over_the_workers_that_live(
     cq.configure(db, name)
     rows = [Membership(db, queues=[name], every=every) for every in (600.0, 600.0, 1e-6)]
     for member in rows:
-        member.beat(Report(facts={"queues": {name: [10, 20, 3, 1.5, 2.5]}}))
+        member.beat(MemberReport(facts={"queues": {name: [10, 20, 3, 1.5, 2.5]}}))
     seen = seen_when(db, name, lambda seen: not of(seen, rows[2]).alive)
     activity = seen.activity[name]
     assert (activity.workers, activity.passes, activity.updates, activity.conflicts) == (2, 20, 40, 6)
@@ -147,27 +147,27 @@ def test_numbers_are_summed_over_the_workers_that_live(
 
 
 def test_rates_are_those_since_the_beat_before() -> None:
-    totals, now = Totals(), [100.0]
-    facts = Facts(totals, clock=lambda: now[0])
+    totals, now = WorkerCounts(), [100.0]
+    facts = WorkerStatistics(totals, clock=lambda: now[0])
     for _ in range(8):
         totals.count("words", PassResult(rows=2, updates=3, conflicts=1))
     now[0] += 4
-    assert facts.gather(0, "")["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
+    assert facts.collect(0, "")["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
     now[0] += 0.1  # too short to say anything
-    assert facts.gather(0, "")["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
+    assert facts.collect(0, "")["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
     now[0] += 4
-    assert facts.gather(0, "")["queues"] == {"words": [8, 24, 8, 0.0, 0.0]}
+    assert facts.collect(0, "")["queues"] == {"words": [8, 24, 8, 0.0, 0.0]}
 
 
 def test_of_many_queues_the_busiest_are_named() -> None:
-    totals, now = Totals(), [100.0]
-    facts = Facts(totals, clock=lambda: now[0])
+    totals, now = WorkerCounts(), [100.0]
+    facts = WorkerStatistics(totals, clock=lambda: now[0])
     for number in range(300):
         totals.count(f"q{number}", PassResult())
-    facts.gather(0, "")
+    facts.collect(0, "")
     totals.count("q7", PassResult())
     now[0] += 4
-    named = facts.gather(0, "x" * 10_000)
+    named = facts.collect(0, "x" * 10_000)
     assert "q7" in named["queues"]
     assert len(named["queues"]) == 100
     assert len(named["error"]) == 300

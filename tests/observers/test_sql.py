@@ -151,7 +151,7 @@ class TestTable:
         ]
 
         is_file = export.reporting.engine.dialect.name == "sqlite"
-        assert {each.width for each in buckets} == {1 if is_file else None}
+        assert {each.max_parallel for each in buckets} == {1 if is_file else None}
 
     def test_a_batch_is_one_statement_to_write_and_one_to_delete(self, db: Any, name: str) -> None:
         export = configure(db, name)

@@ -16,7 +16,7 @@ import pytest
 import cq
 from cq.config.queue import MAX_BUCKETS
 from cq.observers.export.batch import ExportBatch
-from cq.observers.scheduling.members import Report, Share
+from cq.observers.scheduling.members import MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS, FIELDS
@@ -186,7 +186,7 @@ class TestWorker:
         with running(Worker(db, queues=[name], beat_seconds=0.3)):
             first = events.wait_for("tasks_shared", buckets=4)
             dead = Membership(db, queues=["other"], every=0.05)
-            dead.beat(Report())
+            dead.beat(MemberReport())
             joined = events.wait_for("worker_joined", worker=dead.id.hex())
             assert events.wait_for("worker_gone", worker=dead.id.hex()) == joined
             with running(Worker(db, queues=[name], beat_seconds=0.3)):
@@ -197,18 +197,18 @@ class TestWorker:
             assert not events.of("worker_gone", worker=other)
 
     def test_a_task_taken_over_is_told(self, db: Any, name: str, events: Events) -> None:
-        share = Share("combine", name, cq.configure(db, name, buckets=1).generation * MAX_BUCKETS)
+        share = TaskId("combine", name, cq.configure(db, name, buckets=1).generation * MAX_BUCKETS)
         hangs = Membership(db, queues=[name], every=60.0)
         with running(Worker(db, queues=[name], beat_seconds=0.05)):
             events.wait_for("tasks_shared", buckets=1)
-            hangs.beat(Report())
+            hangs.beat(MemberReport())
             while not hangs.is_mine(share):
                 hangs.leave(1.0)
                 hangs = Membership(db, queues=[name], every=60.0)
-                hangs.beat(Report())
+                hangs.beat(MemberReport())
             events.wait_for("worker_joined", worker=hangs.id.hex())
             events.wait_for("tasks_shared", buckets=0)
-            hangs.beat(Report(stuck=frozenset({str(share)})))
+            hangs.beat(MemberReport(stuck=frozenset({str(share)})))
             taken = events.wait_for("task_taken_over", queue=name)
             assert (taken["task"], taken["worker"]) == (f"bucket 0 of queue {name!r}", hangs.id.hex())
             hangs.leave(1.0)

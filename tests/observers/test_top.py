@@ -15,7 +15,7 @@ import cq
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, NotReady, TooLarge
 from cq.observer import Change
 from cq.observers.top.index import observer, top
-from cq.observers.top.ranking import Entry, Ranking
+from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.observers.tops import FIRST, ToldTop
@@ -128,8 +128,11 @@ def test_values_come_along_when_asked_for(db: Any) -> None:
     told.tell({"a": [1, 2], "b": [1]})
     ranking = Ranking(told.name)
 
-    assert told.read(ranking.page).entries == [Entry("a", 2), Entry("b", 1)]
-    assert told.read(ranking.page, values=True).entries == [Entry("a", 2, [1, 2]), Entry("b", 1, [1])]
+    assert told.read(ranking.page).entries == [RankedEntry("a", 2), RankedEntry("b", 1)]
+    assert told.read(ranking.page, values=True).entries == [
+        RankedEntry("a", 2, [1, 2]),
+        RankedEntry("b", 1, [1]),
+    ]
 
 
 def test_nothing_is_left_of_keys_that_have_gone(db: Any) -> None:

@@ -21,7 +21,7 @@ from cq.observers.builtin import FACTORIES
 from cq.observers.export.queue import BUCKETS, ExportQueue
 from cq.observers.export.state import Control
 from cq.observers.top import cloud
-from cq.observers.top.cloud import CloudReader, Head
+from cq.observers.top.cloud import CloudHead, CloudReader
 from cq.observers.top.index import top
 from cq.observers.top.ranking import Ranking
 from cq.observers.top.scores import descending
@@ -88,7 +88,7 @@ def head(topped: Topped, **changes: Any) -> bytes:
     """The published head with changes."""
     key = topped.clouds.head(None)
     value = transact(topped.db, lambda tr: tr.get(key).value)
-    return replace(Head.from_bytes(value), **changes).to_bytes()
+    return replace(CloudHead.from_bytes(value), **changes).to_bytes()
 
 
 NUMBER = (39).to_bytes(8, "little")

@@ -20,7 +20,7 @@ from cq.observers.export import task
 from cq.observers.scheduling import notifications
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE
-from cq.observers.scheduling.takeover import Overdue
+from cq.observers.scheduling.takeover import StalledTasks
 from cq.observers.sql import exporter
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.top import index
@@ -280,7 +280,7 @@ def never_misses_the_dead() -> Iterator[None]:
     look = Membership._is_gone
     with (
         patch.object(Membership, "_is_gone", lambda self, member: look(self, member) and False),
-        patch.object(Overdue, "look", lambda self, db, jobs: {}),
+        patch.object(StalledTasks, "find", lambda self, db, jobs: {}),
     ):
         yield
 
@@ -289,13 +289,13 @@ def never_misses_the_dead() -> Iterator[None]:
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""
 
-    def look(db: Any, jobs: Any, watches: int) -> Any:
-        notified, found = notifications.look(db, jobs, watches)
+    def find_or_watch(db: Any, jobs: Any, watches: int) -> Any:
+        notified, found = notifications.find_or_watch(db, jobs, watches)
         for _, watch in found:
             watch.cancel()
         return notified, []
 
-    with patch.object(worker, "look", look), patch.object(worker, "SAFETY_SECONDS", 1e9):
+    with patch.object(worker, "find_or_watch", find_or_watch), patch.object(worker, "SAFETY_SECONDS", 1e9):
         yield
 
 

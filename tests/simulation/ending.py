@@ -145,7 +145,7 @@ def not_shared(world: World) -> str:
             if not isinstance(
                 job.task, FinishTask
             ):  # all is settled: who has opened the queue since has none
-                owners[job.share] += [str(process)] if job.owned else []
+                owners[job.task_id] += [str(process)] if job.owned else []
     wrong = {str(share): processes for share, processes in owners.items() if len(processes) != 1}
     return f"tasks are of other than one worker: {wrong}" if wrong else ""
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from cq import runtime
 from cq.cli.bench.systems.errors import CannotMeasure
 from cq.errors import CqError
-from cq.observers.worker.spawn import end_with_parent, keep_no_semaphores, starting
+from cq.observers.worker.spawn import exit_with_parent, keep_no_semaphores, starting
 
 # The work begins this long after the signal, which must reach all processes first.
 _AHEAD_SECONDS: Final = 0.05
@@ -114,7 +114,7 @@ def _serve(connection: Connection, role: BenchRole) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches the parent, too, which ends its processes
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # the benchmark deletes queues of live workers
     keep_no_semaphores()
-    runtime.start_thread(end_with_parent, "parent")
+    runtime.start_thread(exit_with_parent, "parent")
     with suppress(EOFError, ConnectionError):  # the parent has ended
         if not _answer(connection, role.prepare):
             return

@@ -20,7 +20,7 @@ from cq.errors import QueueNotConfigured
 from cq.keys.export import ExportKeys
 from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top.index import top
-from cq.observers.worker.garbage_collection import collect_seldom
+from cq.observers.worker.garbage_collection import tune_garbage_collection
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
@@ -143,7 +143,7 @@ class RunningWorker:
     """A worker that runs in a thread, otherwise like `cq worker`, until `close`."""
 
     def __init__(self, system: QueueSystem) -> None:
-        collect_seldom()
+        tune_garbage_collection()
         self._worker = Worker(system.open(), queues=[system.queue])
         self._ended = threading.Event()
         runtime.start_thread(self._run, "worker")

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from cq import runtime
 from cq.cli.demos.crew.errors import DemoFailed
 from cq.errors import CqError
-from cq.observers.worker.spawn import end_with_parent, keep_no_semaphores, starting
+from cq.observers.worker.spawn import exit_with_parent, keep_no_semaphores, starting
 
 LOOK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 10.0
@@ -148,7 +148,7 @@ def _run(role: DemoRole, last_words: Connection) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: Thread(target=stop.set).start())
     logging.getLogger("cq.worker").setLevel(logging.ERROR)  # warnings about dead workers are expected
     keep_no_semaphores()
-    runtime.start_thread(end_with_parent, "parent")
+    runtime.start_thread(exit_with_parent, "parent")
     try:
         role.run(stop)
     except CqError as error:
