@@ -31,7 +31,8 @@ cq/store/embedded/file
 cq/store/embedded/writes
 cq/store/embedded/snapshots
 cq/store/embedded/engine
-cq/store/embedded cq/store/embedded/client
+cq/store/embedded/client
+cq/store/embedded
 cq/store/__init__.py
 cq/config
 cq/queue

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sqlite3
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cq.errors import StoreError
 from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.future import FutureVoid, Value
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
 from cq.store.embedded.client.range import WANT_ALL
-from cq.store.embedded.engine.committer import WAIT_SECONDS, Committer
-from cq.store.embedded.engine.wal import pressing
-from cq.store.embedded.engine.watches import Watches
-from cq.store.embedded.file import access, file, handles
-from cq.store.embedded.file.access import Access
-from cq.store.embedded.file.lock_file import LockFile
+from cq.store.embedded.client.settings import Defaults
+from cq.store.embedded.engine.engine import Engine
+from cq.store.embedded.file import access
 from cq.store.embedded.operations import AtomicOperations
-from cq.store.embedded.options import DatabaseOptions, Settings
-from cq.store.embedded.snapshots.latest_version import Latest
-from cq.store.embedded.snapshots.snapshots import Glance, Pool, Snapshot, leak
+from cq.store.embedded.options import DatabaseOptions
 from cq.store.embedded.transaction import Transaction
 
 T = TypeVar("T")
@@ -56,55 +47,28 @@ class Database(AtomicOperations):
         mode: int = access.PRIVATE,
         create: bool = True,
     ) -> None:
-        self._unusable: str | None = "the store could not be opened"
-        # One name for one file: the lock beside it must be the same for everybody.
-        self.path = Path(path).resolve()
-        self.defaults: dict[str, Callable[[Settings], None]] = {}
-        self.snapshot_ryw = 1
-        self.bypass_unreadable = False
-        self.protect_commit = True
-        with handles.lock:
-            self._open(functools.partial(file.connect, self.path, power_safe=power_safe), mode, create)
+        self._defaults = Defaults()
+        self._engine = self._open(path, power_safe=power_safe, mode=mode, create=create)
 
-    def _open(self, connect: Callable[..., sqlite3.Connection], mode: int, create: bool) -> None:
-        exists = file.check(self.path, creates=create)
-        rights = access.existing(self.path) if exists else access.new(mode)
-        self._lock = LockFile(self.path, rights)
-        try:
-            if not exists:
-                self._create(rights)
-            self._file_id = file.identify(self.path)
-            self._connection = file.connect_first(self.path, connect)
-        except BaseException:
-            self._lock.close()
-            raise
-        log = self.path.with_name(f"{self.path.name}-wal")
-        latest = Latest(self._lock)
-        self._pool = Pool(connect, functools.partial(pressing, log), self.path, latest)
-        self.committer = Committer(self._connection, self._lock, latest)
-        self.watches = Watches(connect, self._lock.path)
-        handles.acquire(self._file_id, self)
-        self._unusable = None
+    def _open(self, path: str | os.PathLike[str], *, power_safe: bool, mode: int, create: bool) -> Engine:
+        return Engine(path, power_safe=power_safe, mode=mode, create=create)
 
-    def _create(self, rights: Access) -> None:
-        with self._lock.held(WAIT_SECONDS) as is_held:
-            if not is_held:
-                raise StoreError(self._lock.obstacle())
-            # Another process may have made it while this one waited for the lock.
-            if not file.check(self.path):
-                file.create(self.path, rights)
+    @property
+    def path(self) -> Path:
+        """The absolute path of the file, with symbolic links resolved."""
+        return self._engine.path
 
     # Transactions
 
     @property
     def options(self) -> DatabaseOptions:
         """Defaults for the transactions created from now on."""
-        return DatabaseOptions(self)
+        return DatabaseOptions(self._defaults, self._engine)
 
     def create_transaction(self) -> Transaction:
         """A new transaction. It holds nothing of the file before its first read."""
-        self.check_usable()
-        return Transaction(self)
+        self._engine.check_usable()
+        return Transaction(self, self._engine, self._defaults)
 
     def transact(self, function: Callable[[Transaction], T]) -> T:
         """Call `function(tr)` and commit, as often as needed; the result of the call that was committed."""
@@ -120,24 +84,13 @@ class Database(AtomicOperations):
 
     def close(self) -> None:
         """Let commits under way finish and close the file. Watches get 1101, everything else an error."""
-        if self._unusable is not None:
-            return
-        self._unusable = "the store is closed: open it again"
-        self.watches.close()
-        self._pool.close()
-        self.committer.close()
-        self._lock.close()
-        handles.release(self._file_id)
+        self._engine.close()
 
     def __enter__(self) -> Database:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():  # then daemon threads are frozen, perhaps with a lock that closing needs
-            self.close()
 
     # One transaction each
 
@@ -213,28 +166,3 @@ class Database(AtomicOperations):
             self.clear_range(key.start, key.stop)
         else:
             self.clear(key)
-
-    # For transactions
-
-    def snapshot(self) -> Snapshot:
-        """The latest version, for reading."""
-        self.check_usable()
-        return self._pool.snapshot()
-
-    def glance(self) -> Glance:
-        """The latest version and the metadata version, for a transaction that may need nothing else."""
-        if self._unusable is not None:
-            self.check_usable()
-        return self._pool.glance()
-
-    def check_usable(self) -> None:
-        """Raise if the store is closed, or was opened by the parent process."""
-        if self._unusable is not None:
-            raise StoreError(self._unusable)
-
-    def abandon(self) -> None:
-        """In a forked child: never touch the file again, not even to close it."""
-        self._unusable = handles.FORKED
-        self._pool.leak()
-        leak(self._connection)
-        self._lock.abandon()

@@ -7,14 +7,13 @@ tracing ...) are accepted and do nothing; a name that FoundationDB does not know
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cq.store.embedded.binding.error import INVALID_OPTION_VALUE, FDBError
 from cq.store.embedded.binding.keys import MAX_TRANSACTION_BYTES
-
-if TYPE_CHECKING:
-    from cq.store.embedded.client.core import Core
-    from cq.store.embedded.database import Database
+from cq.store.embedded.client.core import Core
+from cq.store.embedded.client.settings import Defaults
+from cq.store.embedded.engine.engine import Engine
 
 _TRANSACTION_NAMES = (
     "causal_write_risky causal_read_risky causal_read_disable include_port_in_address read_ahead_disable "
@@ -36,43 +35,6 @@ _DATABASE_NAMES = (
 
 _MAX_INT = 2**31 - 1
 _MIN_SIZE_LIMIT = 32
-
-
-class Settings:
-    """The options of one transaction. `begin_try` forgets those that FoundationDB forgets when a try fails."""
-
-    __slots__ = (
-        "access_system",
-        "bypass_unreadable",
-        "max_retry_delay",
-        "next_write_no_conflict",
-        "protect_commit",
-        "read_system",
-        "retry_limit",
-        "ryw_disabled",
-        "size_limit",
-        "snapshot_ryw",
-        "timeout",
-    )
-
-    def __init__(self, database: Database) -> None:
-        self.timeout = 0
-        self.retry_limit = -1
-        self.max_retry_delay = 1000
-        self.size_limit = MAX_TRANSACTION_BYTES
-        self.begin_try(database)
-        for apply in database.defaults.values():
-            apply(self)
-
-    def begin_try(self, database: Database) -> None:
-        """Forget what FoundationDB forgets between two tries."""
-        self.snapshot_ryw = database.snapshot_ryw
-        self.bypass_unreadable = database.bypass_unreadable
-        self.protect_commit = database.protect_commit
-        self.ryw_disabled = False
-        self.next_write_no_conflict = False
-        self.read_system = False
-        self.access_system = False
 
 
 def in_range(value: int, low: int, high: int = _MAX_INT) -> int:
@@ -161,49 +123,47 @@ class TransactionOptions:
 class DatabaseOptions:
     """`db.options`: defaults for transactions created from now on."""
 
-    __slots__ = ("_database",)
+    __slots__ = ("_defaults", "_engine")
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, defaults: Defaults, engine: Engine) -> None:
+        self._defaults = defaults
+        self._engine = engine
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return _ignored(_DATABASE_NAMES, name)
 
     def set_transaction_timeout(self, milliseconds: int) -> None:
         """See `TransactionOptions.set_timeout`."""
-        self._default("timeout", in_range(milliseconds, 0))
+        self._defaults.timeout = in_range(milliseconds, 0)
 
     def set_transaction_retry_limit(self, retries: int) -> None:
         """See `TransactionOptions.set_retry_limit`."""
-        self._default("retry_limit", in_range(retries, -1))
+        self._defaults.retry_limit = in_range(retries, -1)
 
     def set_transaction_max_retry_delay(self, milliseconds: int) -> None:
         """See `TransactionOptions.set_max_retry_delay`."""
-        self._default("max_retry_delay", in_range(milliseconds, 0))
+        self._defaults.max_retry_delay = in_range(milliseconds, 0)
 
     def set_transaction_size_limit(self, size: int) -> None:
         """See `TransactionOptions.set_size_limit`."""
-        self._default("size_limit", in_range(size, _MIN_SIZE_LIMIT, MAX_TRANSACTION_BYTES))
+        self._defaults.size_limit = in_range(size, _MIN_SIZE_LIMIT, MAX_TRANSACTION_BYTES)
 
     def set_snapshot_ryw_enable(self) -> None:
         """See `TransactionOptions.set_snapshot_ryw_enable`."""
-        self._database.snapshot_ryw += 1
+        self._defaults.snapshot_ryw += 1
 
     def set_snapshot_ryw_disable(self) -> None:
         """See `TransactionOptions.set_snapshot_ryw_disable`."""
-        self._database.snapshot_ryw -= 1
+        self._defaults.snapshot_ryw -= 1
 
     def set_transaction_bypass_unreadable(self) -> None:
         """See `TransactionOptions.set_bypass_unreadable`."""
-        self._database.bypass_unreadable = True
+        self._defaults.bypass_unreadable = True
 
     def set_transaction_used_during_commit_protection_disable(self) -> None:
         """See `TransactionOptions.set_used_during_commit_protection_disable`."""
-        self._database.protect_commit = False
+        self._defaults.protect_commit = False
 
     def set_max_watches(self, number: int) -> None:
         """How many watches may be outstanding; more get 1032. 10,000 without this."""
-        self._database.watches.limit = in_range(number, 0)
-
-    def _default(self, name: str, value: int) -> None:
-        self._database.defaults[name] = lambda settings: setattr(settings, name, value)
+        self._engine.watches.limit = in_range(number, 0)

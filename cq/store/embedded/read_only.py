@@ -22,6 +22,7 @@ from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError
 from cq.store.embedded.binding.keys import METADATA_VERSION
 from cq.store.embedded.database import Database
 from cq.store.embedded.engine.committer import Request
+from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watches
 from cq.store.embedded.file import file, handles
 from cq.store.embedded.snapshots.snapshots import Glance, Pool, Snapshot
@@ -42,6 +43,16 @@ class ReadOnlyDatabase(Database):
         NotAStore: there is no store, or it is damaged.
         StoreError: it cannot be read without write permission either.
     """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path, create=False)
+
+    def _open(self, path: str | os.PathLike[str], **_: object) -> Engine:
+        return ReadOnlyEngine(path)
+
+
+class ReadOnlyEngine(Engine):
+    """One open file that this process may only read: there is no lock file and nothing to commit."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path, create=False)  # calls `_open`

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cq.store import api
 from cq.store.embedded.binding.error import INVERTED_RANGE, FDBError
 from cq.store.embedded.binding.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value
 from cq.store.embedded.binding.keys import USER_END, KeySelector, after, key_bytes, strinc, value_bytes
 from cq.store.embedded.client.core import Core
 from cq.store.embedded.client.range import ITERATOR, FDBRange
+from cq.store.embedded.client.settings import Defaults
+from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import TransactionOptions
 from cq.store.embedded.writes.read_set import Place
-
-if TYPE_CHECKING:
-    from cq.store.embedded.database import Database
 
 
 class TransactionRead:
     """Reads. Those of `tr.snapshot` add no read conflicts; a transaction's own do."""
 
-    __slots__ = ("__weakref__", "_core", "_snapshot", "cq_noted")
+    __slots__ = ("__weakref__", "_core", "_database", "_snapshot", "cq_noted")
 
-    def __init__(self, core: Core, snapshot: bool) -> None:
+    def __init__(self, database: api.Database, core: Core, snapshot: bool) -> None:
+        self._database = database
         self._core = core
         self._snapshot = snapshot
         self.cq_noted: Any = None  # see `cq.store.own_writes`
 
     @property
-    def db(self) -> Database:
+    def db(self) -> api.Database:
         """The database it belongs to."""
-        return self._core.database
+        return self._database
 
     def get(self, key: Any) -> Value:
         """The value of a key."""
@@ -88,10 +89,10 @@ class Transaction(TransactionRead, AtomicOperations):
 
     __slots__ = ("options", "snapshot")
 
-    def __init__(self, database: Database) -> None:
-        super().__init__(Core(database), False)
+    def __init__(self, database: api.Database, engine: Engine, defaults: Defaults) -> None:
+        super().__init__(database, Core(engine, defaults), False)
         self.options = TransactionOptions(self._core)
-        self.snapshot = TransactionRead(self._core, True)
+        self.snapshot = TransactionRead(database, self._core, True)
 
     # Writes: errors are deferred to the next call with a result.
 

@@ -36,7 +36,7 @@ def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
     monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 50)
     monkeypatch.setattr(wal, "LIMIT_PAGES", 500)
     monkeypatch.setattr(wal, "_STEP_PAGES", 250)
-    db.committer._wal._limit = 500
+    db._engine.committer._wal._limit = 500
     stop = threading.Event()
 
     def read() -> None:
@@ -72,7 +72,7 @@ def test_old_snapshots_go_when_the_log_is_too_long(db: Database, monkeypatch: py
     tr = db.create_transaction()
     tr.get(b"a").wait()
     deadline = time.monotonic() + 2
-    while db._pool._open:
+    while db._engine._pool._open:
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
@@ -125,7 +125,7 @@ def test_the_log_of_commits_is_trimmed_by_size(
     for number in range(500):
         db[b"%d" % number] = b"1"
     assert stored_rows(path) <= 102
-    assert len(db.committer._log._groups) <= 102
+    assert len(db._engine.committer._log._groups) <= 102
 
 
 def reads(*keys: bytes, ranges: tuple[tuple[bytes, bytes], ...] = ()) -> ReadSet:
@@ -183,7 +183,9 @@ def test_a_gap_in_the_log_makes_older_transactions_too_old(db: Database, path: P
         other[b"a"] = b"1"
         for _ in range(10):
             other[b"b"] = b"1"
-        other._connection.execute("DELETE FROM commits WHERE version < (SELECT max(version) FROM commits)")
+        other._engine._connection.execute(
+            "DELETE FROM commits WHERE version < (SELECT max(version) FROM commits)"
+        )
     with pytest.raises(FDBError, match="1007"):
         tr.commit().wait()
 
@@ -195,4 +197,4 @@ def test_idle_connections_are_bounded(db: Database) -> None:
     transactions.clear()
     del tr
     db[b"a"]
-    assert db._pool._count <= 17
+    assert db._engine._pool._count <= 17

@@ -56,17 +56,17 @@ class Held:
     def __init__(self, db: Database) -> None:
         self.db = db
         self.entered, self.go = threading.Event(), threading.Event()
-        self._commit = db.committer._commit_group
+        self._commit = db._engine.committer._commit_group
 
     def __enter__(self) -> Held:
-        self.db.committer._commit_group = self._wait  # type: ignore[method-assign]
+        self.db._engine.committer._commit_group = self._wait  # type: ignore[method-assign]
         self.thread = threading.Thread(target=lambda: self.db.add(b"held", ONE))
         self.thread.start()
         assert self.entered.wait(5)
         return self
 
     def _wait(self, group: list[Request]) -> list[int]:
-        self.db.committer._commit_group = self._commit  # type: ignore[method-assign]
+        self.db._engine.committer._commit_group = self._commit  # type: ignore[method-assign]
         self.entered.set()
         assert self.go.wait(5)
         return self._commit(group)
@@ -142,13 +142,13 @@ def test_later_writes_of_a_group_come_after_earlier_ones(db: Database) -> None:
 def test_one_leader_does_not_work_for_all_others(db: Database) -> None:
     """It passes on as soon as its own commit is made and others wait."""
     leaders: list[str] = []
-    inner = db.committer._commit_group
+    inner = db._engine.committer._commit_group
 
     def note(group: list[Request]) -> list[int]:
         leaders.append(threading.current_thread().name)
         return inner(group)
 
-    db.committer._commit_group = note  # type: ignore[method-assign]
+    db._engine.committer._commit_group = note  # type: ignore[method-assign]
 
     def work(thread: int) -> None:
         for _ in range(50):
@@ -168,7 +168,7 @@ def test_an_interrupted_waiter_does_not_take_the_leadership_with_it(db: Database
         request.waits = True  # by a thread that is being interrupted just now
     assert request.leads
     assert not request.is_ready()
-    db.committer.excuse(request)
+    db._engine.committer.excuse(request)
     FutureVoid.block_until_ready(request)
     db[b"b"] = b"1"
 
@@ -193,7 +193,7 @@ def test_an_interrupted_leader_leaves_no_commit_in_doubt(
     """A retry after 1021 must not commit again what ^C has found committed. ^C comes when a long COMMIT returns."""
     db[b"b"] = b""
     transactions = [db.create_transaction() for _ in range(2)]
-    db.committer._leading = True  # so that the commits only queue
+    db._engine.committer._leading = True  # so that the commits only queue
     commits: list[FutureVoid] = []
     for tr in transactions:
         tr.add(b"a", ONE)
@@ -204,11 +204,11 @@ def test_an_interrupted_leader_leaves_no_commit_in_doubt(
         raise KeyboardInterrupt
 
     if place == "before":
-        monkeypatch.setattr(db.committer, "_trim", interrupt)
+        monkeypatch.setattr(db._engine.committer, "_trim", interrupt)
     else:
         monkeypatch.setattr(ConflictLog, "append", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        db.committer.lead(None)
+        db._engine.committer.lead(None)
 
     codes = []
     for tr, future in zip(transactions, commits, strict=True):
@@ -230,7 +230,7 @@ def test_a_group_never_gets_the_results_of_the_group_before(
     """^C before the group is committed, or a lock that fails, must not make a lost commit look successful."""
     db[b"b"] = b""
     tr = db.create_transaction()
-    db.committer._leading = True  # so that the commit only queues
+    db._engine.committer._leading = True  # so that the commit only queues
     tr[b"a"] = b"1"
     future = tr.commit()
 
@@ -239,11 +239,11 @@ def test_a_group_never_gets_the_results_of_the_group_before(
         raise error
 
     if error is OSError:
-        monkeypatch.setattr(db._lock, "acquire", fail)
+        monkeypatch.setattr(db._engine._lock, "acquire", fail)
     else:
-        monkeypatch.setattr(db.committer, "_settle_doubt", fail)
+        monkeypatch.setattr(db._engine.committer, "_settle_doubt", fail)
     with pytest.raises(error):
-        db.committer.lead(None)
+        db._engine.committer.lead(None)
 
     with pytest.raises(FDBError, match="1021"):
         future.wait()
@@ -444,7 +444,7 @@ def test_what_was_committed_is_there_after_a_kill(path: Path) -> None:
 def test_a_killed_leader_leaves_no_lock(db: Database, path: Path) -> None:
     code = (
         "import sys, time; from cq.store.embedded import Database\n"
-        "db = Database(sys.argv[1]); db._lock.acquire(9); db._connection.execute('BEGIN IMMEDIATE')\n"
+        "db = Database(sys.argv[1]); db._engine._lock.acquire(9); db._engine._connection.execute('BEGIN IMMEDIATE')\n"
         "print('held', flush=True); time.sleep(60)"
     )
     process = start(code, path)

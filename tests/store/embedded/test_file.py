@@ -202,7 +202,7 @@ def test_the_schema_of_a_store_is_not_trusted(db: Database) -> None:
     reader = db.create_transaction()
     assert reader.get(b"a").value == b"1"
     snapshot: Any = reader._core._snapshot
-    for connection in (db._connection, snapshot._connection):
+    for connection in (db._engine._connection, snapshot._connection):
         assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
 
 
@@ -416,6 +416,19 @@ def test_a_dropped_store_closes_itself(path: Path) -> None:
     db = Database(path)
     db[b"a"] = b"1"
     del db
+    assert not path.with_name("store.db-wal").exists()
+
+
+def test_a_range_that_is_not_read_to_its_end_keeps_the_store_open(path: Path) -> None:
+    db = Database(path)
+    db[b"a"] = b"1"
+    transaction = db.create_transaction()
+    rows = transaction.get_range(b"", b"\xff")
+    assert transaction.db is transaction.snapshot.db is db
+    del db, transaction
+
+    assert [row.value for row in rows] == [b"1"]
+    del rows
     assert not path.with_name("store.db-wal").exists()
 
 

@@ -439,7 +439,7 @@ def test_an_old_transaction_fails_and_its_snapshot_is_given_back(db: Database) -
     tr = db.create_transaction()
     tr.get(b"a").wait()
     tr[b"b"] = b"1"
-    wait_until(lambda: not db._pool._open)
+    wait_until(lambda: not db._engine._pool._open)
 
     assert code_of(lambda: tr.get(b"a").value) == 1007
     assert commit_code(tr) == 1007
@@ -454,18 +454,18 @@ def test_an_old_transaction_without_read_conflicts_commits(db: Database) -> None
     tr = db.create_transaction()
     tr.snapshot.get(b"a").wait()
     tr[b"b"] = b"1"
-    wait_until(lambda: not db._pool._open)
+    wait_until(lambda: not db._engine._pool._open)
     tr.commit().wait()
 
 
 def test_a_dropped_transaction_gives_its_snapshot_back(db: Database) -> None:
     tr = db.create_transaction()
     tr.get(b"a").wait()
-    assert len(db._pool._open) == 1
+    assert len(db._engine._pool._open) == 1
     del tr
     gc.collect()
     db[b"a"]
-    assert not db._pool._open
+    assert not db._engine._pool._open
 
 
 def test_a_transaction_that_only_writes_holds_nothing(db: Database) -> None:
@@ -474,7 +474,7 @@ def test_a_transaction_that_only_writes_holds_nothing(db: Database) -> None:
     tr.add(b"b", ONE)
     tr.clear_range(b"c", b"d")
     assert tr.get(b"a").value == b"1"
-    assert not db._pool._open
+    assert not db._engine._pool._open
 
 
 def test_hundreds_of_open_transactions_are_fine(db: Database) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cq.errors import StoreError
-from cq.store.embedded import Database, FDBError, Transaction, database
-from cq.store.embedded.engine import committer
+from cq.store.embedded import Database, FDBError, Transaction
+from cq.store.embedded.engine import committer, engine
 from cq.store.embedded.file import file_lock
 from cq.store.embedded.file.file_lock import FileLock
 
@@ -117,7 +117,7 @@ def test_the_leader_does_not_wait_for_the_others(db: Database, path: Path) -> No
     with held(path):
         leader = threading.Thread(target=prepare(db, 300).commit)
         leader.start()
-        while not db.committer._leading:
+        while not db._engine.committer._leading:
             assert leader.is_alive()
         follower = tr.commit()
         leader.join(10)
@@ -136,7 +136,7 @@ def test_a_lock_that_comes_too_late_is_released(db: Database, path: Path) -> Non
 
 
 def test_a_store_is_not_made_while_the_lock_is_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "WAIT_SECONDS", 0.1)
     path.with_name("store.db-lock").touch()
     with held(path), pytest.raises(StoreError, match=r"store\.db-lock is held by "):
         Database(path)
@@ -150,7 +150,7 @@ def test_a_checkpoint_does_not_wait_for_ever(
     """The commit that it follows is made; one of the next commits makes the checkpoint."""
     monkeypatch.setattr("cq.store.embedded.engine.wal._LOCK_SECONDS", 0.05)
     monkeypatch.setattr("cq.store.embedded.engine.wal.CHECKPOINT_PAGES", 1)
-    keeper = db.committer._wal
+    keeper = db._engine.committer._wal
     keeper.wrote(5, 5)
     with held(path):
         keeper.tend()

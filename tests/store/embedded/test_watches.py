@@ -157,19 +157,19 @@ def test_dropped_watches_are_forgotten(db: Database) -> None:
     for number in range(100):
         db.get_and_watch(b"%d" % number)
     deadline = time.monotonic() + 5
-    while db.watches._number > 1 and time.monotonic() < deadline:
-        db.watches._next_sweep = 0
+    while db._engine.watches._number > 1 and time.monotonic() < deadline:
+        db._engine.watches._next_sweep = 0
         settled(db)
 
-    assert db.watches._number <= 1
+    assert db._engine.watches._number <= 1
 
 
 def test_the_thread_exists_only_with_watches(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cq.store.embedded.engine.watches._CHECK_SECONDS", 0.01)
     db[b"a"] = b"0"
-    assert db.watches._thread is None
+    assert db._engine.watches._thread is None
     settled(db)
-    thread = db.watches._thread
+    thread = db._engine.watches._thread
     assert thread is not None
     thread.join(5)
     assert not thread.is_alive()

@@ -44,7 +44,7 @@ class Core(Reading, Writing):
             value = self._value(key, snapshot=False).get()
         except FDBError as error:
             return failed(FutureVoid, error)
-        watch = Watch(self.database.watches, key, value)
+        watch = Watch(self.engine.watches, key, value)
         self._watches.append(watch)
         return watch
 
@@ -55,7 +55,7 @@ class Core(Reading, Writing):
             raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
         if len(key) > max_key_bytes(key):
             raise FDBError(KEY_TOO_LARGE)
-        if self.database.watches.full():
+        if self.engine.watches.full():
             raise FDBError(TOO_MANY_WATCHES)
 
     # Committing
@@ -84,8 +84,8 @@ class Core(Reading, Writing):
             return ready(FutureVoid, None)
         request = self._request = self._make_request(changes)
         self._release()
-        self.database.check_usable()
-        self.database.committer.submit(request)
+        self.engine.check_usable()
+        self.engine.committer.submit(request)
         return request
 
     def _check_commit(self, changes: Changes) -> None:
@@ -129,7 +129,7 @@ class Core(Reading, Writing):
         elif stamp is not None and request is not None:
             stamp.settle(request.versionstamp)
         if watches:
-            self.database.watches.add(watch for watch in watches if not watch.is_ready())
+            self.engine.watches.add(watch for watch in watches if not watch.is_ready())
 
     def committed_version(self) -> int:
         """The version of the commit, or -1."""
@@ -184,7 +184,7 @@ class Core(Reading, Writing):
             return failed(FutureVoid, self._detailed(code or CLIENT_INVALID_OPERATION))
         delay = self._backoffs.next(code, self.settings.max_retry_delay / 1000)
         deadline = self._deadline
-        self.settings.begin_try(self.database)
+        self.settings.begin_try(self.defaults)
         self._restart()
         return BackOff(delay, deadline, self._flight)
 

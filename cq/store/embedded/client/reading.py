@@ -98,7 +98,7 @@ class Reading(State):
     def _look(self) -> Glance:
         self._touched = True
         if self._glance is None:
-            self._glance = self.database.glance()
+            self._glance = self.engine.glance()
         return self._glance
 
     def read_key(self, place: Place, snapshot: bool) -> Key:
@@ -197,7 +197,7 @@ class Reading(State):
                 raise FDBError(INVERTED_RANGE)
             if begin > self._read_end or end > self._read_end:
                 raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
-            snapshot = self.database.snapshot()
+            snapshot = self.engine.snapshot()
             try:
                 return ready(kind, measure(snapshot), self._flight)
             finally:

@@ -11,7 +11,7 @@ A transaction fails in four ways, which are kept apart as FoundationDB's client 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cq import runtime
 from cq.store.embedded.binding.backoff import Backoffs
@@ -28,16 +28,13 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import Flight, FutureInt64, Key, failed, ready
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
+from cq.store.embedded.client.settings import Defaults, Settings
 from cq.store.embedded.engine.committer import Request
+from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watch
-from cq.store.embedded.options import Settings
 from cq.store.embedded.snapshots.snapshots import Glance, Snapshot
 from cq.store.embedded.writes.read_set import ReadSet
 from cq.store.embedded.writes.writes import Writes
-
-if TYPE_CHECKING:
-    from cq.store.embedded.database import Database
-
 
 _FUTURE_VERSIONS = 1_000_000
 
@@ -67,12 +64,15 @@ class State:
         "_watches",
         "_writes",
         "born",
-        "database",
+        "defaults",
+        "engine",
         "settings",
     )
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    def __init__(self, engine: Engine, defaults: Defaults) -> None:
+        # The engine stays open as long as a transaction, or a future of it, is in use.
+        self.engine = engine
+        self.defaults = defaults
         self._snapshot: Snapshot | None = None
         self._watches: list[Watch] = []
         self._stamp: Key | None = None
@@ -81,7 +81,7 @@ class State:
 
     def _begin(self) -> None:
         self.born = runtime.monotonic()
-        self.settings = Settings(self.database)
+        self.settings = Settings(self.defaults)
         self._backoffs = Backoffs()
         self._retries = 0
 
@@ -221,7 +221,7 @@ class State:
 
     def _take_snapshot(self) -> Snapshot:
         if self._snapshot is None:
-            snapshot = self.database.snapshot()
+            snapshot = self.engine.snapshot()
             code = self._check_version(snapshot.version)
             if self._glance is not None and snapshot.get(METADATA_VERSION) != self._glance.metadata:
                 code = TRANSACTION_TOO_OLD  # what it has seen is not of this version

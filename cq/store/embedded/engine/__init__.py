@@ -1,4 +1,4 @@
-"""Commits, conflicts and watches of one open file, shared by all its transactions.
+"""The engine of one open file: snapshots, commits, conflicts and watches, shared by all its transactions.
 
 The room may import snapshots, writes, the file and the binding's types.
 """
