@@ -1,7 +1,7 @@
-"""The export queue of a queue, and the task that empties it through any exporter.
+"""Export queues, and the worker tasks that deliver their entries through an exporter.
 
-An exporter into a SQL table is in `cq.observers.sql.exporter`, one into another queue in
-`cq.observers.forward.observer`. The room may import scheduling, telemetry and the rooms of `cq`.
+Any function can be an exporter; `cq.observers.sql.exporter` writes to a SQL table, `cq.observers.forward.exporter` to a
+queue of another store. The room may import `cq.observers.scheduling`, `cq.observers.telemetry` and the rooms of `cq`.
 """
 
 from cq.observers.export.batch import (

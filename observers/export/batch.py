@@ -1,4 +1,4 @@
-"""A batch of entries as an exporter gets it, and exporting one around the entries that can never be exported."""
+"""The batch of entries that an exporter receives, and the isolation of entries that can never be exported."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from cq.observers.export.errors import CannotExport, ExportFailed
 from cq.observers.export.rows import ExportEntry
 
 Exporter = Callable[["ExportBatch"], object]
-"""Called with a batch, from several threads at once with those of different buckets; it returns when all is exported.
+"""A function that exports a batch, and returns once all of it is exported.
 
-It may get a batch, or a part of one, again: after a crash, when somebody else was slow, or when another entry of it
-could not be exported. Raising `CannotExport` says that entries are to blame, which are then set aside; anything else
-that it raises, that the batch is to be tried again later.
+Several threads call it at once, with batches of different buckets. It may receive a batch, or a part of one, again:
+after a crash, after another worker was slow, or if another entry of the batch could not be exported. If it raises
+`CannotExport`, the worker sets the faulty entries aside; after any other exception it retries the batch later.
 """
 
 _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
-_WINDOW: Final = 10_000
+_WINDOW: Final = 10_000  # exported entries
 
 
 class ExportPosition(NamedTuple):
-    """How far a bucket is exported, as the store knows it at one moment.
+    """The export position of a bucket in the store, at one version.
 
     Attributes:
         epoch: the export's epoch.
-        cleared: the sequence up to which entries are exported and cleared.
-        holds: whether the entry that was asked for waits in the bucket.
+        cleared: a sequence; entries up to and including it are exported and cleared.
+        holds: whether the bucket holds the entry with the sequence in question.
     """
 
     epoch: int
@@ -38,19 +38,19 @@ class ExportPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportBatch:
-    """Entries of one bucket; iterating gives all entries of a key together, and ascending in their sequences.
+    """Entries of one bucket. Iterating yields all entries of a key together, in ascending order of their sequences.
 
-    It is empty when all of its entries were set aside: then there is only `last` to be kept, by those who keep it.
+    If all entries were set aside, the batch is empty; an exporter that stores `last` must still store it.
 
     Attributes:
         queue: the name of the export queue.
-        bucket: which one.
+        bucket: the bucket's number.
         ordered: the entries in the order of their sequences.
-        last: the sequence up to which the bucket is exported once the batch is; not always that of an entry in it.
-        epoch: of the export, when the batch was read.
-        cleared: the sequence up to which entries had been exported and cleared when the batch was read.
-        known: the sequences read together with those of the batch, from the bucket's first one onward.
-        read_position: asks the store anew how far the bucket is exported, and whether it holds the entry of a sequence.
+        last: the new `cleared` of the bucket after this batch; not always the sequence of an entry in it.
+        epoch: the export's epoch when the batch was read.
+        cleared: the `cleared` of the bucket's position when the batch was read.
+        known: the sequences read with the batch, from the bucket's first one onward.
+        read_position: reads the bucket's current position, and whether the bucket holds the entry with a sequence.
     """
 
     queue: str
@@ -73,11 +73,11 @@ class ExportBatch:
             yield from entries
 
     def without(self, sequences: Collection[bytes]) -> ExportBatch:
-        """The batch without some of its entries; exporting it still means exporting up to `last`."""
+        """The batch without some of its entries, and with the same `last`."""
         return replace(self, ordered=[entry for entry in self.ordered if entry.sequence not in sequences])
 
     def halves(self) -> tuple[ExportBatch, ExportBatch]:
-        """The batch of the first half of its entries, and that of the rest."""
+        """Two batches: the first half of the entries, and the rest."""
         middle = len(self.ordered) // 2
         first = self.ordered[:middle]
         return replace(self, ordered=first, last=first[-1].sequence), replace(
@@ -86,15 +86,15 @@ class ExportBatch:
 
 
 class PoisonEntryIsolator:
-    """Exports batches; entries that can never be exported are set aside first, and the others go on.
+    """Exports batches, and sets aside entries that can never be exported.
 
-    It counts over all batches of a bucket, tries again included: a deployment that fails for every entry must not
-    empty the queue, a few entries in each try.
+    Counts failed entries over all batches of a bucket, retries included. Otherwise a broken deployment, which fails for
+    every entry, would empty the queue with a few entries in each try.
 
     Args:
-        exporter: of the batch.
-        set_aside: called with the batch and {sequence: error} before anything behind those entries is exported: once
-            the exporter has passed them, nobody will look at them again.
+        exporter: exports a batch.
+        set_aside: called with the batch and {sequence: error} before any later entry is exported: once the exporter has
+            passed an entry, no worker reads it again.
     """
 
     def __init__(
@@ -107,42 +107,45 @@ class PoisonEntryIsolator:
         self._latest = b""
 
     def export(self, batch: ExportBatch) -> None:
-        """Export all of the batch that can be.
+        """Export the batch, except for entries that can never be exported.
 
         Raises:
-            ExportFailed: so many entries fail that it must be the deployment that is broken, not the data.
-            Exception: whatever the exporter raises that no entry is to blame for.
+            ExportFailed: 10 entries or more, and over 20 % of those seen, fail: the deployment is broken, not the data.
+            Exception: another error of the exporter, which it does not ascribe to an entry.
         """
         try:
             self._exporter(batch)
         except CannotExport as error:
-            self._around(batch, error)
+            self._export_others(batch, error)
         else:
             self._count(batch)
 
     def _count(self, batch: ExportBatch) -> None:
-        """Count the entries exported for the first time: those behind all that were exported before."""
+        """Count the entries exported for the first time, which have higher sequences than all exported before."""
         self.exported += sum(
             entry.sequence > self._latest and entry.sequence not in self.aside for entry in batch.ordered
         )
         self._latest = max(self._latest, batch.last)
-        if self.exported > _WINDOW:
+        if (
+            self.exported > _WINDOW
+        ):  # halve both counts, so that errors of long ago weigh less than recent ones
             self.exported //= 2
             self.aside = dict(list(self.aside.items())[len(self.aside) // 2 :])
 
-    def _around(self, batch: ExportBatch, error: CannotExport) -> None:
+    def _export_others(self, batch: ExportBatch, error: CannotExport) -> None:
         named = self._named(batch, error)
         if named:
+            # First store the faulty entries: the export below advances the position past them.
             self._put_aside(batch, named)
             self.export(batch.without(named))
         elif len(batch) > 1:
             for half in batch.halves():
                 self.export(half)
         else:
-            raise error  # nothing to export, and yet it fails: no entry is to blame
+            raise error  # an empty batch fails: the error is not about an entry
 
     def _named(self, batch: ExportBatch, error: CannotExport) -> dict[bytes, str]:
-        """The entries that are known to be to blame."""
+        """{sequence: error} of the faulty entries, if the exporter names them or the batch has only one."""
         entries = error.entries
         named = {
             entry.sequence: entries[entry.sequence] for entry in batch.ordered if entry.sequence in entries

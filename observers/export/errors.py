@@ -1,10 +1,10 @@
-"""What can go wrong with an export.
+"""Errors of exports.
 
 CqError
-├── CannotExport      some entries can never be exported: they are set aside, the others go on
-├── ExportFailed      the batch could not be exported now: it is tried again after a pause
-├── OutdatedBatch     another worker was faster: read again
-└── ExportStopped     going on would lose or mix up data: somebody has to decide what to do
+├── CannotExport      some entries can never be exported: the worker sets them aside and exports the others
+├── ExportFailed      the batch could not be exported now: the worker retries it after a pause
+├── OutdatedBatch     another worker was faster: the worker reads the bucket again
+└── ExportStopped     continuing would lose or mix up data: the operator must decide what to do
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cq.errors import CqError
 
 
 class CannotExport(CqError):
-    """Entries that can never be exported as they are.
+    """Entries that can never be exported as they are; raised by exporters.
 
-    Raised by exporters. Whoever knows which entries are to blame names them in `entries`, as {sequence: error};
-    otherwise they are found by halving the batch.
+    An exporter that knows the faulty entries names them in `entries`, as {sequence: error}. Otherwise the worker finds
+    them by exporting ever smaller halves of the batch.
     """
 
     def __init__(self, message: str, entries: Mapping[bytes, str] | None = None) -> None:
@@ -31,12 +31,12 @@ class CannotExport(CqError):
 
 
 class ExportFailed(CqError):
-    """A batch could not be exported, for reasons that may pass: it is tried again after a pause."""
+    """A batch could not be exported, for reasons that may pass; the worker retries it after a pause."""
 
 
 class OutdatedBatch(CqError):
-    """The batch was read before another worker exported it, or before a rebase: it must be read again."""
+    """The batch was read before another worker exported it, or before a rebuild or rebase; the worker reads again."""
 
 
 class ExportStopped(CqError):
-    """The export would lose or mix up data if it went on; the message says what to do."""
+    """Continuing the export would lose or mix up data; the message says what to do."""

@@ -1,4 +1,4 @@
-"""The note of why an export fails: kept in the store for whoever asks, and how long to pause before the next try."""
+"""The stored note of an export's failure, for `cq export list` and doctor, and the pause before the next try."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _wait: Final = tenacity.wait_exponential(
 
 
 def pause_after(tries: int) -> float:
-    """Seconds to wait after so many failures in a row: growing, and jittered so that workers spread."""
+    """Seconds to wait after `tries` failures in a row: grows exponentially, with jitter so that workers spread."""
     state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
     state.attempt_number = tries
     return _wait(state)
 
 
 class FailureNote:
-    """The failures of a bucket's export (of the export as a whole: None), in a row.
+    """The consecutive failures of a bucket's export, or of its keeper (bucket None).
 
-    Noting one wakes whoever the work belongs to: the failure may be that of a worker that was late, and who gets on
-    takes the note away.
+    Storing a failure notifies the task that owns the work: if the failing worker had lost that task to another worker,
+    the new owner succeeds and clears the note.
     """
 
     def __init__(self, db: Database, queue: ExportKeys, bucket: int | None) -> None:
@@ -43,8 +43,8 @@ class FailureNote:
         self._queue = queue
         self._bucket = bucket
         self._failure: ExportFailure | None = None
-        self._tries = 0  # in a row, of this worker: one that begins does not wait long
-        self._is_known = False  # whether a worker before may have left a note
+        self._tries = 0  # in a row, of this worker: a new worker starts with short pauses
+        self._is_known = False  # whether the note of an earlier worker was read
         self.problem = ""
 
     def failed(self, what: object, error: Exception) -> float:
@@ -56,14 +56,14 @@ class FailureNote:
         self._note(text)
         return pause
 
-    def left(self, error: Exception) -> None:
-        """Note an error that this process cannot recover from: it leaves the export to other workers."""
+    def give_up(self, error: Exception) -> None:
+        """Note an error that this process cannot recover from; it leaves the export to other workers."""
         queue = name_of(self._queue.prefix)
         emit("export_left_alone", queue=queue, reason=str(error))
         self._note(describe(error))
 
     def clear(self) -> None:
-        """Note that it works: the note, if there is one, goes."""
+        """Clear the note, if there is one: the export works."""
         self._load()
         self._tries = 0
         self.problem = ""
@@ -77,21 +77,22 @@ class FailureNote:
         self.problem = failure.error
         try:
             transact(self._db, lambda tr: self._write(tr, failure))
-        except Exception as lost:  # noqa: BLE001 - the store may be what fails
-            log.warning("queue %r: the error could not be noted: %s", name_of(self._queue.prefix), lost)
+        except Exception as lost:  # noqa: BLE001 - the store may be the cause
+            log.warning("queue %r: the error could not be stored: %s", name_of(self._queue.prefix), lost)
 
     def _write(self, tr: Transaction, failure: ExportFailure) -> None:
         write_failure(tr, self._queue, failure)
         notification = self._queue.keeper if self._bucket is None else self._queue.notification(self._bucket)
+        # A failing worker may have lost its task. The owner then runs, succeeds, and clears this note.
         tr.set_versionstamped_value(notification, INCOMPLETE_VERSIONSTAMP)
 
     def _load(self) -> None:
-        """Take over the note that a worker before has left."""
+        """Read the note of an earlier worker, once."""
         if self._is_known:
             return
         try:
             found = transact(self._db, lambda tr: read_failures(tr.snapshot, self._queue))
-        except Exception:  # noqa: BLE001 - the store may be what fails
+        except Exception:  # noqa: BLE001 - the store may be the cause
             return
         self._failure = next((each for each in found if each.bucket == self._bucket), None)
         self._is_known = True

@@ -1,8 +1,9 @@
-"""The keeper of an export: what concerns all of its buckets together.
+"""The keeper of an export: the task for everything that concerns all of its buckets.
 
-At the start of a worker it compares how far every bucket is exported in both databases, so that one that was set back
-is noticed also when nothing waits. It looks again at an export that is stopped. And when a new generation has been
-exported whole, it sweeps the rows that are from earlier ones: of keys that have no value any more.
+- At the start of a worker it compares the positions of all buckets in both databases. So it detects that
+  either database was set back even if the queue is empty.
+- It checks whether a stopped export may continue.
+- Once a new generation is completely exported, it sweeps the rows of earlier ones: their keys have no value any more.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from cq.store.transact import transact
 
 STOPPED_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 0.2
-"""How soon it looks again when a rebuild or rebase has come between."""
+"""How soon to check again after a concurrent rebuild or rebase."""
 SWEEP_SECONDS: Final = 0.5
-"""How often it is looked whether a generation has been exported whole."""
+"""How often to check whether a generation is completely exported."""
 
 
 class KeptExporter(Protocol):
-    """What a keeper needs of an exporter."""
+    """An exporter with the methods that a keeper calls."""
 
     def __call__(self, batch: ExportBatch) -> object:
         """Export a batch."""
         ...
 
     def check(self, batches: Sequence[ExportBatch]) -> None:
-        """What batches of all buckets would find, without exporting any; raises as exporting would."""
+        """Check the positions of batches of all buckets without exporting any; raises as exporting would."""
         ...
 
     def sweep(self, queue: str, epoch: int, below: bytes) -> int:
-        """Delete what is left of entries whose sequence is below this one; returns how much that was."""
+        """Delete rows of entries with a sequence lower than `below`; returns their number."""
         ...
 
     def close(self) -> None:
@@ -54,14 +55,14 @@ class KeptExporter(Protocol):
 
 
 class Keeper(Task):
-    """The keeper, as a task of a worker.
+    """The keeper task of an export queue.
 
     Args:
         db: a database of either store.
         queue: the name of the export queue.
-        exporter: of the queue.
-        generation: of the export.
-        is_backfilled: whether the export has been told of all values, as of the transaction.
+        exporter: the queue's exporter.
+        generation: the export's generation.
+        is_backfilled: returns whether the passes have reported all values to the export, as of the transaction.
     """
 
     notification: bytes
@@ -94,25 +95,25 @@ class Keeper(Task):
         return self._note.problem
 
     def run(self) -> float:
-        """Look at everything; returns after how many seconds to look again, or `DONE`. Never raises an `Exception`."""
+        """Do all checks; returns the seconds to wait before the next run, or `DONE`. Never raises an `Exception`."""
         try:
             return self._step()
         except OutdatedBatch:
             return AGAIN_SECONDS
         except ExportStopped as error:
             return self._stop(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it holds up nothing else
+        except Exception as error:  # noqa: BLE001 - any error must delay this task only
             return self._note.failed(self, error)
 
     def end(self) -> None:
-        """The worker leaves the export: close the connections to the other database."""
+        """Close the connections to the other database: the worker leaves the export."""
         self._exporter.close()
 
     def _step(self) -> float:
         found, notification = transact(self.db, self._read)
         self._epoch = found.control.epoch
         self._exporter.check([self._empty_batch(found, bucket) for bucket in range(BUCKETS)])
-        if found.stopped is not None:
+        if found.stopped is not None:  # and the checks above have passed now
             transact(self.db, lambda tr: self._resume(tr, found))
         if found.control.swept < self._generation and not self._sweep():
             return SWEEP_SECONDS
@@ -122,7 +123,8 @@ class Keeper(Task):
         return DONE
 
     def _done(self, tr: Transaction, notification: bytes) -> None:
-        tr.clear(self.keys.failure(None))  # also what another worker has noted, too late
+        tr.clear(self.keys.failure(None))  # also one that a slow worker stored after this one succeeded
+        # Compared: a notification written since the read must remain.
         tr.compare_and_clear(self.notification, notification)
 
     def _read(self, tr: Transaction) -> tuple[ExportView, bytes | None]:
@@ -130,34 +132,36 @@ class Keeper(Task):
         notification = tr.snapshot.get(self.notification)
         return found(), notification.value
 
-    # Whether a database was set back
+    # Comparing the two databases
 
     def _empty_batch(self, found: ExportView, bucket: int) -> ExportBatch:
-        """A batch without entries, to compare positions by."""
+        """A batch without entries, for comparing positions."""
         cleared = found.cleared(bucket)
 
-        def look(sequence: bytes) -> ExportPosition:
+        def read(sequence: bytes) -> ExportPosition:
             return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, bucket, sequence))
 
-        return ExportBatch(self.queue, bucket, (), cleared, found.control.epoch, cleared, (), look)
+        return ExportBatch(self.queue, bucket, (), cleared, found.control.epoch, cleared, (), read)
 
     def _stop(self, error: ExportStopped) -> float:
         if self._note.problem != str(error):
             emit("export_stopped", queue=self.queue, task=str(self), error=str(error))
         self._note.problem = str(error)
-        with suppress(Exception):  # the store may be what fails; the next look finds the same
+        with suppress(Exception):  # the store may be the cause; the next run stops the export again
             transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))
         return STOPPED_SECONDS
 
     def _resume(self, tr: Transaction, found: ExportView) -> None:
-        """Whatever had stopped the export is mended."""
-        if read_control(tr, self.keys).epoch == found.control.epoch:
+        """Let a stopped export continue: the checks have passed."""
+        if (
+            read_control(tr, self.keys).epoch == found.control.epoch
+        ):  # a new epoch has its own reasons to stop
             tr.clear(self.keys.stopped)
 
     # Sweeping
 
     def _sweep(self) -> bool:
-        """Delete what earlier generations have left, once this one is exported whole; whether that is done."""
+        """Delete the rows of earlier generations once this one is completely exported; returns whether it did."""
         if not transact(self.db, self._is_exported):
             return False
         swept = self._exporter.sweep(self.queue, self._epoch, first_sequence(self._generation))
@@ -167,10 +171,11 @@ class Keeper(Task):
         return True
 
     def _is_exported(self, tr: Transaction) -> bool:
-        """Whether all that had been added when the last value was told is exported."""
+        """Whether all entries added before the end of the backfill are exported."""
         if self._backfilled_at is None:
             if not self._is_backfilled(tr.snapshot):
                 return False
+            # All entries of the backfill have versions up to this one. Later entries need not be exported first.
             self._backfilled_at = tr.get_read_version().wait()
         firsts = [tr.snapshot.get_range(*self.keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
         oldest = [
@@ -184,5 +189,6 @@ class Keeper(Task):
         control = read_control(tr, self.keys)
         if control.swept < self._generation:
             tr.set(self.keys.control, replace(control, swept=self._generation).to_bytes())
-            for bucket in range(BUCKETS):  # whose values have been exported anew, or could again not be
+            # The backfill exported the values of these keys again, or set them aside again.
+            for bucket in range(BUCKETS):
                 tr.clear_range(*self.keys.aside_before(bucket, first_sequence(self._generation)))

@@ -1,4 +1,4 @@
-"""How far a bucket is exported, as the store knows it now: for an exporter that has found traces of another one."""
+"""The current export position of a bucket, for an exporter whose batch does not match the other database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cq.store.api import TransactionRead
 def read_position(
     snapshot: TransactionRead, queue: ExportKeys, bucket: int, sequence: bytes
 ) -> ExportPosition:
-    """Up to where a bucket is exported and cleared, and whether it holds the entry of this sequence, at one version."""
+    """Read a bucket's position, and whether the bucket holds the entry with this sequence, at one version."""
     export = read_view(snapshot, queue, [bucket])
     held = holds(snapshot, queue, bucket, sequence)
     found = export()

@@ -1,10 +1,10 @@
-"""The export queue: what is to be told to another system, kept in commit order in the transaction that changes it.
+"""The export queue: changes for another system, added in the transactions that make them, in commit order.
 
-An add is blind: it reads nothing and conflicts with nothing. The key's hash says which bucket an entry goes to, and
-each bucket is exported in the order of its entries' sequences; so all entries of a key are exported in commit order.
+An add is blind: it has no reads and no conflicts. The key's hash determines the bucket of an entry, and each bucket is
+exported in the order of its entries' sequences; so all entries of a key are exported in commit order.
 
-The number of buckets is a part of the layout: with another number, entries of a key that wait in its old bucket
-could be overtaken by those in its new one.
+The number of buckets is part of the layout. If it changed, new entries of a key could overtake older ones in the key's
+former bucket.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from cq.store.api import Transaction
 __all__ = ["BUCKETS", "ExportEntry", "ExportQueue", "observer"]
 
 BUCKETS: Final = 8
-"""Into how many buckets an export queue is spread, for good: as many batches are exported at once."""
+"""Number of buckets of every export queue, which never changes; each of them can be exported in parallel."""
 
 
 class ExportQueue:
-    """Entries that wait to be exported; a handle without state, for any thread and either store.
+    """A handle of a queue of entries to export; without state, for any thread and either store.
 
     Args:
-        name: of the queue; raises `InvalidConfiguration` when none can be called so. A combine queue with an export has
-            an export queue of its own name, which nobody else should add to.
-        generation: entries of a higher generation sort behind all of a lower one. Raise it only when nobody adds
+        name: the queue's name; raises `InvalidConfiguration` for an invalid name. A combine queue with an export has an
+            export queue of the same name; applications should not add to that one.
+        generation: entries of a higher generation sort after all of a lower one. Raise it only when no process adds
             under the lower one any more.
     """
 
@@ -47,20 +47,20 @@ class ExportQueue:
         return f"ExportQueue({self.name!r})"
 
     def add(self, tr: Transaction, key: Any, value: Any) -> None:
-        """Have the key's value exported, as a part of the transaction; None for the value is a deletion.
+        """Add an entry for a key's value as part of the transaction; None for the value is a deletion.
 
         Args:
             tr: a transaction of either store.
             key: str, int, bytes, or a tuple of these.
-            value: whatever CBOR carries, up to 100,000 bytes.
+            value: any value that CBOR can encode, up to 100,000 bytes.
 
         Raises:
-            InvalidData, TooLarge: the key or the value does not fit; nothing was written.
+            InvalidData, TooLarge: the key or the value is invalid or too large; the transaction is unchanged.
         """
         self.add_many(tr, [(key, value)])
 
     def add_many(self, tr: Transaction, pairs: Iterable[tuple[Any, Any]]) -> None:
-        """`add` for each (key, value) in order; cheaper, as many entries share a row. Errors as for `add`.
+        """Call `add` for each (key, value) in order; cheaper, since many entries share a row. Raises as `add` does.
 
         Raises `OneShotIterable` if the pairs are in an iterator, which would be empty when the transaction is retried.
         """
@@ -76,7 +76,7 @@ class ExportQueue:
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
-    """A change observer that adds every change of a queue to the export queue of its name."""
+    """A change observer that adds every change of a queue to the export queue of the same name."""
     check_alone(config, NAME)
     queue = ExportQueue(config.name, generation=generation)
 

@@ -1,12 +1,12 @@
-r"""Rows of an export queue: entries to bytes and back, and reading a bucket's.
+r"""Rows of an export queue: encoding, decoding, and reading a bucket.
 
-A row is a byte that says what it is, and a payload:
+A row is a byte for its kind, and a payload:
 
     0  CBOR of [encoded key, value, encoded key, value ...]: entries whose sequences count up from the row's own
     1  the first or a middle piece of an entry that is too large for one row; the next row has the next sequence
-    2  the last piece of it; the pieces together are as 0, of one entry, whose sequence is that of the first piece
+    2  the last piece; all pieces together are encoded like kind 0: one entry with the sequence of the first piece
 
-A value of null is a deletion. What a row holds was added by one transaction.
+A value of null is a deletion. One transaction added all entries of a row.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from cq.keys.export import SEQUENCE_BYTES, ExportKeys, generation_of, sequences_
 from cq.store.api import WANT_ALL, TransactionRead
 
 ROW_BYTES: Final = 8_000
-"""Where a row is split: FoundationDB likes values below 10 kB."""
+"""A row of this size is full: FoundationDB works best with values below 10 kB."""
 _PIECE_BYTES: Final = 90_000
 MAX_PIECES: Final = 2
-"""How many rows an entry can have. cq did not write a longer series, which may never end."""
+"""Maximum number of rows of an entry. A longer series was not written by cq, and might have no end."""
 _NUMBERS: Final = frozenset(
     (int, float, bool, type(None))
-)  # which CBOR always carries, ints of 64 bits at least
+)  # CBOR encodes each of them in at most nine bytes, ints of up to 64 bits
 _NUMBER_BYTES: Final = 9
 _PLAIN_KEYS: Final = frozenset((str, int, bytes))
 _WHOLE: Final = b"\x00"
@@ -43,12 +43,12 @@ _LAST_PIECE: Final = b"\x02"
 
 
 class ExportEntry(NamedTuple):
-    """What is to be exported of one key.
+    """A change of one key to export.
 
     Attributes:
         key: the key.
-        value: its value now; None when it is deleted.
-        sequence: 22 bytes, greater than those of all entries of the key before it, and never used twice.
+        value: the new value; None for a deletion.
+        sequence: 22 bytes, greater than those of all earlier entries of the key, and never used twice.
         encoded_key: the key in CBOR.
     """
 
@@ -60,11 +60,11 @@ class ExportEntry(NamedTuple):
 
 _entry: Final = partial(
     tuple.__new__, ExportEntry
-)  # as `ExportEntry(...)`, of a tuple, without a call of Python's for each
+)  # makes an `ExportEntry` of a tuple without a call of a Python function for each entry
 
 
 class BrokenExportRow(NamedTuple):
-    """A row that cq has not written: it is set aside as it is."""
+    """A row that cq did not write; it is set aside unchanged."""
 
     sequence: bytes
     data: bytes
@@ -73,7 +73,17 @@ class BrokenExportRow(NamedTuple):
 
 @dataclass(slots=True)
 class QueuedEntries:
-    """What was read of a bucket: its first entries, in the order of their sequences, and whether they are all."""
+    """The first entries of a bucket, in the order of their sequences.
+
+    Attributes:
+        entries: the entries read.
+        broken: rows read that cq did not write.
+        last_key: the key of the last row read; None: no row was read.
+        last: the highest sequence read.
+        at_end: whether these are all entries of the bucket.
+        foreign: whether reading ended at a row stamped later than the read version.
+        is_ahead: whether reading ended at a row of a later generation.
+    """
 
     entries: list[ExportEntry] = field(default_factory=list)
     broken: list[BrokenExportRow] = field(default_factory=list)
@@ -85,10 +95,10 @@ class QueuedEntries:
 
 
 class _Counters:
-    """Numbers that keep the entries of one transaction apart and in order; thread-safe.
+    """Counters that distinguish and order the entries of one transaction; thread-safe.
 
-    They begin at random in each process. So no entry ever has the sequence of another, even when a store that was set
-    back gives a version twice.
+    They start at a random number in each process. So no two entries ever have the same sequence, even if a store is
+    set back and assigns a version twice.
     """
 
     def __init__(self) -> None:
@@ -96,7 +106,7 @@ class _Counters:
         self._next = int.from_bytes(runtime.token_bytes(8)) >> 2
 
     def take(self, count: int) -> int:
-        """The first of so many numbers in a row."""
+        """Reserve `count` consecutive numbers; returns the first."""
         with self._lock:
             first = self._next
             self._next += count
@@ -107,7 +117,7 @@ _counters: Final = _Counters()
 
 
 def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[tuple[int, bytes]]:
-    """(counter, row) for the entries of one bucket, in order; raises `InvalidData` or `TooLarge`.
+    """Encode the entries of one bucket as [(counter, row)], in order; raises `InvalidData` or `TooLarge`.
 
     Args:
         pairs: (encoded key, value), None for a deletion.
@@ -128,15 +138,15 @@ def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[tuple[int, bytes]]:
 def _checked_size(value: Any) -> int:
     if type(value) in _NUMBERS and (type(value) is not int or codec.is_int64(value)):
         return _NUMBER_BYTES
-    size = len(codec.encode([value])) - 1  # in a list, as it is in a row, since lists can be nested too deep
+    size = len(codec.encode([value])) - 1  # in a list, as in a row: it counts as a level of nesting
     if size > MAX_VALUE_BYTES:
         raise TooLarge(f"a value of {size:,} bytes exceeds the limit of {MAX_VALUE_BYTES:,}")
     return size
 
 
 def _rows(content: list[Any]) -> list[tuple[int, bytes]]:
-    """One row, or the pieces of an entry that is too large for it."""
-    data = cbor2.dumps(content)  # every part of it has been checked
+    """Encode entries as one row, or one large entry as several pieces."""
+    data = cbor2.dumps(content)  # every part has been checked
     if len(data) <= _PIECE_BYTES:
         return [(_counters.take(len(content) // 2), _WHOLE + data)]
     pieces = [data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES)]
@@ -148,7 +158,7 @@ def _rows(content: list[Any]) -> list[tuple[int, bytes]]:
 
 
 def encoded_key(key: Any) -> bytes:
-    """A key of an entry in CBOR; raises `InvalidData` or `TooLarge`."""
+    """Encode the key of an entry in CBOR; raises `InvalidData` or `TooLarge`."""
     if not isinstance(key, (str, int, bytes, tuple)) or isinstance(key, bool):
         raise InvalidData(f"expected a key to be str, int, bytes or a tuple of them, got: {codec.shown(key)}")
     data = codec.encode(key)
@@ -158,10 +168,10 @@ def encoded_key(key: Any) -> bytes:
 
 
 def encoded_keys(keys: Sequence[Any]) -> list[bytes]:
-    """Keys of entries in CBOR; raises as `encoded_key` does."""
+    """Encode the keys of entries in CBOR; raises as `encoded_key` does."""
     try:
         data = list(map(cbor2.dumps, keys)) if _PLAIN_KEYS.issuperset(map(type, keys)) else []
-    except Exception:  # noqa: BLE001 - a text that is not Unicode: found, and said, below
+    except Exception:  # noqa: BLE001 - a text that is not Unicode: `encoded_key` raises a clear error below
         data = []
     if data and max(map(len, data)) <= codec.MAX_KEY_BYTES:
         return data
@@ -169,7 +179,7 @@ def encoded_keys(keys: Sequence[Any]) -> list[bytes]:
 
 
 def decoded_keys(encoded: Sequence[Any]) -> list[Any]:
-    """The inverse of `encoded_keys`; CBOR makes lists of tuples. Raises `CorruptData`."""
+    """The inverse of `encoded_keys`; raises `CorruptData`. CBOR decodes tuples as lists."""
     if set(map(type, encoded)) != {bytes}:
         raise CorruptData("a key that is not encoded")
     return [tuple(key) if type(key) is list else key for key in codec.decode_all(encoded)]
@@ -184,10 +194,10 @@ def read_entries(
     limit_entries: int,
     generation: int | None = None,
 ) -> QueuedEntries:
-    """A bucket's first entries, whole rows of them, until a limit is exceeded.
+    """Read a bucket's first entries, in whole rows, until a limit is exceeded.
 
-    Reading ends before a row of a generation later than the one given, and before a row that is stamped later than
-    the read version: that was copied here from elsewhere, and clearing up to it could take along what nobody has read.
+    Stops at a row of a generation later than `generation`, and at a row stamped later than the read version: such a row
+    was copied from elsewhere, and clearing up to it could delete entries that no worker has read.
     """
     found = QueuedEntries()
     size = 0
@@ -216,7 +226,7 @@ def read_entries(
 
 
 def unpack(found: QueuedEntries, pieces: Sequence[tuple[bytes, bytes]]) -> None:
-    """Add the entries of a row, or of the pieces of one, to what was found; each with its sequence."""
+    """Decode a row, or the pieces of an entry, and append its entries with their sequences to `found`."""
     first = pieces[0][0]
     data = b"".join(value[1:] for _, value in pieces)
     try:
@@ -237,26 +247,27 @@ def unpack(found: QueuedEntries, pieces: Sequence[tuple[bytes, bytes]]) -> None:
 
 
 def is_piece(value: bytes) -> bool:
-    """Whether a row is a piece of an entry, but the last one."""
+    """Whether a row is a piece of an entry, and not the last one."""
     return value[:1] == _PIECE
 
 
 def is_whole(value: bytes) -> bool:
-    """Whether a row is no piece of an entry; also one that cq has not written."""
+    """Whether a row is no piece of an entry; also true of a row that cq did not write."""
     return value[:1] not in (_PIECE, _LAST_PIECE)
 
 
 def _check_kinds(kinds: Sequence[bytes], first: bytes) -> None:
     expected = [_WHOLE] if len(kinds) == 1 else [_PIECE] * (len(kinds) - 1) + [_LAST_PIECE]
     if kinds != expected:
-        raise CorruptData(f"the exported row {first.hex()} is of no kind that this version of cq knows")
+        raise CorruptData(f"the exported row {first.hex()} has a kind that this version of cq does not know")
 
 
 def holds(snapshot: TransactionRead, keys: ExportKeys, bucket: int, sequence: bytes) -> bool:
-    """Whether the entry of this sequence waits in the bucket."""
+    """Whether the bucket holds the entry with this sequence."""
     if len(sequence) != SEQUENCE_BYTES:
         return False
     begin = keys.rows(bucket)[0]
+    # The entry may be in the middle of a row, whose key has the sequence of the row's first entry.
     rows = snapshot.get_range(begin, after(keys.row(bucket, sequence)), limit=1, reverse=True).to_list()
     if not rows:
         return False

@@ -1,4 +1,4 @@
-"""What is stored of an export with the queue: names only, of the table and of the variable that has the URL."""
+"""The settings of an export in the queue's configuration: the table's name, and the URL's environment variable."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from cq.observer import ObserverSpec
 NAME: Final = "export"
 """The observer's name."""
 EXPORTERS: Final = (NAME, "forward")
-"""The observers that fill the export queue of their queue's name: a queue has one of them at most."""
+"""The observers that fill the export queue with their queue's name; a queue has at most one of them."""
 VERSION: Final = 1
 DEFAULT_ENV: Final = "CQ_REPORTING_URL"
-"""The environment variable that has the reporting database's URL, unless another one is named."""
+"""The default environment variable of the reporting database's URL."""
 MAX_NAME: Final = 63
-"""Bytes of an identifier: PostgreSQL's limit, and the lowest of all."""
+"""Maximum bytes of an identifier: PostgreSQL's limit, the lowest of all."""
 
 
 def export_spec(
     table: str, *, schema: str | None = None, url_env: str = DEFAULT_ENV, columns: str | None = None
 ) -> ObserverSpec:
-    """The observer that exports a queue into a table: for `cq.configure(..., observers=[...])`.
+    """The observer that exports a queue to a table, for `cq.configure(..., observers=[...])`.
 
     Args:
-        table: its name; taken as it is, in quotes.
-        schema: the schema it is in, None for the database's default one.
-        url_env: the environment variable that has the URL of the reporting database, wherever workers run.
-        columns: what `declare_columns` returned, None for `key` and `value`.
+        table: the table's name, which statements quote.
+        schema: the table's schema; None: the database's default.
+        url_env: the environment variable in which workers find the URL of the reporting database.
+        columns: the return value of `declare_columns`; None: `key` and `value`.
 
     Raises `InvalidConfiguration`.
     """
@@ -45,7 +45,7 @@ def export_spec(
 
 
 def check_alone(config: QueueConfig, name: str) -> None:
-    """Raises `InvalidConfiguration` when a queue has another observer of those that fill its export queue."""
+    """Raise `InvalidConfiguration` if a queue has another observer that fills its export queue."""
     others = [each.name for each in config.observers if each.name in EXPORTERS and each.name != name]
     if others:
         raise InvalidConfiguration(
@@ -55,21 +55,21 @@ def check_alone(config: QueueConfig, name: str) -> None:
 
 
 def check_identifier(name: object) -> str:
-    """The name itself; raises `InvalidConfiguration` unless every database takes it, in quotes."""
+    """Return the name; raises `InvalidConfiguration` unless every database accepts it in quotes."""
     if (
         not isinstance(name, str)
         or not 0 < len(name.encode("utf-8", "replace")) <= MAX_NAME
         or not name.isprintable()
     ):
         raise InvalidConfiguration(f"expected a name of 1 to {MAX_NAME} printable bytes, got: {brief(name)}")
-    if name != name.strip():  # MySQL takes no name that ends with a space
+    if name != name.strip():  # MySQL rejects names that end with a space
         raise InvalidConfiguration(f"expected a name without spaces around it, got: {name!r}")
     return name
 
 
 def checked_env(name: str, example: str) -> str:
-    """The name of an environment variable itself; raises `InvalidConfiguration`."""
+    """Return the name of an environment variable; raises `InvalidConfiguration` unless it is one."""
     if not isinstance(name, str) or not name.isidentifier():
-        # Not shown: somebody may have given the URL itself, with its password.
+        # The message must not show the argument: it may be the URL itself, with a password.
         raise InvalidConfiguration(f"expected the name of an environment variable, such as {example}")
     return name

@@ -1,7 +1,7 @@
-"""What an export queue keeps beside its entries: how far each bucket is exported, what fails, what was set aside.
+"""The stored state of an export: positions of its buckets, failures, the reason of a stop, and entries set aside.
 
-The epoch counts the rebuilds and rebases of the export. What is known about how far a bucket is exported holds within
-one epoch; whoever has read a batch in an earlier one must throw it away.
+The epoch counts the rebuilds and rebases of the export. A bucket's position is valid within one epoch only; a worker
+discards a batch that it read in an earlier epoch.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Of the whole export.
+    """The state of an export as a whole.
 
     Attributes:
-        epoch: counts the rebuilds and rebases.
-        swept: the generation for which rows of earlier ones were last swept from the table; 0 at first.
+        epoch: number of rebuilds and rebases.
+        swept: the newest generation whose predecessors' rows were swept from the table; 0 at first.
     """
 
     epoch: int = 0
@@ -43,22 +43,22 @@ class Control:
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Control:
-        """The inverse of `to_bytes`; None is that of an export that was neither rebuilt nor swept."""
+        """The inverse of `to_bytes`; None stands for an export that was neither rebuilt nor swept."""
         return cls() if data is None else cls(*_list_of(data, [int, int]))
 
 
 def read_control(tr: TransactionRead, queue: ExportKeys) -> Control:
-    """The export's control; through a transaction it adds a read conflict with rebuilds and rebases."""
+    """Read the export's control; outside of a snapshot, this adds a read conflict with rebuilds and rebases."""
     return Control.from_bytes(tr.get(queue.control).value)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportState:
-    """A bucket's state, written with every batch that is cleared: the lock between exporters.
+    """A bucket's state, written whenever a batch is cleared. Workers that export the same batch conflict on it.
 
     Attributes:
         epoch: the export's epoch when the batch was exported.
-        cleared: the sequence up to which entries are exported and cleared; empty at first.
+        cleared: a sequence; entries up to and including it are exported and cleared. Empty at first.
     """
 
     epoch: int = 0
@@ -70,28 +70,28 @@ class ExportState:
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> ExportState:
-        """The inverse of `to_bytes`; None is the state of a bucket of which nothing was exported."""
+        """The inverse of `to_bytes`; None stands for a bucket without exported entries."""
         return cls() if data is None else cls(*_list_of(data, [int, bytes]))
 
 
 @dataclass(frozen=True, slots=True)
 class ExportView:
-    """An export at one version: its control, the states of buckets, and why it is stopped, None when it is not."""
+    """An export at one version: its control, the states of buckets, and why it is stopped (None: it is not)."""
 
     control: Control
     states: dict[int, ExportState]
     stopped: str | None
 
     def cleared(self, bucket: int) -> bytes:
-        """Up to where a bucket is exported and cleared, as far as this epoch knows."""
+        """The bucket's `cleared` in this epoch; empty at first."""
         state = self.states[bucket]
         return state.cleared if state.epoch == self.control.epoch else b""
 
 
 def read_view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) -> Callable[[], ExportView]:
-    """Read an export, all at once; what is returned waits for it.
+    """Start all reads of an export at once; returns a function that waits for them and returns the view.
 
-    Through a transaction it adds read conflicts with rebuilds, rebases, and other exporters of these buckets.
+    Outside of a snapshot, the reads conflict with rebuilds, rebases, and other workers that export these buckets.
     """
     control, stopped = tr.get(queue.control), tr.get(queue.stopped)
     states = {bucket: tr.get(queue.state(bucket)) for bucket in buckets}
@@ -107,11 +107,14 @@ def read_view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) ->
     return wait
 
 
-# Why an export is stopped: until the epoch changes
+# Stopping, until the epoch changes
 
 
 def stop(tr: Transaction, queue: ExportKeys, epoch: int, message: str) -> None:
-    """Stop the export in all buckets, unless it is in another epoch by now; the keeper looks whether it may go on."""
+    """Stop the export of all buckets, unless the epoch has changed, and notify the keeper.
+
+    The keeper checks regularly whether the export may continue.
+    """
     found = read_view(tr, queue, ())()
     if found.control.epoch == epoch and found.stopped != printable(message):
         tr.set(queue.stopped, codec.encode([epoch, printable(message)]))
@@ -119,7 +122,7 @@ def stop(tr: Transaction, queue: ExportKeys, epoch: int, message: str) -> None:
 
 
 def _reason(stored: bytes | None, epoch: int) -> str | None:
-    """Why an export of this epoch is stopped, from what is stored."""
+    """Why an export is stopped in this epoch, from the stored value; None: it is not."""
     if stored is None:
         return None
     stopped_in, message = _list_of(stored, [int, str])
@@ -127,11 +130,11 @@ def _reason(stored: bytes | None, epoch: int) -> str | None:
 
 
 def check_stopped(stored: bytes) -> None:
-    """Raises `CorruptData` unless this is what says why an export is stopped."""
+    """Raise `CorruptData` unless this is a stored reason of a stop."""
     _reason(stored, 0)
 
 
-# What fails
+# Failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +142,10 @@ class ExportFailure:
     """Why the export of a bucket fails.
 
     Attributes:
-        bucket: None for what is done for the export as a whole: the checks at start, and sweeping.
+        bucket: its number; None for a failure of the keeper, which checks and sweeps for all buckets.
         error: the latest error.
-        since: when it failed first, in seconds since 1970 by the clock of the worker.
-        tries: how often in a row.
+        since: the time of the first failure in a row, in seconds since 1970 by the worker's clock.
+        tries: number of failures in a row.
     """
 
     bucket: int | None
@@ -152,13 +155,13 @@ class ExportFailure:
 
 
 def write_failure(tr: Transaction, queue: ExportKeys, failure: ExportFailure) -> None:
-    """Store a failure, in place of the one before."""
+    """Store a failure in place of the previous one."""
     content = [printable(failure.error), failure.since, failure.tries]
     tr.set(queue.failure(failure.bucket), codec.encode(content))
 
 
 def read_failures(tr: TransactionRead, queue: ExportKeys) -> list[ExportFailure]:
-    """The failures of all buckets."""
+    """Read the failures of all buckets and of the keeper."""
     begin, end = queue.failures()
     found = []
     for row in tr.get_range(begin, end):
@@ -169,22 +172,22 @@ def read_failures(tr: TransactionRead, queue: ExportKeys) -> list[ExportFailure]
 
 
 def check_failure(stored: bytes) -> None:
-    """Raises `CorruptData` unless this is a failure as stored."""
+    """Raise `CorruptData` unless this is a stored failure."""
     _list_of(stored, [str, float, int])
 
 
 def next_failure(before: ExportFailure | None, bucket: int | None, error: str) -> ExportFailure:
-    """The failure after another one in a row, or the first."""
+    """The failure that follows `before` in a row, or the first one (None)."""
     if before is None:
         return ExportFailure(bucket, error, runtime.time(), 1)
     return ExportFailure(bucket, error, before.since, before.tries + 1)
 
 
-# What was set aside
+# Entries set aside
 
 
 class AsideEntry(NamedTuple):
-    """An entry that can never be exported: where it stood, why, and what it was; key None for a row not of cq's."""
+    """An entry that was set aside, with its error. The key is None for a row that cq did not write."""
 
     bucket: int
     sequence: bytes
@@ -202,21 +205,21 @@ def set_entry_aside(
     key: bytes | None,
     value: Any,
 ) -> None:
-    """Keep an entry with its error; the same entry again replaces what was kept of it."""
+    """Store an entry with its error; storing the same entry again replaces it."""
     data = codec.encode([printable(error), key, value])
     for piece, start in enumerate(range(0, len(data), _PIECE_BYTES)):
         tr.set(queue.aside_piece(bucket, sequence, piece), data[start : start + _PIECE_BYTES])
 
 
 def read_entries_aside(
-    tr: TransactionRead, queue: ExportKeys, behind: AsideEntry | None = None
+    tr: TransactionRead, queue: ExportKeys, previous: AsideEntry | None = None
 ) -> Iterator[AsideEntry]:
-    """What was set aside, by bucket and sequence; from the first one, or the one behind another."""
+    """Read the entries set aside, by bucket and sequence, starting after `previous` (None: at the first one)."""
     place: tuple[int, bytes] | None = None
     data = b""
     begin, end = queue.aside()
-    if behind is not None:
-        begin = queue.aside_end(behind.bucket, behind.sequence)
+    if previous is not None:
+        begin = queue.aside_end(previous.bucket, previous.sequence)
     for row in tr.get_range(begin, end):
         found = queue.parse_aside(row.key)
         if found is None:
@@ -232,7 +235,7 @@ def read_entries_aside(
 
 
 def _aside_entry(place: tuple[int, bytes], data: bytes) -> AsideEntry:
-    """The entry that these bytes hold; one that cannot be read has its bytes."""
+    """Decode an entry; one that cannot be decoded has its bytes as the value."""
     try:
         error, key, value = codec.decode(data)
     except (CorruptData, TypeError, ValueError):
@@ -243,19 +246,19 @@ def _aside_entry(place: tuple[int, bytes], data: bytes) -> AsideEntry:
 
 
 def entries_aside(db: Database, queue: ExportKeys) -> Iterator[AsideEntry]:
-    """What was set aside, some at a time, each in a transaction of its own."""
+    """Read the entries set aside, in pages of 100, each page in a transaction of its own."""
 
-    def page(tr: Transaction, behind: AsideEntry | None) -> list[AsideEntry]:
-        return list(islice(read_entries_aside(tr.snapshot, queue, behind), _PAGE))
+    def page(tr: Transaction, previous: AsideEntry | None) -> list[AsideEntry]:
+        return list(islice(read_entries_aside(tr.snapshot, queue, previous), _PAGE))
 
-    found = transact(db, partial(page, behind=None))
+    found = transact(db, partial(page, previous=None))
     while found:
         yield from found
-        found = transact(db, partial(page, behind=found[-1]))
+        found = transact(db, partial(page, previous=found[-1]))
 
 
 def export_names(tr: TransactionRead) -> list[str]:
-    """The names of all export queues of which anything is stored, sorted; two reads for each queue there is."""
+    """The sorted names of all export queues with stored data; costs two reads for each queue of the store."""
     names = []
     begin, end = queue_names_below()
     while found := tr.get_range(begin, end, limit=1).to_list():
@@ -271,5 +274,5 @@ def export_names(tr: TransactionRead) -> list[str]:
 def _list_of(data: bytes, types: list[type]) -> list[Any]:
     content = codec.decode(data)
     if not isinstance(content, list) or list(map(type, content)) != types:
-        raise CorruptData(f"this is not what cq keeps of an export: {data[:60]!r}")
+        raise CorruptData(f"this is not the stored state of an export: {data[:60]!r}")
     return content

@@ -1,12 +1,12 @@
-"""Exporting one bucket of an export queue: read a batch, give it to the exporter, clear it.
+"""The task that exports one bucket of an export queue: read a batch, call the exporter, clear the batch.
 
-    1. BucketRead, at one version: the bucket's state, its notification, and its first entries.
-    2. Call the exporter. What it cannot export is set aside, in the store, before it passes on.
-    3. Clear the entries in the store, in a transaction that reads the bucket's state for real and writes `cleared up
-       to`: of two workers with one batch, the slower one finds its work done.
+    1. Read, at one version: the bucket's state, its notification, and its first entries.
+    2. Call the exporter. Entries that it can never export are set aside in the store before later ones are exported.
+    3. Clear the entries in the store, in a transaction that reads the bucket's state with a conflict range and writes
+       the new position: of two workers with the same batch, the slower one finds the batch cleared.
 
-A crash between 2 and 3 exports the batch again; the entries' sequences let an exporter tell. An exporter that fails is
-tried again after growing pauses, and holds up its bucket only.
+After a crash between 2 and 3 the batch is exported again; an exporter recognizes its entries by their sequences. A
+failing exporter is retried after growing pauses, and delays its own bucket only.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from cq.store.write_sizes import fitting
 BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000
 GATHER_SECONDS: Final = 0.3
-"""How long entries come together at most, in a worker that has much to do: a batch costs commits in both databases."""
+"""How long a busy worker lets entries accumulate at most: a batch costs commits in both databases."""
 _ERROR_BYTES: Final = 1_500
-"""The bytes that an entry set aside takes in addition to its key and value, at most: most of them are the error."""
+"""Maximum bytes of an entry set aside, in addition to its key and value; most of them are the error."""
 STOPPED_SECONDS: Final = 5.0
-"""How often a stopped export is looked at: somebody may have decided what to do."""
+"""How often to check whether a stopped export may continue."""
 AHEAD_SECONDS: Final = 1.0
-"""How long entries of a later generation are left to a worker that knows of it, before looking again."""
+"""How often to check for entries of a later generation, which only workers with its configuration may export."""
 
 
 @dataclass(slots=True)
 class BucketRead:
-    """What was read of a bucket at one version."""
+    """The data of a bucket, read at one version."""
 
     export: ExportView
     notification: bytes | None
@@ -56,7 +56,7 @@ class BucketRead:
 
 
 class _RejectedEntry(NamedTuple):
-    """An entry that cannot be exported, as it is set aside."""
+    """An entry that the exporter rejected: the fields to set aside."""
 
     sequence: bytes
     error: str
@@ -64,29 +64,29 @@ class _RejectedEntry(NamedTuple):
     value: Any
 
     def size(self) -> int:
-        """The bytes of keeping it, about."""
+        """The bytes that the entry takes when set aside, approximately."""
         return len(self.encoded_key or b"") + len(codec.encode(self.value)) + _ERROR_BYTES
 
 
 def _no_signal(point: str) -> None:
-    """What tests replace, to do something at a point."""
+    """Do nothing; tests replace it to act between two steps."""
 
 
 class ExportTask(Task):
-    """The export of one bucket, as a task of a worker; to be used by one thread at a time.
+    """The task that exports one bucket; one thread at a time may use it.
 
     Args:
         db: a database of either store.
         queue: the name of the export queue.
-        bucket: which one.
+        bucket: the bucket's number.
         exporter: see `Exporter`.
-        batch_bytes, batch_entries: of a batch, about.
-        generation: the latest whose entries this exporter is for, None for any: whoever has not heard yet that the
-            table is another one now must not export what is meant for it.
-        width: how many of the queue's buckets are exported at once; None for as many as can be.
+        batch_bytes, batch_entries: approximate limits of a batch.
+        generation: the newest generation that this exporter may export (None: all). It keeps a worker with an outdated
+            configuration from exporting entries of a newer generation into the old table.
+        width: how many of the queue's buckets are exported at once; None: all.
 
     Attributes:
-        notification: the key that is present while there is work.
+        notification: a key that exists while the bucket has entries.
         problem: the latest error while the export fails or is stopped, else empty.
     """
 
@@ -132,7 +132,8 @@ class ExportTask(Task):
     def run(self) -> float:
         """Export one batch.
 
-        Returns 0.0 when there is more, after how many seconds to try again, or `DONE`. Never raises an `Exception`.
+        Returns the seconds to wait before the next run: 0.0 if there are more entries, `DONE` if there are none.
+        Never raises an `Exception`.
         """
         try:
             return self._step()
@@ -141,7 +142,7 @@ class ExportTask(Task):
         except ExportStopped as error:
             self._stop(error)
             return STOPPED_SECONDS
-        except Exception as error:  # noqa: BLE001 - whatever it is, it holds up this bucket only
+        except Exception as error:  # noqa: BLE001 - any error must delay this bucket only
             return self._note.failed(self, error)
 
     def _step(self) -> float:
@@ -153,13 +154,14 @@ class ExportTask(Task):
         self._signal("read")
         begun = runtime.monotonic()
         if read.queued.last_key is None:
+            # No row was read: reading stopped at the first one, or the bucket is empty.
             if read.queued.foreign:
                 raise ExportFailed("an entry is stamped later than the read version: was it copied here?")
             if read.queued.is_ahead:
                 return AHEAD_SECONDS
             self._note.clear()
             return DONE
-        self._export(read)
+        self._export(read)  # outside of any transaction: an exporter may take longer than five seconds
         self._signal("exported")
         transact(self.db, lambda tr: self._clear(tr, read))
         self._note.clear()
@@ -176,7 +178,7 @@ class ExportTask(Task):
     # 1: reading
 
     def _read(self, tr: Transaction) -> BucketRead:
-        """A bucket's first entries, and all that belongs to them; when there are none, the notification goes."""
+        """Read the bucket's state, notification and first entries; clear the notification if there are no entries."""
         version = tr.get_read_version()
         export = read_view(tr.snapshot, self.keys, [self.bucket])
         notification = tr.snapshot.get(self.notification)
@@ -193,7 +195,8 @@ class ExportTask(Task):
         if queued.last_key is None and queued.at_end and read.export.stopped is None:
             self._clear_notification(tr, read.notification)
             if read.notification is not None:
-                tr.clear(self.keys.failure(self.bucket))  # what another worker has noted too late
+                # A slow worker may have stored its failure after another one exported the batch.
+                tr.clear(self.keys.failure(self.bucket))
         return read
 
     # 2: exporting
@@ -210,6 +213,7 @@ class ExportTask(Task):
             known={entry.sequence for entry in queued.entries} | {queued.last},
             read_position=self._read_position,
         )
+        # First set the broken rows aside: the export advances the position past them.
         self._keep(
             batch.epoch,
             [_RejectedEntry(each.sequence, each.error, None, each.data) for each in queued.broken],
@@ -220,7 +224,7 @@ class ExportTask(Task):
         return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, self.bucket, sequence))
 
     def _set_aside(self, batch: ExportBatch, errors: Mapping[bytes, str]) -> None:
-        """Keep entries that cannot be exported, unless somebody else has passed them."""
+        """Set aside entries that cannot be exported; raises `OutdatedBatch` if another worker has passed them."""
         for sequence, error in errors.items():
             emit(
                 "entry_set_aside",
@@ -240,7 +244,7 @@ class ExportTask(Task):
         )
 
     def _keep(self, epoch: int, entries: Sequence[_RejectedEntry]) -> None:
-        """Set entries aside, as many in each transaction as fit; to set the same entry aside again changes nothing."""
+        """Set entries aside, as many in each transaction as fit. Idempotent."""
 
         def keep(tr: Transaction, some: Sequence[_RejectedEntry]) -> None:
             self._check_current(tr, epoch, some[0].sequence)
@@ -253,7 +257,7 @@ class ExportTask(Task):
             entries = entries[number:]
 
     def _check_current(self, tr: Transaction, epoch: int, sequence: bytes) -> None:
-        """Raises `OutdatedBatch` when the entry was cleared, or the epoch has changed; conflicts with both."""
+        """Raise `OutdatedBatch` if the entry was cleared or the epoch has changed; conflicts with both."""
         found = read_view(tr, self.keys, [self.bucket])()
         if found.control.epoch != epoch or found.cleared(self.bucket) >= sequence:
             raise OutdatedBatch
@@ -264,27 +268,27 @@ class ExportTask(Task):
         queued, epoch = read.queued, read.export.control.epoch
         found = read_view(tr, self.keys, [self.bucket])()
         if found.control.epoch != epoch:
-            return  # what was exported in an earlier epoch is not known in this one
+            return  # a rebuild or rebase decides what the new epoch exports: leave the entries
         if found.cleared(self.bucket) >= queued.last:
-            return  # somebody else was faster, or the commit got lost
+            return  # another worker was faster, or this is a retry after a commit with unknown result
         if queued.last_key is None or tr.snapshot.get(queued.last_key).value is None:
-            raise OutdatedBatch  # neither cleared nor there: the queue was deleted, or the store set back
+            raise OutdatedBatch  # neither cleared nor present: the queue was deleted, or the store set back
         tr.clear_range(self.keys.rows(self.bucket)[0], after(queued.last_key))
         tr.set(self.keys.state(self.bucket), ExportState(epoch, queued.last).to_bytes())
-        tr.clear(self.keys.failure(self.bucket))  # also what another worker has noted
+        tr.clear(self.keys.failure(self.bucket))  # also one that another worker stored
         if queued.at_end:
             self._clear_notification(tr, read.notification)
 
     def _clear_notification(self, tr: Transaction, value: bytes | None) -> None:
-        """Take the notification away if it is still the one that was read: an entry that came since has changed it."""
+        """Clear the notification if it is unchanged: an entry added since the read has written a new value."""
         if value is not None:
             tr.compare_and_clear(self.notification, value)
 
-    # When it cannot go on
+    # Stopping
 
     def _stop(self, error: ExportStopped) -> None:
         if self._note.problem != str(error):
             emit("export_stopped", queue=self.queue, task=str(self), error=str(error))
         self._note.problem = str(error)
-        with suppress(Exception):  # the store may be what fails; the next run finds the same and says so
+        with suppress(Exception):  # the store may be the cause; the next run stops the export again
             transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))

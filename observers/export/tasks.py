@@ -32,7 +32,7 @@ def kept_tasks(
 
     Args:
         db: a database of either store.
-        config: of the observed queue, whose name the export queue has.
+        config: the observed queue; the export queue has the same name.
         observer: the observer that fills the export queue.
         exporter: shared by all tasks.
         width: how many buckets are exported at once; None: all.

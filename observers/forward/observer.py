@@ -97,7 +97,7 @@ def forward_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -
     try:
         exporter.check_url()
     except ExportFailed as error:
-        FailureNote(db, ExportKeys(config.name), None).left(error)
+        FailureNote(db, ExportKeys(config.name), None).give_up(error)
         return []
     return kept_tasks(db, config, observer, exporter)
 

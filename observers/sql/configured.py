@@ -105,7 +105,7 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
         export.reporting.check_url()
         exporter = export.exporter()
     except (ExportFailed, InvalidConfiguration) as error:
-        FailureNote(db, ExportKeys(config.name), None).left(error)
+        FailureNote(db, ExportKeys(config.name), None).give_up(error)
         return []
     width = 1 if export.reporting.serializes_writes else None
     return kept_tasks(db, config, observer, exporter, width=width)
