@@ -13,8 +13,8 @@ from cq.app import QueueCode
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.passes.batch import Limits
+from cq.passes.bucket_cache import Memory
 from cq.passes.combine_pass import Pass
-from cq.passes.memory import Memory
 from cq.passes.pass_result import PassResult
 from cq.queue.bucket_state import BucketState
 from cq.store.transact import transact

@@ -20,8 +20,8 @@ from cq.keys import QueueKeys, after
 from cq.observers.builtin import FACTORIES
 from cq.observers.top.index import top
 from cq.passes.batch import Limits
+from cq.passes.bucket_cache import Memory
 from cq.passes.hash_order import in_turn
-from cq.passes.memory import Memory
 from cq.passes.merge_pass import RunsPass
 from cq.passes.pass_result import PassResult
 from cq.passes.runs import THE_FIRST, NotInRuns, Run

@@ -14,9 +14,9 @@ import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys, place
 from cq.passes.batch import Limits
+from cq.passes.bucket_cache import Memory
 from cq.passes.combine_pass import Pass
 from cq.passes.hash_order import in_turn
-from cq.passes.memory import Memory
 from cq.passes.pass_result import PassResult
 from cq.passes.repacking import repack
 from cq.queue.bucket_state import BucketState

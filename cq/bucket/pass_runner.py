@@ -18,8 +18,8 @@ from cq.bucket.attempt_notes import Attempts, Condemned
 from cq.bucket.pace import Pace
 from cq.keys import QueueKeys
 from cq.passes.batch import Limits
+from cq.passes.bucket_cache import Memory
 from cq.passes.combine_pass import Pass
-from cq.passes.memory import Memory
 from cq.passes.merge_pass import RunsPass
 from cq.passes.pass_result import PassResult
 from cq.passes.reporting import ReportFailed

@@ -15,8 +15,8 @@ from typing import Final
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch
 from cq.keys import QueueKeys, after
+from cq.passes.bucket_cache import Memory
 from cq.passes.hash_order import are_in_turn
-from cq.passes.memory import Memory
 from cq.passes.repacking import UPDATE_BYTES, makes_less
 from cq.passes.runs import ForRuns
 from cq.queue.bounded_reads import read_at_hashes

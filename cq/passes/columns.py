@@ -17,7 +17,7 @@ from cq.combiners import Combiner, combine_many
 from cq.encoding import codec
 from cq.encoding.codec import DELETE, KeyType, ValueType
 from cq.errors import CorruptData
-from cq.passes.memory import Memory
+from cq.passes.bucket_cache import Memory
 
 
 @dataclass(frozen=True, slots=True)

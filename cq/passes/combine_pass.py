@@ -36,8 +36,8 @@ from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
 from cq.observer import Change
 from cq.passes.batch import Batch, Limits, clear_rows, read_batch, write_values
+from cq.passes.bucket_cache import Memory
 from cq.passes.columns import KeyColumn, fold, new_values, pending
-from cq.passes.memory import Memory
 from cq.passes.pass_result import ManyFailed, PassResult
 from cq.passes.purging import purge_some
 from cq.passes.repacking import repack

@@ -22,9 +22,9 @@ from cq.app import QueueCode
 from cq.config.queue import read_config
 from cq.keys import QueueKeys, after, place, places, version_of
 from cq.passes.batch import Limits, write_values
+from cq.passes.bucket_cache import Memory
 from cq.passes.columns import new_values
 from cq.passes.hash_order import Turn, order_in_turn, turn_of
-from cq.passes.memory import Memory
 from cq.passes.pass_result import PassResult
 from cq.passes.repacking import Pairs, into_rows
 from cq.passes.reporting import Refill

@@ -16,11 +16,11 @@ from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
-from cq.observers.tasks.memories import Memories
+from cq.observers.tasks.bucket_caches import Memories
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.passes.batch import LOCAL_LIMITS, Limits
-from cq.passes.memory import Memory
+from cq.passes.bucket_cache import Memory
 from cq.passes.pass_result import ManyFailed, PassResult
 from cq.store import is_local
 from cq.store.api import Database, Transaction, error_code

@@ -19,12 +19,12 @@ from cq.observers.export.tasks import exporter_tasks
 from cq.observers.feeds.tasks import ROLE, FeedJobs
 from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, TaskId
 from cq.observers.scheduling.task import Job, Task
+from cq.observers.tasks.bucket_caches import AllMemories
 from cq.observers.tasks.combine import combine_tasks
 from cq.observers.tasks.expire_windows import WindowTask
 from cq.observers.tasks.finish import FinishTask
 from cq.observers.tasks.limits import LimitTask
 from cq.observers.tasks.measure import IdleQueues, MeasureTask
-from cq.observers.tasks.memories import AllMemories
 from cq.observers.tasks.trim_operation_ids import TrimTask
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts

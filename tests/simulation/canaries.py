@@ -26,7 +26,7 @@ from cq.observers.sql.progress import ProgressTables
 from cq.observers.top import index
 from cq.observers.worker import worker
 from cq.passes import batch, combine_pass, reporting
-from cq.passes.memory import Memory
+from cq.passes.bucket_cache import Memory
 from cq.queue import combine_queue, missed_reports, packing
 from cq.queue.missed_reports import MissedReports
 from cq.store.api import METADATA_VERSION

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cq.passes.memory import Memory
+from cq.passes.bucket_cache import Memory
 
 Memories = dict[tuple[int, int], Memory]
 """Of a queue's buckets, by generation and number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.passes.memory import Memory, _size
+from cq.passes.bucket_cache import Memory, _size
 
 _entries = st.dictionaries(
     st.sampled_from([b"a", b"b", b"c"]), st.one_of(st.none(), st.binary(max_size=400)), max_size=3
