@@ -19,7 +19,7 @@ from cq import runtime
 from cq.admin.backfill import publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import QueueConfig, queue_names, read_config, read_flags
 from cq.encoding.codec import DELETE
 from cq.errors import ConfigurationError, QueueNotConfigured
@@ -189,7 +189,7 @@ def _expire(db: Database, name: str) -> None:
 
 
 def _combine(db: Database, code: QueueCode, number: int) -> None:
-    bucket = Bucket(db, code, number)
+    bucket = PassRunner(db, code, number)
     try:
         while bucket.combine().more:
             pass

@@ -13,7 +13,7 @@ import cq
 from cq.admin.backfill import publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
@@ -33,7 +33,7 @@ class Busy:
         self.added: Counter[str] = Counter()
         self.turns = 0
         self.config: QueueConfig | None = None
-        self.buckets: list[Bucket] = []
+        self.buckets: list[PassRunner] = []
         self.stopping = threading.Event()
         self.errors: list[BaseException] = []
         self.threads = [
@@ -63,7 +63,7 @@ class Busy:
             config = transact(self.db, lambda tr: read_config(tr.snapshot, self.name))
             if config != self.config:
                 self.buckets = [
-                    Bucket(self.db, code, number, limits=SMALL if number % 2 else None)
+                    PassRunner(self.db, code, number, limits=SMALL if number % 2 else None)
                     for code in self.app.code(config, FACTORIES).shapes
                     for number in range(code.config.buckets)
                 ]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import cq
 from cq.app import App, QueueCode
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.passes.batch import Limits
@@ -24,10 +24,10 @@ def code_of(db: Any, name: str, app: App | None = None) -> QueueCode:
     return (app or App()).code(transact(db, lambda tr: read_config(tr, name)))
 
 
-def buckets_of(db: Any, name: str, app: App | None = None, limits: Limits | None = None) -> list[Bucket]:
+def buckets_of(db: Any, name: str, app: App | None = None, limits: Limits | None = None) -> list[PassRunner]:
     """A `Bucket` for each of the queue's buckets."""
     code = code_of(db, name, app)
-    return [Bucket(db, code, number, limits=limits) for number in range(code.config.buckets)]
+    return [PassRunner(db, code, number, limits=limits) for number in range(code.config.buckets)]
 
 
 def add(db: Any, name: str, *transactions: Any, once: str | bytes | None = None) -> None:

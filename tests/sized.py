@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import cq
 from cq.app import QueueCode
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.observers.builtin import FACTORIES
 from cq.passes.batch import Limits
@@ -60,7 +60,7 @@ def code_now(db: Any, name: str) -> QueueCode:
 def drained(db: Any, name: str, limits: Limits | None = None) -> list[int]:
     """The sizes of the transactions of passes until nothing is left to do."""
     sized = Sized(db)
-    bucket = Bucket(sized, code_now(db, name), 0, limits=limits)
+    bucket = PassRunner(sized, code_now(db, name), 0, limits=limits)
     for _ in range(2_000):
         if not bucket.combine().more:
             return sized.sizes

@@ -87,7 +87,7 @@ class Story:
             ),
             max_report=self.random.choice([1, 2, 100]),
             max_take=self.random.choice([None, 1, 3]),
-            condemned=bad if self.random.random() < 0.4 else {},
+            rejected=bad if self.random.random() < 0.4 else {},
         ).run()
         self.open.append((tr, result))
 
@@ -248,15 +248,15 @@ def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
         db, lambda tr: Pass(tr, code, 0, limits=STAGING, max_report=1, suspects=[codec.encode("a")]).run()
     )
     assert total(db, name) == [621, 20, 301, 0, 0, 300]
-    transact(db, lambda tr: Pass(tr, code, 0, condemned={codec.encode("a"): "for this test"}).run())
+    transact(db, lambda tr: Pass(tr, code, 0, rejected={codec.encode("a"): "for this test"}).run())
     assert total(db, name) == [621, 20, 0, 0, 301, 300]
     retry_aside(db, name)
     assert total(db, name) == [621, 20, 0, 301, 0, 300]
-    transact(db, lambda tr: Pass(tr, code, 0, condemned={codec.encode("a"): "for this test"}).run())
+    transact(db, lambda tr: Pass(tr, code, 0, rejected={codec.encode("a"): "for this test"}).run())
     drop_aside(db, name)
     assert total(db, name) == [621, 20, 0, 0, 0, 601]
     add(db, name, {"a": 5})
-    transact(db, lambda tr: Pass(tr, code, 0, condemned={codec.encode("a"): "for this test"}).run())
+    transact(db, lambda tr: Pass(tr, code, 0, rejected={codec.encode("a"): "for this test"}).run())
     add(db, name, {"a": 5})
     cq.purge(db, name)
     add(db, name, {"a": 7})
@@ -289,7 +289,7 @@ def busy(db: Any, name: str) -> QueueKeys:
     add(db, name, dict.fromkeys(words, 10))
     bad = codec.encode("k0")
     transact(
-        db, lambda tr: Pass(tr, code_of(db, name), 0, limits=STAGING, condemned={bad: "for this test"}).run()
+        db, lambda tr: Pass(tr, code_of(db, name), 0, limits=STAGING, rejected={bad: "for this test"}).run()
     )
     add(db, name, {"k1": 100, "k2": 100})
     add(db, name, {"k1": 1000}, {"k1": 1000}, once="id")

@@ -10,7 +10,7 @@ import pytest
 import cq
 from cq.admin.backfill import backfill_progress, current_generation, publish_generations
 from cq.admin.configure import rebuild_observer
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys
@@ -67,7 +67,7 @@ def test_old_values_chain_for_each_observer_whenever_it_was_enabled(db: Any, nam
             app.queue(name, observers=[cq.Observer("first", 1, first), cq.Observer("second", 1, second)])
             app.configure(db, name, buckets=2)
         add(db, name, {f"k{rng.randrange(30)}": rng.randint(-2, 3) for _ in range(3)})
-        buckets = [Bucket(db, code_of(db, name, app), number, limits=limits) for number in range(2)]
+        buckets = [PassRunner(db, code_of(db, name, app), number, limits=limits) for number in range(2)]
         for bucket in buckets:
             bucket._max_report = rng.choice([1, 2, 5])
             bucket.combine()
@@ -93,7 +93,7 @@ def test_faults_while_values_are_told_repeat_and_lose_nothing(db: Any, name: str
     app = cq.App()
     app.queue(name, observers=[observer])
     app.configure(db, name, buckets=1)
-    bucket = Bucket(FaultyDatabase(db, 7, conflict=0.2, unknown=0.4), code_of(db, name, app), 0)
+    bucket = PassRunner(FaultyDatabase(db, 7, conflict=0.2, unknown=0.4), code_of(db, name, app), 0)
     bucket._max_report = 3
     turn = 0
     while bucket.combine().more:
@@ -244,7 +244,7 @@ def test_a_value_that_is_refused_does_not_slow_a_busy_bucket(db: Any, name: str)
     app = cq.App()
     app.queue(name, observers=[observer])
     app.configure(db, name)
-    bucket = Bucket(db, code_of(db, name, app), 0)
+    bucket = PassRunner(db, code_of(db, name, app), 0)
     reported = 0
     for turn in range(60):
         add(db, name, {f"n{turn}-{number}": 1 for number in range(5)})
@@ -289,7 +289,7 @@ def test_data_of_generations_that_nobody_reads_goes(db: Any, name: str) -> None:
     combine_all(db, name, app)
     rebuild_observer(db, name, "kept")
     for _ in range(2):
-        Bucket(db, code_of(db, name, app), 0).combine()
+        PassRunner(db, code_of(db, name, app), 0).combine()
     rebuild_observer(db, name, "kept")
     assert {key[-1:] for key, _ in stored(db, QueueKeys(name).all_observer_data())} != set()
 

@@ -9,7 +9,7 @@ import pytest
 
 import cq
 from cq.bucket.failure_share import FailureShare
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.passes.batch import Limits
@@ -201,7 +201,7 @@ def test_faults_of_the_store_neither_lose_nor_repeat_updates(db: Any, name: str,
     app = app_with(name, observer)
     app.configure(db, name, buckets=2)
     faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.3, too_old=0.05)
-    buckets = [Bucket(faulty, code_of(db, name, app), number) for number in range(2)]
+    buckets = [PassRunner(faulty, code_of(db, name, app), number) for number in range(2)]
     for turn in range(20):
         add(db, name, {f"k{number % 5}": 1 for number in range(turn, turn + 3)})
         for bucket in buckets:

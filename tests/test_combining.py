@@ -13,7 +13,7 @@ from cq.app import QueueCode
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.passes.batch import Limits
-from cq.passes.bucket_cache import Memory
+from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import PassResult
 from cq.queue.bucket_state import BucketState
@@ -89,14 +89,14 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
     ]
 
 
-def calls_of(db: Any, code: QueueCode, memory: Memory, **settings: Any) -> tuple[list[str], list[str]]:
+def calls_of(db: Any, code: QueueCode, cache: BucketCache, **settings: Any) -> tuple[list[str], list[str]]:
     """The calls of one committed pass, those of snapshot reads first; what it may remember is taken over."""
     tr = db.create_transaction()
     calls, snapshot = Calls(tr), Calls(tr.snapshot)
     calls.__dict__["snapshot"] = snapshot
-    result = Pass(calls, code, 0, memory=memory, **settings).run()
+    result = Pass(calls, code, 0, cache=cache, **settings).run()
     tr.commit().wait()
-    memory.take(result.token, result.values, result.staged)
+    cache.update(result.token, result.values, result.staged)
     return snapshot.made, calls.made
 
 
@@ -107,19 +107,19 @@ READ = ["get", "get", "get_range"]  # by snapshot reads: notification, metadata 
 def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1, "b": 1}, {"a": 1})
-    code, memory = code_of(db, name), Memory()
+    code, cache = code_of(db, name), BucketCache()
 
     # a and b staged, the rows cleared, the state.
-    first = calls_of(db, code, memory, limits=STAGING, max_report=0)
+    first = calls_of(db, code, cache, limits=STAGING, max_report=0)
     assert first == (READ, [*BEGIN, "set", "set", "clear_range", "set"])
     add(db, name, {"a": 1, "c": 1})
 
     # Of what is staged only that of c is not known.
-    second = calls_of(db, code, memory, limits=STAGING, max_report=0)
+    second = calls_of(db, code, cache, limits=STAGING, max_report=0)
     assert second == ([*READ, "get"], [*BEGIN, "set", "set", "clear_range", "set"])
 
     # All that is staged in one range, and the current values; each value set and what was staged cleared, no rows.
-    third = calls_of(db, code, memory)
+    third = calls_of(db, code, cache)
     reads = [*READ, *["get_range"] * 2, *["get"] * 3]
     assert third == (reads, [*BEGIN, *["clear"] * 3, *["set"] * 3, "compare_and_clear", "set"])
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 3, "b": 1, "c": 1}
@@ -131,7 +131,7 @@ def test_values_of_many_keys_that_lie_together_are_read_as_ranges(db: Any, name:
     one_pass(db, name)
     add(db, name, {f"k{number}": 1 for number in range(1_500)})
 
-    reads, _ = calls_of(db, code_of(db, name), Memory(), max_report=2_000)
+    reads, _ = calls_of(db, code_of(db, name), BucketCache(), max_report=2_000)
 
     assert reads == [*READ, *["get_range"] * 3]  # of 256 rows, of 512, and of what is left
     assert dict(cq.CombineQueue(name).scan(db)) == {
@@ -145,7 +145,7 @@ def test_values_of_few_of_many_keys_are_read_one_by_one(db: Any, name: str) -> N
     one_pass(db, name, max_report=3_000)
     add(db, name, {f"k{number}": 1 for number in range(0, 3_000, 10)})
 
-    reads, _ = calls_of(db, code_of(db, name), Memory())
+    reads, _ = calls_of(db, code_of(db, name), BucketCache())
 
     assert reads[3] == "get_range"  # 256 rows, too few of which are wanted
     assert set(reads[4:]) == {"get"}
@@ -162,19 +162,19 @@ def test_a_pass_over_an_empty_bucket_writes_nothing(db: Any, name: str) -> None:
 def test_remembered_values_are_not_read_again(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1, "b": 1})
-    memory = Memory()
-    first = one_pass(db, name, memory=memory)
-    memory.take(first.token, first.values, first.staged)
+    cache = BucketCache()
+    first = one_pass(db, name, cache=cache)
+    cache.update(first.token, first.values, first.staged)
     add(db, name, {"a": 1, "c": 1})
     code, tr = code_of(db, name), db.create_transaction()
     snapshot = Calls(tr.snapshot)
     calls = Calls(tr)
     calls.__dict__["snapshot"] = snapshot
 
-    result = Pass(calls, code, 0, memory=memory).run()
+    result = Pass(calls, code, 0, cache=cache).run()
 
     tr.commit().wait()
-    assert result.was_ours
+    assert result.cache_is_valid
     assert snapshot.made == [*READ, "get"]  # and c, which is new
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2, "b": 1, "c": 1}
 
@@ -193,14 +193,14 @@ def test_a_repeated_row_is_counted_by_the_pass_that_takes_it_away(db: Any, name:
 def test_values_remembered_before_somebody_else_passed_are_not_used(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1})
-    memory = Memory()
-    first = one_pass(db, name, memory=memory)
-    memory.take(first.token, first.values, first.staged)
+    cache = BucketCache()
+    first = one_pass(db, name, cache=cache)
+    cache.update(first.token, first.values, first.staged)
     add(db, name, {"a": 1})
     one_pass(db, name)
     add(db, name, {"a": 1})
 
-    assert not one_pass(db, name, memory=memory).was_ours
+    assert not one_pass(db, name, cache=cache).cache_is_valid
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 3}
 
 

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 import cq
 from cq.app import QueueCode
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, after
 from cq.observers.builtin import FACTORIES
 from cq.observers.top.index import top
 from cq.passes.batch import Limits
-from cq.passes.bucket_cache import Memory
-from cq.passes.hash_order import in_turn
-from cq.passes.merge_pass import RunsPass
+from cq.passes.bucket_cache import BucketCache
+from cq.passes.hash_order import sort_from_cursor
+from cq.passes.merge_pass import MergePass
 from cq.passes.pass_result import PassResult
-from cq.passes.runs import THE_FIRST, NotInRuns, Run
+from cq.passes.runs import FIRST_RUN, CannotMerge, Run
 from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
 from cq.store.embedded import FDBError
@@ -51,7 +51,7 @@ def deep(db: Any, name: str, rounds: int = 2, update: Any = 1, **shape: Any) -> 
         )
 
 
-def drained(bucket: Bucket, most: int = 200) -> list[PassResult]:
+def drained(bucket: PassRunner, most: int = 200) -> list[PassResult]:
     """What passes did until nothing was left."""
     results = [bucket.combine()]
     while results[-1].more:
@@ -60,8 +60,8 @@ def drained(bucket: Bucket, most: int = 200) -> list[PassResult]:
     return results
 
 
-def until_merging(bucket: Bucket) -> None:
-    while bucket.memory.runs.is_open or not bucket.memory.runs.left:
+def until_merging(bucket: PassRunner) -> None:
+    while bucket.cache.runs.is_open or not bucket.cache.runs.remaining:
         assert bucket.combine().more
 
 
@@ -90,7 +90,7 @@ def test_passes_that_merge_take_one_part_of_the_hash_range_after_the_other(db: A
     until_merging(bucket)
     begin = state_of(db, name).cursor
     cursors = []
-    while bucket.memory.runs.left:
+    while bucket.cache.runs.remaining:
         bucket.combine()
         cursors.append(state_of(db, name).cursor)
 
@@ -110,7 +110,7 @@ def test_a_run_holds_its_keys_in_turn_and_no_add_is_in_it(db: Any, name: str) ->
     until_merging(bucket)
     add(db, name, {"new": 1})
     cursor = state_of(db, name).cursor
-    runs = bucket.memory.runs.left
+    runs = bucket.cache.runs.remaining
 
     assert len(runs) > 3
     found: list[bytes] = []
@@ -128,7 +128,7 @@ def is_as_told(db: Any, run: Run, cursor: bytes) -> list[tuple[bytes, bytes]]:
     rows = stored(db, (run.first, after(run.last)))
     assert (len(rows), rows[-1][0]) == (run.rows, run.last)
     keys = [encoded for key, value in rows for encoded, _ in decode_row(key, value).updates]
-    assert keys == in_turn(keys, cursor)
+    assert keys == sort_from_cursor(keys, cursor)
     assert len(keys) == run.updates
     return rows
 
@@ -137,7 +137,7 @@ def test_what_is_left_of_a_run_is_known(db: Any, name: str) -> None:
     deep(db, name)
     (bucket,) = buckets_of(db, name, limits=SMALL)
     until_merging(bucket)
-    while runs := bucket.memory.runs.left:
+    while runs := bucket.cache.runs.remaining:
         for run in runs:
             is_as_told(db, run, state_of(db, name).cursor)
         bucket.combine()
@@ -179,15 +179,15 @@ def test_what_is_added_while_runs_are_merged_comes_behind_them(db: Any, name: st
 # What a pass costs
 
 
-def calls_of(db: Any, bucket: Bucket) -> tuple[list[str], list[str], PassResult]:
+def calls_of(db: Any, bucket: PassRunner) -> tuple[list[str], list[str], PassResult]:
     """The calls of one committed pass over runs, those of snapshot reads first."""
     tr = db.create_transaction()
     calls, snapshot = Calls(tr), Calls(tr.snapshot)
     calls.__dict__["snapshot"] = snapshot
-    attempt: Any = RunsPass(calls, bucket.code, 0, bucket.memory, SMALL)
+    attempt: Any = MergePass(calls, bucket.code, 0, bucket.cache, SMALL)
     result = attempt.run()
     tr.commit().wait()
-    bucket.memory.take(result.token, {}, {}, result.runs)
+    bucket.cache.update(result.token, {}, {}, result.runs)
     return snapshot.made, calls.made, result
 
 
@@ -206,14 +206,14 @@ def test_a_pass_that_makes_a_run_reads_rows_once_and_writes_them_once(db: Any, n
     reads, writes, result = calls_of(db, bucket)
 
     assert reads == ["get", "get_range"]  # the metadata version, rows
-    assert writes == [*BEGIN, "clear_range", *["set"] * result.runs.left[-1].rows, "set"]
+    assert writes == [*BEGIN, "clear_range", *["set"] * result.runs.remaining[-1].rows, "set"]
 
 
 def test_a_pass_that_merges_reads_and_clears_the_beginning_of_each_run(db: Any, name: str) -> None:
     deep(db, name)
     (bucket,) = buckets_of(db, name, limits=SMALL)
     until_merging(bucket)
-    runs = len(bucket.memory.runs.left)
+    runs = len(bucket.cache.runs.remaining)
 
     reads, writes, result = calls_of(db, bucket)
 
@@ -238,7 +238,7 @@ def test_no_more_runs_are_merged_than_a_pass_can_read_the_beginnings_of(
     (bucket,) = buckets_of(db, name, limits=SMALL)
     counts = []
     while bucket.combine().more:
-        counts.append(len(bucket.memory.runs.left))
+        counts.append(len(bucket.cache.runs.remaining))
 
     assert max(counts) == 3
     assert counts.count(1) > 2  # more are made when these are gone
@@ -248,11 +248,11 @@ def test_no_more_runs_are_merged_than_a_pass_can_read_the_beginnings_of(
 # What is not for runs
 
 
-def refuse(db: Any, bucket: Bucket) -> None:
+def refuse(db: Any, bucket: PassRunner) -> None:
     """The next pass over runs says that it is none, and has written nothing."""
     calls: Any = Calls(db.create_transaction())
-    with pytest.raises(NotInRuns):
-        RunsPass(calls, bucket.code, 0, bucket.memory, SMALL).run()
+    with pytest.raises(CannotMerge):
+        MergePass(calls, bucket.code, 0, bucket.cache, SMALL).run()
     assert calls.made == BEGIN
 
 
@@ -305,7 +305,7 @@ def test_rows_are_not_sorted_while_older_updates_are_staged(db: Any, name: str) 
     deep(db, name, combiner="last")
     (bucket,) = buckets_of(db, name, limits=SMALL)
     (staging,) = buckets_of(db, name, limits=replace(SMALL, repack_bytes=0, max_report=100))
-    bucket.memory.runs = THE_FIRST
+    bucket.cache.runs = FIRST_RUN
     staging.combine()
     assert state_of(db, name).staged
     add(db, name, *(dict.fromkeys(WORDS[start : start + 100], 2) for start in range(0, len(WORDS), 100)))
@@ -324,7 +324,7 @@ def test_rows_are_not_sorted_while_older_updates_are_in_the_former_shape(db: Any
         for start in range(0, len(WORDS), 100):
             add(db, name, dict.fromkeys(WORDS[start : start + 100], update))
     bucket, other = buckets_of(db, name, limits=replace(SMALL, read_bytes=50_000, repack_bytes=50_000))
-    bucket.memory.runs = THE_FIRST
+    bucket.cache.runs = FIRST_RUN
 
     refuse(db, bucket)
     assert bucket.combine().blocked
@@ -341,7 +341,7 @@ def test_of_runs_that_are_not_in_order_nothing_is_lost(db: Any, name: str, seed:
     (bucket,) = buckets_of(db, name, limits=SMALL)
     until_merging(bucket)
     source = random.Random(seed)
-    run = source.choice(bucket.memory.runs.left)
+    run = source.choice(bucket.cache.runs.remaining)
     keys, contents = zip(*stored(db, (run.first, after(run.last))), strict=True)
     shuffled = source.sample(contents, len(contents))
     transact(db, lambda tr: [tr.set(key, content) for key, content in zip(keys, shuffled, strict=True)])
@@ -360,10 +360,10 @@ def test_a_queue_that_is_observed_from_now_on_is_not_merged(db: Any, name: str) 
     (bucket,) = buckets_of(db, name, limits=SMALL)
     until_merging(bucket)
     cq.configure(db, name, observers=[top()])
-    observed = Bucket(db, code_with_observers(db, name), 0, limits=SMALL, memory=bucket.memory)
+    observed = PassRunner(db, code_with_observers(db, name), 0, limits=SMALL, cache=bucket.cache)
 
     refuse(db, observed)
-    assert sum(result.told for result in drained(observed)) >= len(WORDS)
+    assert sum(result.observer_changes for result in drained(observed)) >= len(WORDS)
     assert values(db, name) == dict.fromkeys(WORDS, 2)
 
 
@@ -372,7 +372,7 @@ def test_backlogs_that_are_folded_first_are_not_sorted(db: Any, name: str, is_ob
     cq.configure(db, name, buckets=1, observers=[top()] if is_observed else [])
     for _ in range(20):
         add(db, name, dict.fromkeys(WORDS[:100], 1))
-    bucket = Bucket(db, code_with_observers(db, name), 0, limits=SMALL)
+    bucket = PassRunner(db, code_with_observers(db, name), 0, limits=SMALL)
 
     assert not any(result.runs.is_any for result in drained(bucket))
     assert values(db, name) == dict.fromkeys(WORDS[:100], 20)
@@ -385,8 +385,8 @@ def test_a_queue_that_is_to_be_purged_is_not_merged(db: Any, name: str) -> None:
     cq.purge(db, name)
     code = code_of(db, name)
 
-    refuse(db, Bucket(db, code, 0, memory=bucket.memory))
-    drained(Bucket(db, code, 0, limits=SMALL, memory=bucket.memory))
+    refuse(db, PassRunner(db, code, 0, cache=bucket.cache))
+    drained(PassRunner(db, code, 0, limits=SMALL, cache=bucket.cache))
     assert values(db, name) == {}
     assert nothing_queued(db, name)
 
@@ -454,7 +454,7 @@ def test_a_transaction_that_is_too_large_is_done_by_smaller_ones(db: Any, name: 
     deep(db, name)
     limited = TooLarge(db)
     (bucket,) = buckets_of(limited, name, limits=SMALL)
-    limited.memory = bucket.memory
+    limited.cache = bucket.cache
     results = drained(bucket)
 
     assert limited.refused == 1
@@ -476,7 +476,7 @@ class TooLarge:
 
     def __init__(self, db: Any) -> None:
         self._db = db
-        self.memory: Memory | None = None
+        self.cache: BucketCache | None = None
         self.refused = 0
 
     def __getattr__(self, what: str) -> Any:
@@ -484,7 +484,7 @@ class TooLarge:
 
     def create_transaction(self) -> Any:
         tr = self._db.create_transaction()
-        if self.memory and self.memory.runs.left and not self.memory.runs.is_open and not self.refused:
+        if self.cache and self.cache.runs.remaining and not self.cache.runs.is_open and not self.refused:
             self.refused += 1
             tr.options.set_size_limit(1_000)
         return tr
@@ -496,13 +496,13 @@ def test_a_transaction_that_is_refused_does_not_cost_the_runs(db: Any, name: str
     refusing = Refusing(db)
     (bucket,) = buckets_of(refusing, name, limits=SMALL)
     until_merging(bucket)
-    runs = len(bucket.memory.runs.left)
+    runs = len(bucket.cache.runs.remaining)
     refusing.code = code
 
     result = bucket.combine()
     assert result.retries == 1
     assert result.reported
-    assert len(result.runs.left) == runs
+    assert len(result.runs.remaining) == runs
 
 
 class Refusing:
@@ -564,7 +564,7 @@ def test_nothing_is_lost_or_reordered(db: Any, data: st.DataObject) -> None:
     )
     code = code_of(db, name)
     faulty = FaultyDatabase(db, data.draw(st.integers()), conflict=0.05, unknown=0.05, too_old=0.001)
-    ours, others = Bucket(faulty, code, 0, limits=limits), Bucket(db, code, 0, limits=limits)
+    ours, others = PassRunner(faulty, code, 0, limits=limits), PassRunner(db, code, 0, limits=limits)
     words = [f"{number:0900}" for number in range(60)]  # a row has eight
     expected: dict[str, int | None] = {}
     number = 0

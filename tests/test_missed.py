@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import cq
 from cq.admin.configure import rebuild_observer
 from cq.admin.purge import purge
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.cli.main import app as command_line
 from cq.config.queue import read_config
 from cq.encoding import codec
@@ -274,7 +274,7 @@ def test_a_first_report_says_when_later_updates_are_queued(db: Any, name: str) -
     combine_all(db, name)
     app = app_of(name, strict)
     app.configure(db, name)
-    bucket = Bucket(db, code_of(db, name, app), 0)
+    bucket = PassRunner(db, code_of(db, name, app), 0)
     bucket.combine()  # finds that the observer is new
     add(db, name, {"ann": 1})
     bucket.combine()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq.bucket.pace import Pace
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
@@ -240,22 +240,22 @@ class TestPace:
             pace.begin()
             taken.append(cost * pace.share)
             clock.now += taken[-1]
-            pace.done()
+            pace.committed()
         assert max(taken[20:]) <= 1.0
         assert min(taken[20:]) >= min(0.16, cost)
 
     @pytest.mark.parametrize("code", [1007, 1020, 2101])
     def test_what_the_store_refuses_makes_it_smaller(self, code: int) -> None:
         pace = Pace()
-        pace.refused(code)
+        pace.failed(code)
         assert pace.share == 0.5
         limits = pace.limits(Limits())
         assert (limits.read_bytes, limits.load_bytes, limits.write_bytes) == (1_000_000, 100_000, 200_000)
         assert limits.repack_bytes == 150_000
         for _ in range(20):
-            pace.refused(code)
+            pace.failed(code)
         assert pace.share == 1 / 64
-        assert pace.most(10) == 1
+        assert pace.scaled(10) == 1
 
     def test_it_recovers_when_passes_take_neither_long_nor_little(self) -> None:
         clock = Clock()
@@ -263,18 +263,20 @@ class TestPace:
         for seconds in [1.2] * 6 + [0.4] * 60:
             pace.begin()
             clock.now += seconds
-            pace.done()
+            pace.committed()
         assert pace.share == 1.0
 
     def test_other_errors_do_not(self) -> None:
         pace = Pace()
-        pace.refused(1021)
+        pace.failed(1021)
         assert pace.share == 1.0
 
     def test_a_bucket_paces_its_passes(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=1)
         fill(db, name)
-        bucket = Bucket(FaultyDatabase(db, 1, conflict=1.0, unknown=0.0, too_old=0.0), code_of(db, name), 0)
+        bucket = PassRunner(
+            FaultyDatabase(db, 1, conflict=1.0, unknown=0.0, too_old=0.0), code_of(db, name), 0
+        )
         tries = iter([False] * 3)
         bucket.combine(lambda: next(tries, True))
         assert bucket.pace.share == 1 / 16
@@ -297,7 +299,7 @@ class TestPace:
         add(db, name, {"a": ["x" * 89_000]}, once="x")
         (bucket,) = buckets_of(db, name, app)
         for _ in range(refusals):
-            bucket.pace.refused(NOT_COMMITTED)
+            bucket.pace.failed(NOT_COMMITTED)
 
         assert not bucket.combine().more
         assert get(db, name, "a") == [1]

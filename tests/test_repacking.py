@@ -14,9 +14,9 @@ import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys, place
 from cq.passes.batch import Limits
-from cq.passes.bucket_cache import Memory
+from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
-from cq.passes.hash_order import in_turn
+from cq.passes.hash_order import sort_from_cursor
 from cq.passes.pass_result import PassResult
 from cq.passes.repacking import repack
 from cq.queue.bucket_state import BucketState
@@ -48,7 +48,7 @@ def test_rows_are_what_an_add_would_have_written(folded: dict[bytes, Any], curso
     rows = [decode_row(key, value) for key, value in found.items()]
     pairs = [pair for row in rows for pair in row.updates]
     assert dict(pairs) == folded
-    order = list(folded) if cursor is None else in_turn(list(folded), cursor)
+    order = list(folded) if cursor is None else sort_from_cursor(list(folded), cursor)
     assert [encoded for encoded, _ in pairs] == order
     assert list(found) == [row.key for row in places[: len(found)]]
     for row in rows:
@@ -76,9 +76,9 @@ def passes(db: Any, name: str, **given: Any) -> list[PassResult]:
 def test_a_pass_that_leaves_rows_writes_what_it_reports_and_few_rows(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, *({f"k{number}": 1 for number in range(9)} for _ in range(3)))
-    code, memory = code_of(db, name), Memory()
+    code, cache = code_of(db, name), BucketCache()
 
-    reads, writes = calls_of(db, code, memory, max_report=4)
+    reads, writes = calls_of(db, code, cache, max_report=4)
 
     # Rows as always, and four values; these written, the rows cleared, one of them written again, the state.
     assert reads == [*READ, *["get"] * 4]
@@ -100,7 +100,7 @@ def test_passes_over_many_different_keys_take_one_part_of_the_hash_range_after_t
 
     assert [result.folded for result in results] == [number - most, *[0] * (number // most - 1)]
     reported = [encoded for result in results for encoded in result.values]
-    assert reported == in_turn([codec.encode(word) for word in words], b"")
+    assert reported == sort_from_cursor([codec.encode(word) for word in words], b"")
 
 
 def test_rows_take_the_place_of_the_first_ones(db: Any, name: str) -> None:

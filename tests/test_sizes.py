@@ -13,7 +13,7 @@ import cq
 from cq.admin.audit import audit_findings
 from cq.admin.purge import delete
 from cq.admin.rebucket import finish_rebucket, rebucket
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.keys import QueueKeys
 from cq.observers.top.index import top
 from cq.passes.batch import LOCAL_LIMITS, Limits
@@ -182,7 +182,7 @@ def drained_of(db: Any, name: str) -> None:
     former = code.config.under_former_shape()
     assert former is not None
     for number in range(former.buckets):
-        bucket = Bucket(db, replace(code, config=former), number)
+        bucket = PassRunner(db, replace(code, config=former), number)
         while bucket.combine().more:
             pass
 

@@ -16,7 +16,7 @@ from cq.encoding.codec import ValueType
 from cq.encoding.hashing import key_hash
 from cq.errors import InvalidData
 from cq.keys import place
-from cq.passes.hash_order import in_turn
+from cq.passes.hash_order import sort_from_cursor
 from cq.passes.sort_run import sorted_pairs
 from cq.queue.rows import decode_content
 
@@ -57,7 +57,7 @@ def test_each_key_comes_once_in_its_turn_with_all_its_updates(
         "first": lambda values: values[0],
         "maximum": max,
     }
-    expected = [(key, combine[combiner](lists[key])) for key in in_turn(list(lists), cursor)]
+    expected = [(key, combine[combiner](lists[key])) for key in sort_from_cursor(list(lists), cursor)]
 
     contents: list[Any] = [[None, *chain.from_iterable(row)] for row in rows]
     assert found(contents, combiner, "int", cursor) == expected

@@ -21,7 +21,7 @@ from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from cq.verify.layout import row_in
-from cq.verify.queue import PARTS, Difference, Progress, Verification, verify
+from cq.verify.queue import PARTS, Difference, Verification, VerifyProgress, verify
 from tests.busy import KEYS, busy
 from tests.faults import FaultyDatabase
 from tests.helpers import add, code_of, stored
@@ -84,13 +84,13 @@ def test_adders_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) -> 
     cq.configure(db, name, buckets=1)
     added = 0
 
-    def add(progress: Progress) -> None:
+    def add(progress: VerifyProgress) -> None:
         nonlocal added
         added += 1
         assert added < 100
         transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"a": 1}))
 
-    add(Progress("", 0, 0))
+    add(VerifyProgress("", 0, 0))
     assert list(Verification(db, name, parts=PARTS, rows=1, progress=add).run()) == []
 
 

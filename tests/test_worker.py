@@ -100,20 +100,20 @@ def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any
 
     first = load()
     first.run()
-    remembered = first.bucket.memory
+    remembered = first.bucket.cache
     assert remembered.values
 
     cq.pause(db, name)
     work.load()[1].cancel()
     cq.resume(db, name)
-    assert load().bucket.memory is not remembered, "the first task may still be running"
+    assert load().bucket.cache is not remembered, "the first task may still be running"
     first.end()
 
     cq.pause(db, name)
     work.load()[1].cancel()
     cq.resume(db, name)
     second = load()
-    assert second.bucket.memory is remembered
+    assert second.bucket.cache is remembered
     add(db, name, {"a": 1})
     second.run()
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2}
@@ -121,8 +121,8 @@ def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any
     second.enter()
     add(db, name, {"a": 1})
     second.run()
-    assert second.bucket.memory.knows(transact(db, lambda tr: read_token(tr, name)))
-    assert not work._memories.of(name, [1])
+    assert second.bucket.cache.is_valid(transact(db, lambda tr: read_token(tr, name)))
+    assert not work._caches.of(name, [1])
 
 
 def read_token(tr: Any, name: str) -> bytes:

@@ -9,7 +9,7 @@ import typer
 from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
 from cq.cli.shared.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
-from cq.observers.verify.queue import WAIT_SECONDS, Difference, Progress, verification
+from cq.observers.verify.queue import WAIT_SECONDS, Difference, VerifyProgress, verification
 from cq.plain_text import printable
 from cq.verify.layout import shown
 
@@ -66,7 +66,7 @@ def verify(
     with progress(counted=False) as display:
         task = display.add_task("verifying")
 
-        def show(so_far: Progress) -> None:
+        def show(so_far: VerifyProgress) -> None:
             text = f"{so_far.part}: {so_far.checked:,} keys, {so_far.differences:,} differences"
             display.update(task, description=text)
 

@@ -28,7 +28,7 @@ _MOST_NOTED_BYTES: Final = 50_000
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
 
 
-class Condemned(CqError):
+class PoisonKey(CqError):
     """So many workers have died with this key that it is not tried again."""
 
     def __init__(self, encoded_key: bytes, deaths: int) -> None:
@@ -74,12 +74,12 @@ class Attempts:
         """Note that these keys are about to be seen; raises `Condemned` when one is that has killed too often."""
         if not self.cautious:
             return
-        self._condemn(encoded_keys)
+        self._check_deaths(encoded_keys)
         few = len(encoded_keys) <= _MOST_NOTED and sum(map(len, encoded_keys)) <= _MOST_NOTED_BYTES
         noted = encoded_keys if few else []
         transact(self._db, lambda tr: self._write(tr, noted))
 
-    def relax(self) -> None:
+    def forget_deaths(self) -> None:
         """The bucket has been worked through: forget about those that died."""
         if self.cautious:
             transact(self._db, self._clear_stale)
@@ -90,14 +90,14 @@ class Attempts:
         """Take the note back: this worker leaves the bucket in good order."""
         tr.clear(self._key)
 
-    def _condemn(self, encoded_keys: list[bytes]) -> None:
+    def _check_deaths(self, encoded_keys: list[bytes]) -> None:
         """Raise `Condemned` if enough workers have died with one of these keys: with it alone, or with it above all."""
         alone = [noted[0] for noted in self._stale.values() if len(noted) == 1]
         deaths = Counter(encoded for noted in self._stale.values() for encoded in noted)
         most = max((deaths[encoded] for encoded in encoded_keys), default=0)
         leaders = [encoded for encoded in encoded_keys if deaths[encoded] == most]
         if len(leaders) == 1 and (most >= _DEATHS_AMONG or alone.count(leaders[0]) >= _DEATHS_ALONE):
-            raise Condemned(leaders[0], most)
+            raise PoisonKey(leaders[0], most)
 
     def _begin(self, tr: Transaction) -> dict[bytes, tuple[int, list[bytes]]]:
         found = {row.key: _parse(row.value) for row in tr.snapshot.get_range(*self._range)}

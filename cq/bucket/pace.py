@@ -17,8 +17,10 @@ from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_O
 
 SLOW_SECONDS: Final = 1.0
 QUICK_SECONDS: Final = 0.25
-_LEAST: Final = 1 / 64
-_LEAST_WHEN_SLOW: Final = 1 / 16  # where passes are slow whatever their size, smaller ones would only be more
+_MIN_SHARE: Final = 1 / 64
+_MIN_SHARE_WHEN_SLOW: Final = (
+    1 / 16
+)  # where passes are slow whatever their size, smaller ones would only be more
 _REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD)
 
 
@@ -41,20 +43,20 @@ class Pace:
         """A pass begins."""
         self._begun = self._clock()
 
-    def done(self) -> None:
+    def committed(self) -> None:
         """It is committed."""
         seconds = self._clock() - self._begun
         if seconds > SLOW_SECONDS:
-            self._slow_down(_LEAST_WHEN_SLOW)
+            self._slow_down(_MIN_SHARE_WHEN_SLOW)
         else:
             growth = 1.5 if seconds < QUICK_SECONDS else 1.1
             if seconds * growth < SLOW_SECONDS:
                 self.share = min(1.0, self.share * growth)
 
-    def refused(self, code: int) -> None:
+    def failed(self, code: int) -> None:
         """It has failed with this error of the store."""
         if code in _REFUSALS:
-            self._slow_down(_LEAST)
+            self._slow_down(_MIN_SHARE)
 
     def limits(self, given: Limits) -> Limits:
         """The limits of the next pass."""
@@ -66,10 +68,10 @@ class Pace:
             load_bytes=int(given.load_bytes * self.share),
             write_bytes=int(given.write_bytes * self.share),
             repack_bytes=int(given.repack_bytes * self.share),
-            max_report=self.most(given.max_report),
+            max_report=self.scaled(given.max_report),
         )
 
-    def most(self, keys: int) -> int:
+    def scaled(self, keys: int) -> int:
         """How many keys the next pass reports at most, of so many."""
         return max(1, int(keys * self.share))
 

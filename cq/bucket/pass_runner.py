@@ -14,16 +14,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cq.app import QueueCode
-from cq.bucket.attempt_notes import Attempts, Condemned
+from cq.bucket.attempt_notes import Attempts, PoisonKey
 from cq.bucket.pace import Pace
 from cq.keys import QueueKeys
 from cq.passes.batch import Limits
-from cq.passes.bucket_cache import Memory
+from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
-from cq.passes.merge_pass import RunsPass
+from cq.passes.merge_pass import MergePass
 from cq.passes.pass_result import PassResult
 from cq.passes.reporting import ReportFailed
-from cq.passes.runs import NO_RUNS, THE_FIRST, ForRuns, NotInRuns
+from cq.passes.runs import FIRST_RUN, NO_RUNS, CannotMerge, SortBacklog
 from cq.store.api import (
     NOT_COMMITTED,
     TRANSACTION_TOO_LARGE,
@@ -41,7 +41,7 @@ _TRY_SUSPECT_EVERY: Final = 8
 _PATIENCE: Final = 5  # how often an error that may pass is met at one key before that key counts as failed
 
 
-class Bucket:
+class PassRunner:
     """Runs passes over one bucket; to be used by one thread at a time.
 
     Args:
@@ -59,27 +59,29 @@ class Bucket:
         bucket: int,
         *,
         limits: Limits | None = None,
-        memory: Memory | None = None,
+        cache: BucketCache | None = None,
     ) -> None:
         self.db = db
         self.code = code
         self.bucket = bucket
         self.limits = limits or Limits()
-        self.memory = memory or Memory()
+        self.cache = cache or BucketCache()
         self.pace = Pace()
         self.attempts = Attempts(db, code.config, bucket)
         self._max_report = self.limits.max_report
         self._max_take: int | None = None
         self._read_bytes = self.limits.read_bytes
-        self._rate = _FIRST_RATE if code.observers else 0.0
+        self._observer_rate = _FIRST_RATE if code.observers else 0.0
         self._suspects: dict[bytes, None] = {}
-        self._condemned: dict[bytes, str] = {}
-        self._max_refill = self.limits.max_report
-        self._refused: dict[bytes, str] = {}
-        self._refilling = False
+        self._rejected: dict[bytes, str] = {}
+        self._max_backfill = self.limits.max_report
+        self._rejected_in_backfill: dict[bytes, str] = {}
+        self._backfilling = False
         self._may_sort = True  # False after runs have failed or were lost, until the bucket is empty
         self._passes = 0
-        self._met: Counter[bytes] = Counter()  # errors that may pass, by the first key that was blamed
+        self._errors_by_key: Counter[bytes] = (
+            Counter()
+        )  # errors that may pass, by the first key that was blamed
 
     def combine(self, should_stop: Callable[[], bool] = lambda: False) -> PassResult:
         """One pass, committed; keys that fail are set aside, and retries done as the store asks.
@@ -100,14 +102,14 @@ class Bucket:
             try:
                 result = attempt.run()
                 is_committed = self._commit(tr, attempt, result)
-            except ForRuns:
-                self.memory.runs = THE_FIRST
+            except SortBacklog:
+                self.cache.runs = FIRST_RUN
                 tr = self.db.create_transaction()
-            except NotInRuns:
-                self.memory.runs, self._may_sort = NO_RUNS, False
+            except CannotMerge:
+                self.cache.runs, self._may_sort = NO_RUNS, False
                 tr = self.db.create_transaction()
-            except Condemned as error:
-                self._condemn(attempt, error)
+            except PoisonKey as error:
+                self._reject(attempt, error)
                 tr = self.db.create_transaction()
             except ReportFailed as error:
                 self._shrink(attempt, error)
@@ -118,7 +120,7 @@ class Bucket:
             else:
                 if is_committed:
                     result.retries, result.conflicts = retries, conflicts
-                    self._learn(result, attempt.blamed)
+                    self._apply_result(result, attempt.blamed)
                     return result
                 tr = self.db.create_transaction()
             if should_stop():
@@ -134,45 +136,45 @@ class Bucket:
             return
         self.attempts.begin(self.limits.stale_seconds)
         if self.attempts.cautious and not self._passes:
-            self._max_report = self._max_take = self._max_refill = 1
+            self._max_report = self._max_take = self._max_backfill = 1
 
-    def _pass(self, tr: Transaction) -> Pass | RunsPass:
+    def _pass(self, tr: Transaction) -> Pass | MergePass:
         self._passes += 1
-        limits = self._afforded(self.pace.limits(self.limits))
-        is_unusual = self.code.is_foreign or self._suspects or self._condemned or self._max_take
+        limits = self._affordable_limits(self.pace.limits(self.limits))
+        is_unusual = self.code.is_foreign or self._suspects or self._rejected or self._max_take
         may_sort = self._may_sort and not is_unusual
-        if may_sort and self.memory.runs.is_any:
-            return RunsPass(tr, self.code, self.bucket, self.memory, limits)
-        refill = self._refilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
+        if may_sort and self.cache.runs.is_any:
+            return MergePass(tr, self.code, self.bucket, self.cache, limits)
+        backfill = self._backfilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
         return Pass(
             tr,
             self.code,
             self.bucket,
-            memory=self.memory,
+            cache=self.cache,
             limits=replace(limits, read_bytes=min(limits.read_bytes, self._read_bytes)),
-            max_report=0 if refill else min(self._max_report, limits.max_report),
-            max_refill=min(self._max_refill, limits.max_report) if refill else 0,
-            max_take=1 if self._condemned and self.attempts.cautious else self._max_take,
+            max_report=0 if backfill else min(self._max_report, limits.max_report),
+            max_backfill=min(self._max_backfill, limits.max_report) if backfill else 0,
+            max_take=1 if self._rejected and self.attempts.cautious else self._max_take,
             suspects=self._suspects,
             try_suspect=self._passes % _TRY_SUSPECT_EVERY == 0,
-            condemned=self._condemned,
-            refused=self._refused,
+            rejected=self._rejected,
+            rejected_in_backfill=self._rejected_in_backfill,
             may_sort=may_sort,
             before_code=self._before_code,
         )
 
-    def _afforded(self, limits: Limits) -> Limits:
+    def _affordable_limits(self, limits: Limits) -> Limits:
         """The limits with so few reports that observers keep to theirs, as far as can be predicted."""
-        if not self._rate:
+        if not self._observer_rate:
             return limits
-        most = max(1, int(self.pace.share * limits.observer_bytes / self._rate))
+        most = max(1, int(self.pace.share * limits.observer_bytes / self._observer_rate))
         return replace(limits, reported_bytes=most, load_bytes=min(limits.load_bytes, most))
 
     def _before_code(self, encoded_keys: list[bytes]) -> None:
-        if not self._condemned and not self._refused:
+        if not self._rejected and not self._rejected_in_backfill:
             self.attempts.note(encoded_keys)
 
-    def _commit(self, tr: Transaction, attempt: Pass | RunsPass, result: PassResult) -> bool:
+    def _commit(self, tr: Transaction, attempt: Pass | MergePass, result: PassResult) -> bool:
         """Commit a pass, unless what it sets aside makes it too large; then the next one reads less.
 
         What is set aside is written as it was read, so it comes in addition to what the limits allow.
@@ -188,41 +190,41 @@ class Bucket:
 
     # When a pass fails
 
-    def _after_error(self, tr: Transaction, attempt: Pass | RunsPass, error: Exception) -> Any:
+    def _after_error(self, tr: Transaction, attempt: Pass | MergePass, error: Exception) -> Any:
         """The transaction for the next try; raises the error when trying again is of no use."""
         code = error_code(error)
         if code is None:
             raise error
-        self.pace.refused(code)
+        self.pace.failed(code)
         if self._is_fault_of_keys(attempt, code):
             self._shrink(attempt, error)
             return self.db.create_transaction()
         try:
             tr.on_error(code).wait()
         except Exception as refused:
-            if error_code(refused) is None or not attempt.is_telling:
+            if error_code(refused) is None or not attempt.is_reporting:
                 raise
             return self.db.create_transaction()  # an observer's doing: it is tried until patience is lost
         return tr
 
-    def _is_fault_of_keys(self, attempt: Pass | RunsPass, code: int) -> bool:
+    def _is_fault_of_keys(self, attempt: Pass | MergePass, code: int) -> bool:
         """Whether an error calls for a smaller pass, rather than for the same one again."""
         if 2000 <= code < 3000:  # the client's own doing: too large, illegal keys, bad operations
             return True
         slow = code == TRANSACTION_TOO_OLD
         if slow and len(attempt.blamed) > 1:
             return True
-        may_be = attempt.is_telling or (slow and bool(self.code.observers))
+        may_be = attempt.is_reporting or (slow and bool(self.code.observers))
         if not may_be or not attempt.blamed:
             return False
         # Other errors do not count: under contention a key meets many that are not its fault.
-        self._met[attempt.blamed[0]] += 1
-        return self._met[attempt.blamed[0]] >= _PATIENCE
+        self._errors_by_key[attempt.blamed[0]] += 1
+        return self._errors_by_key[attempt.blamed[0]] >= _PATIENCE
 
-    def _shrink(self, attempt: Pass | RunsPass, error: Exception) -> None:
+    def _shrink(self, attempt: Pass | MergePass, error: Exception) -> None:
         """Ask less of the next pass than of the one that failed."""
-        self.memory.forget()
-        if isinstance(attempt, RunsPass):
+        self.cache.invalidate()
+        if isinstance(attempt, MergePass):
             self._may_sort = False  # what comes now are passes over single keys
             return
         blamed = attempt.blamed
@@ -230,47 +232,49 @@ class Bucket:
         too_large = error_code(error) == TRANSACTION_TOO_LARGE
         if too_large and taken > max(1, len(blamed)):
             self._max_take = taken // 2
-        elif len(blamed) > 1 and attempt.refill:
-            self._max_refill = len(blamed) // 2
+        elif len(blamed) > 1 and attempt.backfill:
+            self._max_backfill = len(blamed) // 2
         elif len(blamed) > 1:
             self._max_report = len(blamed) // 2
-        elif blamed and attempt.refill:
-            self._refused = {blamed[0]: str(error)}
+        elif blamed and attempt.backfill:
+            self._rejected_in_backfill = {blamed[0]: str(error)}
         elif blamed:
-            self._condemned = {blamed[0]: str(error)}
+            self._rejected = {blamed[0]: str(error)}
         elif taken > 1:
             self._max_take = taken // 2
         else:
             raise error
 
-    def _condemn(self, attempt: Pass | RunsPass, error: Condemned) -> None:
+    def _reject(self, attempt: Pass | MergePass, error: PoisonKey) -> None:
         """Set a key aside that has killed workers; among values, once it is the next one to be told."""
-        if attempt.refill is None:
-            self._condemned = {error.encoded_key: str(error)}
-        elif len(attempt.refill.keys) == 1:
-            self._refused = {error.encoded_key: str(error)}
+        if attempt.backfill is None:
+            self._rejected = {error.encoded_key: str(error)}
+        elif len(attempt.backfill.keys) == 1:
+            self._rejected_in_backfill = {error.encoded_key: str(error)}
         else:
-            self._max_refill = 1
+            self._max_backfill = 1
 
     # When it has succeeded
 
-    def _learn(self, result: PassResult, reported: Sequence[bytes]) -> None:
+    def _apply_result(self, result: PassResult, reported: Sequence[bytes]) -> None:
         """Take over what a committed pass has found out, in which these keys were reported."""
-        self.pace.done()
-        self._met.clear()
-        if result.forgets or not result.was_ours:
-            self.memory.forget()
+        self.pace.committed()
+        self._errors_by_key.clear()
+        if result.invalidates_cache or not result.cache_is_valid:
+            self.cache.invalidate()
         if result.token:
-            self.memory.take(result.token, result.values, result.staged, result.runs)
-        self._condemned = {}
-        self._refused = {}
-        self._refilling = result.refilling
-        self._suspect(result)
-        if result.told and reported:
+            self.cache.update(result.token, result.values, result.staged, result.runs)
+        self._rejected = {}
+        self._rejected_in_backfill = {}
+        self._backfilling = result.backfilling
+        self._update_suspects(result)
+        if result.observer_changes and reported:
             prefix = len(QueueKeys(self.code.config.name).value(b""))
             cost = WRITE_BYTES + SET_COPIES * (prefix + sum(map(len, reported)) / len(reported))
-            rate = result.observer_bytes / (result.told * cost)
-            self._rate = max(0.1, rate if rate > self._rate else 0.7 * self._rate + 0.3 * rate)
+            rate = result.observer_bytes / (result.observer_changes * cost)
+            self._observer_rate = max(
+                0.1, rate if rate > self._observer_rate else 0.7 * self._observer_rate + 0.3 * rate
+            )
         if result.reported or result.purged:
             self._max_report = min(2 * self._max_report, self.limits.max_report)
         before, self._read_bytes = self._read_bytes, self.limits.read_bytes
@@ -278,15 +282,15 @@ class Bucket:
             self._read_bytes = min(max(_LEAST_READ, 5 * result.cut_at // 4), self._read_bytes)
         elif result.aside:  # more of the same may follow
             self._read_bytes = min(max(_LEAST_READ, 2 * before), self._read_bytes)
-        if result.refilled:
-            self._max_refill = min(2 * self._max_refill, self.limits.max_report)
+        if result.backfilled:
+            self._max_backfill = min(2 * self._max_backfill, self.limits.max_report)
         if self._max_take is not None:
             self._max_take = 2 * self._max_take if self._max_take < self.limits.max_report else None
         if not result.more:
             self._may_sort = True
-            self._relax()
+            self._forget_deaths()
 
-    def _suspect(self, result: PassResult) -> None:
+    def _update_suspects(self, result: PassResult) -> None:
         """Suspect the keys that have failed, and no more those that went well."""
         for encoded in self._suspects.keys() & result.values.keys():
             del self._suspects[encoded]
@@ -295,10 +299,10 @@ class Bucket:
             if len(self._suspects) > _MAX_SUSPECTS:
                 del self._suspects[next(iter(self._suspects))]
 
-    def _relax(self) -> None:
+    def _forget_deaths(self) -> None:
         """Forget about workers that died; if the store fails, another time: the pass is committed."""
         try:
-            self.attempts.relax()
+            self.attempts.forget_deaths()
         except Exception as error:
             if error_code(error) is None:
                 raise

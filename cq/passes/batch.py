@@ -15,10 +15,10 @@ from typing import Final
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch
 from cq.keys import QueueKeys, after
-from cq.passes.bucket_cache import Memory
-from cq.passes.hash_order import are_in_turn
-from cq.passes.repacking import UPDATE_BYTES, makes_less
-from cq.passes.runs import ForRuns
+from cq.passes.bucket_cache import BucketCache
+from cq.passes.hash_order import is_sorted_from_cursor
+from cq.passes.repacking import UPDATE_BYTES, shrinks_backlog
+from cq.passes.runs import SortBacklog
 from cq.queue.bounded_reads import read_at_hashes
 from cq.queue.bucket_state import BucketState
 from cq.queue.rows import (
@@ -171,7 +171,7 @@ def read_batch(
     max_take: int | None = None,
     is_observed: bool = True,
     first: Collection[bytes] = (),
-    memory: Memory | None = None,
+    cache: BucketCache | None = None,
     may_sort: bool = False,
 ) -> Batch:
     """Read a bucket, and decide what is taken of it.
@@ -194,7 +194,7 @@ def read_batch(
     rows = drop_repeated_operations(tr.snapshot, keys, backlog.rows)
     found = BucketState.from_bytes(state.value)
     batch = Batch(version, found, notification.value, backlog, rows, is_former=config != stored)
-    _take(tr, config, batch, limits, max_take, is_observed, first, memory or Memory(), may_sort)
+    _take(tr, config, batch, limits, max_take, is_observed, first, cache or BucketCache(), may_sort)
     return batch
 
 
@@ -233,7 +233,7 @@ def _take(
     max_take: int | None,
     is_observed: bool,
     first: Collection[bytes],
-    memory: Memory,
+    cache: BucketCache,
     may_sort: bool,
 ) -> None:
     """Take what the limits allow; that this is all of it is the rule, and found out first."""
@@ -245,7 +245,7 @@ def _take(
     wanted: Collection[bytes] = updates
     is_all = budget.has_room(updates, backlog.size)
     if may_sort and budget.is_of_rows and not batch.folds_first and not (is_all and backlog.at_end):
-        raise ForRuns
+        raise SortBacklog
     if not is_all:
         wanted = budget.affordable(batch.rows, updates)
     if budget.is_of_rows:
@@ -254,7 +254,7 @@ def _take(
         batch.staging_bytes = min(budget.cost(wanted, backlog.size), budget.most)
     if batch.state.staged:
         order = [*first, *(encoded for encoded in wanted if encoded not in first)]
-        known = memory.staged if memory.knows(batch.state.token) else {}
+        known = cache.staged if cache.is_valid(batch.state.token) else {}
         batch.staged = read_at_hashes(tr.snapshot, keys.staged_at, order, known, limits.load_bytes)
         if len(batch.staged) < len(order):
             wanted = {encoded for encoded in wanted if encoded in batch.staged}
@@ -276,15 +276,15 @@ def _take_until(batch: Batch, wanted: Collection[bytes]) -> None:
 
 def _budget(
     config: QueueConfig, batch: Batch, updates: Updates, limits: Limits, max_take: int | None
-) -> _Budget:
+) -> _WriteBudget:
     """What may be written for what is taken: to be staged, or as rows again where that is cheaper."""
     each = SET_COPIES * len(QueueKeys(config.name).staged(b"")) + WRITE_BYTES
     most = limits.to_write(is_observed=batch.folds_first) // 2
-    staging = _Budget(each, config.value.grows, most, max_take, copies=SET_COPIES)
+    staging = _WriteBudget(each, config.value.grows, most, max_take, copies=SET_COPIES)
     if not limits.repack_bytes or max_take is not None or batch.state.staged:
         return staging
-    rows = _Budget(UPDATE_BYTES, config.value.grows, limits.repack_bytes, is_of_rows=True)
-    less = makes_less(updates)
+    rows = _WriteBudget(UPDATE_BYTES, config.value.grows, limits.repack_bytes, is_of_rows=True)
+    less = shrinks_backlog(updates)
     if less and not rows.grows and not batch.backlog.at_end and rows.has_room(updates, batch.backlog.size):
         batch.folds_first = True
         return rows
@@ -292,13 +292,13 @@ def _budget(
         return staging
     if not less and len(updates) > limits.max_report:
         step = max(1, limits.max_report // _SAMPLES)
-        if are_in_turn(list(islice(updates, 0, limits.max_report, step)), batch.state.cursor):
+        if is_sorted_from_cursor(list(islice(updates, 0, limits.max_report, step)), batch.state.cursor):
             return replace(rows, max_take=limits.max_report)  # what is behind them stays as it is
     return rows
 
 
 @dataclass(frozen=True, slots=True)
-class _Budget:
+class _WriteBudget:
     """What may be written for the keys of some rows, about.
 
     A key costs its own bytes, `copies` times, and its value: of types of which values grow, as much as the updates

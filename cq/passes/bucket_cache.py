@@ -11,7 +11,7 @@ _LARGEST_REMEMBERED: Final = 200
 _ENTRY_BYTES: Final = 200  # approximate memory that Python needs for an entry in addition to its bytes
 
 
-class Memory:
+class BucketCache:
     """What a worker remembers of a bucket, encoded: current values, and updates staged; None for a key without any.
 
     And how far its backlog is in order, in `runs`.
@@ -27,17 +27,17 @@ class Memory:
         self.runs = NO_RUNS
         self._bytes = 0  # at most; entries that were replaced count until it is reckoned anew
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Remember nothing: somebody else may have passed."""
         self.token = b""
         self.runs = NO_RUNS
         self._clear()
 
-    def knows(self, token: bytes) -> bool:
+    def is_valid(self, token: bytes) -> bool:
         """Whether it is valid for a bucket with this token."""
         return bool(token) and token == self.token
 
-    def take(
+    def update(
         self,
         token: bytes,
         values: Mapping[bytes, bytes | None],

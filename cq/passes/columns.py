@@ -17,7 +17,7 @@ from cq.combiners import Combiner, combine_many
 from cq.encoding import codec
 from cq.encoding.codec import DELETE, KeyType, ValueType
 from cq.errors import CorruptData
-from cq.passes.bucket_cache import Memory
+from cq.passes.bucket_cache import BucketCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ def new_values(
     be read, and what the combiner raises.
     """
     old = _decoded(before)
-    found = combine_many(combiner, keys, _behind(before, old, pending))
+    found = combine_many(combiner, keys, _after_stored(before, old, pending))
     new = [None if combiner.is_empty(value) else value for value in found]
-    return NewValues(old, new, before, _of_those_there(partial(_encoded, kind), new))
+    return NewValues(old, new, before, _map_present(partial(_encoded, kind), new))
 
 
 def fold(
@@ -84,10 +84,10 @@ def pending(
     if not staged:
         return waiting
     before = [staged.get(encoded) for encoded in encoded_keys]
-    return _behind(before, _decoded(before), waiting)
+    return _after_stored(before, _decoded(before), waiting)
 
 
-def _behind(
+def _after_stored(
     stored: Sequence[bytes | None], decoded: Sequence[Any], lists: Sequence[list[Any]]
 ) -> list[list[Any]]:
     """Each list behind what is stored, where there is something."""
@@ -98,10 +98,10 @@ def _behind(
 
 
 def _decoded(stored: Sequence[bytes | None]) -> list[Any]:
-    return _of_those_there(codec.decode_all, stored)
+    return _map_present(codec.decode_all, stored)
 
 
-def _of_those_there(make: Callable[[list[Any]], list[Any]], column: Sequence[Any]) -> list[Any]:
+def _map_present(make: Callable[[list[Any]], list[Any]], column: Sequence[Any]) -> list[Any]:
     """What is made of all items of a column that are not None, at once, each in its place."""
     there = [item for item in column if item is not None]
     made = make(there)
@@ -129,10 +129,12 @@ class KeyColumn:
         are_seen: whether code other than cq's will see the keys; otherwise None may stand for each.
     """
 
-    def __init__(self, kind: KeyType, touched: Sequence[bytes], memory: Memory, *, are_seen: bool) -> None:
+    def __init__(
+        self, kind: KeyType, touched: Sequence[bytes], cache: BucketCache, *, are_seen: bool
+    ) -> None:
         self._kind = kind
         self._decoded: dict[bytes, Any] = {}
-        known = [key for key in touched if key in memory.values or key in memory.staged]
+        known = [key for key in touched if key in cache.values or key in cache.staged]
         if are_seen:
             self._decoded.update(zip(known, kind.decode_all(known, known=True), strict=True))
         else:

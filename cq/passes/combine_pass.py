@@ -36,12 +36,20 @@ from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
 from cq.observer import Change
 from cq.passes.batch import Batch, Limits, clear_rows, read_batch, write_values
-from cq.passes.bucket_cache import Memory
+from cq.passes.bucket_cache import BucketCache
 from cq.passes.columns import KeyColumn, fold, new_values, pending
 from cq.passes.pass_result import ManyFailed, PassResult
 from cq.passes.purging import purge_some
 from cq.passes.repacking import repack
-from cq.passes.reporting import Refill, RefillReader, for_all, generations_told, news_of, tell, told_so_far
+from cq.passes.reporting import (
+    BackfillPiece,
+    BackfillReader,
+    apply_or_isolate,
+    backfill_positions,
+    call_observers,
+    changes_by_observer,
+    receiving_generations,
+)
 from cq.passes.selection import choose
 from cq.queue.bounded_reads import prefix_read, read_at_hashes
 from cq.queue.bucket_state import fresh_token
@@ -82,15 +90,15 @@ class Pass:
         code: QueueCode,
         bucket: int,
         *,
-        memory: Memory | None = None,
+        cache: BucketCache | None = None,
         limits: Limits | None = None,
         max_report: int = 1000,
-        max_refill: int = 0,
+        max_backfill: int = 0,
         max_take: int | None = None,
         suspects: Collection[bytes] = (),
         try_suspect: bool = False,
-        condemned: Mapping[bytes, str] = _NOTHING,
-        refused: Mapping[bytes, str] = _NOTHING,
+        rejected: Mapping[bytes, str] = _NOTHING,
+        rejected_in_backfill: Mapping[bytes, str] = _NOTHING,
         may_sort: bool = False,
         before_code: Callable[[list[bytes]], object] = lambda encoded_keys: None,
     ) -> None:
@@ -98,15 +106,15 @@ class Pass:
         self.code = code
         self.config = code.config
         self.bucket = bucket
-        self.memory = memory or Memory()
+        self.cache = cache or BucketCache()
         self.limits = limits or Limits()
-        self.max_report = 0 if condemned or refused else max_report
-        self.max_refill = 1 if refused else 0 if condemned else max_refill
+        self.max_report = 0 if rejected or rejected_in_backfill else max_report
+        self.max_backfill = 1 if rejected_in_backfill else 0 if rejected else max_backfill
         self.max_take = max_take
         self.suspects = suspects
         self.try_suspect = try_suspect
-        self.condemned = condemned
-        self.refused = refused
+        self.rejected = rejected
+        self.rejected_in_backfill = rejected_in_backfill
         self.may_sort = may_sort
         self.before_code = before_code
         self.keys = QueueKeys(self.config.name)
@@ -114,13 +122,13 @@ class Pass:
         # What a caller looks at when the pass has failed:
         self.batch: Batch | None = None
         self.report: list[bytes] = []
-        self.refill: Refill | None = None
-        self.is_telling = False
+        self.backfill: BackfillPiece | None = None
+        self.is_reporting = False
 
     @property
     def blamed(self) -> list[bytes]:
         """The encoded keys that the observers have been told of."""
-        return self.report + (self.refill.keys if self.refill else [])
+        return self.report + (self.backfill.keys if self.backfill else [])
 
     def run(self) -> PassResult:
         """The whole pass, except for the commit.
@@ -136,15 +144,15 @@ class Pass:
         if is_blocked(self.tr.snapshot, self.config, self.bucket):
             self.result.blocked = True
             return self.result
-        self.told = told_so_far(self.tr, self.code, self.bucket, batch.state)
+        self.positions = backfill_positions(self.tr, self.code, self.bucket, batch.state)
         self.missed = MissedReports(self.tr, self.config, self.bucket, batch.state)
-        refilling = next((each for each, cursor in self.told.items() if cursor is not None), None)
+        backfilling = next((each for each, cursor in self.positions.items() if cursor is not None), None)
         if needs_purge(self.config, batch.state):
             self._purge(batch)
-            self._observe()
+            self._call_observers()
             return self.result
-        due = [] if batch.is_former else self.missed.next_retries(max(1, self.max_refill))
-        if batch.is_empty and refilling is None and not due and self.told == batch.state.observers:
+        due = [] if batch.is_former else self.missed.next_retries(max(1, self.max_backfill))
+        if batch.is_empty and backfilling is None and not due and self.positions == batch.state.observers:
             if not batch.backlog.foreign:
                 self._clear_notification(batch)
             return self.result
@@ -163,15 +171,15 @@ class Pass:
         touched = list(dict.fromkeys([*batch.updates, *self.report]))
         self.before_code(touched)
         seen = touched if self.code.is_foreign else self.report
-        self.decoded = KeyColumn(self.config.key, seen, self.memory, are_seen=self.code.is_foreign)
+        self.decoded = KeyColumn(self.config.key, seen, self.cache, are_seen=self.code.is_foreign)
         self._write_values(batch, current)
         self._fold(batch)
         self._refuse_many_failures(batch)
         self._set_aside(batch)
-        if self.max_refill and (due or refilling is not None):
-            self._refill(batch, due, refilling)
+        if self.max_backfill and (due or backfilling is not None):
+            self._backfill(batch, due, backfilling)
         self._finish(batch)
-        self._observe()
+        self._call_observers()
         return self.result
 
     def _read(self) -> Batch:
@@ -182,19 +190,19 @@ class Pass:
             self.limits,
             max_take=self.max_take,
             is_observed=bool(self.code.observers),
-            first=self.condemned,
-            memory=self.memory,
+            first=self.rejected,
+            cache=self.cache,
             may_sort=self.may_sort,
         )
         self.result.foreign = batch.backlog.foreign
-        self.result.was_ours = self.memory.knows(batch.state.token)
+        self.result.cache_is_valid = self.cache.is_valid(batch.state.token)
         return batch
 
     # Combining and writing
 
     def _load_current(self) -> dict[bytes, bytes | None]:
         """The current values of what is reported, remembered or read; what is beyond the limit is not reported."""
-        known = self.memory.values if self.result.was_ours else {}
+        known = self.cache.values if self.result.cache_is_valid else {}
         load = self.limits.load_bytes
         current = read_at_hashes(self.tr.snapshot, self.keys.value_at, self.report, known, load)
         self.report = self.missed.read(prefix_read(self.report, current), load)
@@ -204,7 +212,7 @@ class Pass:
         """Write the new value of each key to report, and note the changes."""
         self.changes: list[tuple[bytes, Change]] = []
         self.done: set[bytes] = set()
-        for_all(self.report, partial(self._write_some, batch, current), self.result.aside)
+        apply_or_isolate(self.report, partial(self._write_some, batch, current), self.result.aside)
         self.result.reported = len(self.done)
 
     def _write_some(self, batch: Batch, current: dict[bytes, bytes | None], report: list[bytes]) -> None:
@@ -238,11 +246,11 @@ class Pass:
 
     def _fold(self, batch: Batch) -> None:
         """Combine the updates taken of all keys that are not reported; they become rows again, or are staged."""
-        seen = self.done | self.result.aside.keys() | self.condemned.keys()
+        seen = self.done | self.result.aside.keys() | self.rejected.keys()
         left = [encoded for encoded in batch.updates if encoded not in seen]
         folded: dict[bytes, bytes] = {}
         self._can_repack = batch.repack_bytes > 0
-        for_all(left, partial(self._fold_some, batch, folded), self.result.aside)
+        apply_or_isolate(left, partial(self._fold_some, batch, folded), self.result.aside)
         self.result.folded = len(folded)
         self.repacked: dict[bytes, bytes] = {}
         if folded and self._can_repack:
@@ -272,7 +280,7 @@ class Pass:
 
     def _set_aside(self, batch: Batch) -> None:
         """Move the updates of keys that cannot be combined or reported out of the way; `d` is left alone."""
-        for encoded, error in self.condemned.items():
+        for encoded, error in self.rejected.items():
             if batch.has_work(encoded):
                 self.result.aside[encoded] = error
         for encoded, error in self.result.aside.items():
@@ -288,23 +296,23 @@ class Pass:
 
     # Values that are reported for the first time, or again
 
-    def _refill(self, batch: Batch, due: list[bytes], generation: int | None) -> None:
+    def _backfill(self, batch: Batch, due: list[bytes], generation: int | None) -> None:
         """Read the next values to report again, or to an observer that is new; a refused one is noted instead."""
-        limit, load = self.max_refill, self.limits.load_bytes
+        limit, load = self.max_backfill, self.limits.load_bytes
         is_complete = partial(self._has_no_later, batch)
-        reader = RefillReader(self.tr, self.config, self.missed, limit, load, is_complete)
+        reader = BackfillReader(self.tr, self.config, self.missed, limit, load, is_complete)
         if due or generation is None:
-            refill = reader.read_again(due)
+            backfill = reader.read_again(due)
         else:
-            refill = reader.read_first(self.bucket, generation, self.told[generation] or b"")
-        if self.refused:
-            if not refill.keys or refill.keys[0] not in self.refused:
+            backfill = reader.read_first(self.bucket, generation, self.positions[generation] or b"")
+        if self.rejected_in_backfill:
+            if not backfill.keys or backfill.keys[0] not in self.rejected_in_backfill:
                 return
-            self.result.aside |= refill.refuse(self.refused, self.missed)
+            self.result.aside |= backfill.reject(self.rejected_in_backfill, self.missed)
         elif due:
-            self.missed.clear(refill.keys, are_due=True)
-        self.refill = refill
-        self.result.refilled = len(refill.keys)
+            self.missed.clear(backfill.keys, are_due=True)
+        self.backfill = backfill
+        self.result.backfilled = len(backfill.keys)
 
     def _has_no_later(self, batch: Batch, encoded: bytes) -> bool:
         """Whether a value derives from all updates of its key at the read version."""
@@ -315,25 +323,25 @@ class Pass:
 
     def _purge(self, batch: Batch) -> None:
         """Delete the next values of the bucket, before anything else of it is combined."""
-        limit = 1 if self.condemned else max(1, self.max_report)
+        limit = 1 if self.rejected else max(1, self.max_report)
         load = self.missed.share(self.limits.load_bytes)
-        purged = purge_some(self.tr, self.config, self.bucket, batch, limit, load, self.condemned)
+        purged = purge_some(self.tr, self.config, self.bucket, batch, limit, load, self.rejected)
         self.changes, self.report = purged.changes, purged.keys
-        gone = [*purged.keys, *purged.refused]
+        gone = [*purged.keys, *purged.unreported]
         self.missed.read_all(gone)  # only of keys without a value a value was received
         self.missed.check(purged.keys)
         self.missed.clear(purged.keys)
-        for encoded, value in purged.refused.items():
-            self.result.aside[encoded] = self.condemned[encoded]
-            told = generations_told(self.told, place(encoded))
-            self.missed.note(encoded, self.condemned[encoded], dict.fromkeys(told, value))
+        for encoded, value in purged.unreported.items():
+            self.result.aside[encoded] = self.rejected[encoded]
+            generations = receiving_generations(self.positions, place(encoded))
+            self.missed.note(encoded, self.rejected[encoded], dict.fromkeys(generations, value))
         self.result.values, self.result.purged = dict.fromkeys(gone), len(gone)
-        self.result.forgets = True  # what was staged is gone
+        self.result.invalidates_cache = True  # what was staged is gone
         self.before_code(self.report)
         self.result.more = True
         self.result.token = fresh_token()
         missed = self.missed.remain()
-        state = replace(purged.state, token=self.result.token, observers=self.told, missed=missed)
+        state = replace(purged.state, token=self.result.token, observers=self.positions, missed=missed)
         self.tr.set(self.keys.state(self.config.generation, self.bucket), state.to_bytes())
 
     # Finishing
@@ -349,14 +357,14 @@ class Pass:
         count_dropped(self.tr, self.config, (pair for row in repeated for pair in row.updates))
         self.result.updates = sum(map(len, batch.updates.values()))
         staged = self._is_staged(batch)
-        observers = dict(self.told)
-        if self.refill is not None:
-            observers |= self.refill.reached
+        observers = dict(self.positions)
+        if self.backfill is not None:
+            observers |= self.backfill.reached
         self.result.completed = None in observers.values() and observers != batch.state.observers
         due = not batch.is_former and bool(self.missed.next_retries(1))
-        refilling = due or any(cursor is not None for cursor in observers.values())
-        self.result.refilling = refilling
-        self.result.more = not batch.at_end or staged or bool(self.repacked) or refilling
+        backfilling = due or any(cursor is not None for cursor in observers.values())
+        self.result.backfilling = backfilling
+        self.result.more = not batch.at_end or staged or bool(self.repacked) or backfilling
         if not batch.at_end and batch.rows:
             last = version_of(batch.rows[-1].versionstamp)
             self.result.age = (batch.read_version - last) / VERSIONS_PER_SECOND
@@ -386,15 +394,15 @@ class Pass:
             key = self.keys.notification(self.config.generation, self.bucket)
             self.tr.compare_and_clear(key, batch.notification)
 
-    def _observe(self) -> None:
+    def _call_observers(self) -> None:
         """Tell the observers, last of all: they may add to this very queue, and their size is measured."""
-        if not self.code.observers or not (self.changes or self.refill):
+        if not self.code.observers or not (self.changes or self.backfill):
             return
-        if self.refill is not None:
+        if self.backfill is not None:
             self.before_code(self.blamed)
-        news = news_of(self.told, self.changes, self.missed.received, self.refill)
+        news = changes_by_observer(self.positions, self.changes, self.missed.received, self.backfill)
         before = self.tr.get_approximate_size().wait()
-        self.is_telling = True
-        self.result.told = tell(self.tr, self.code, news)
-        self.is_telling = False
+        self.is_reporting = True
+        self.result.observer_changes = call_observers(self.tr, self.code, news)
+        self.is_reporting = False
         self.result.observer_bytes = self.tr.get_approximate_size().wait() - before

@@ -10,32 +10,32 @@ from collections.abc import Sequence
 
 from cq.keys import place, places
 
-Turn = tuple[bool, bytes]
+HashRank = tuple[bool, bytes]
 
 
-def turn_of(where: bytes, cursor: bytes) -> Turn:
+def rank_from_cursor(where: bytes, cursor: bytes) -> HashRank:
     """What sorts a place among others as its turn comes."""
     return where <= cursor, where
 
 
-def until(order: Sequence[bytes], last: Turn, cursor: bytes) -> int:
+def count_up_to(order: Sequence[bytes], last: HashRank, cursor: bytes) -> int:
     """How many of these keys, which are in their turn, have it up to this one."""
-    return bisect_right(order, last, key=lambda encoded: turn_of(place(encoded), cursor))
+    return bisect_right(order, last, key=lambda encoded: rank_from_cursor(place(encoded), cursor))
 
 
-def order_in_turn(where: Sequence[bytes], cursor: bytes) -> list[int]:
+def order_from_cursor(where: Sequence[bytes], cursor: bytes) -> list[int]:
     """The positions of places in their turn, beginning behind a place; those that are the same stay in their order."""
     order = sorted(range(len(where)), key=where.__getitem__)
     behind = bisect_right(order, cursor, key=where.__getitem__)
     return order[behind:] + order[:behind]
 
 
-def in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> list[bytes]:
+def sort_from_cursor(encoded_keys: Sequence[bytes], cursor: bytes) -> list[bytes]:
     """Keys in their turn, beginning behind a place."""
-    return [encoded_keys[position] for position in order_in_turn(places(encoded_keys), cursor)]
+    return [encoded_keys[position] for position in order_from_cursor(places(encoded_keys), cursor)]
 
 
-def are_in_turn(encoded_keys: Sequence[bytes], cursor: bytes) -> bool:
+def is_sorted_from_cursor(encoded_keys: Sequence[bytes], cursor: bytes) -> bool:
     """Whether keys are in their turn already."""
-    turns = [turn_of(where, cursor) for where in places(encoded_keys)]
+    turns = [rank_from_cursor(where, cursor) for where in places(encoded_keys)]
     return turns == sorted(turns)

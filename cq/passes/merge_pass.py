@@ -22,13 +22,13 @@ from cq.app import QueueCode
 from cq.config.queue import read_config
 from cq.keys import QueueKeys, after, place, places, version_of
 from cq.passes.batch import Limits, write_values
-from cq.passes.bucket_cache import Memory
+from cq.passes.bucket_cache import BucketCache
 from cq.passes.columns import new_values
-from cq.passes.hash_order import Turn, order_in_turn, turn_of
+from cq.passes.hash_order import HashRank, order_from_cursor, rank_from_cursor
 from cq.passes.pass_result import PassResult
-from cq.passes.repacking import Pairs, into_rows
-from cq.passes.reporting import Refill
-from cq.passes.runs import MAX_RUNS, Head, NotInRuns, Run, Runs, run_of
+from cq.passes.repacking import Pairs, pack_into_rows
+from cq.passes.reporting import BackfillPiece
+from cq.passes.runs import MAX_RUNS, CannotMerge, Run, RunHead, Runs, run_of
 from cq.passes.selection import affordable
 from cq.passes.sort_run import sorted_pairs
 from cq.queue.bounded_reads import prefix_read, read_stored
@@ -49,20 +49,22 @@ from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, e
 _LEAST_SHARE: Final = 8  # of what a pass reads, that a last run has to have to be worth its making
 
 
-class RunsPass:
+class MergePass:
     """One pass over runs, in one transaction; `run` it once. What it is given is as for `combining.Pass`."""
 
     # As with that one, for the caller to look at when it has failed: no single key is to blame.
     blamed: Sequence[bytes] = ()
-    refill: Refill | None = None
-    is_telling = False
+    backfill: BackfillPiece | None = None
+    is_reporting = False
 
-    def __init__(self, tr: Transaction, code: QueueCode, bucket: int, memory: Memory, limits: Limits) -> None:
+    def __init__(
+        self, tr: Transaction, code: QueueCode, bucket: int, cache: BucketCache, limits: Limits
+    ) -> None:
         self.tr = tr
         self.code = code
         self.config = code.config
         self.bucket = bucket
-        self.memory = memory
+        self.cache = cache
         self.limits = limits
         self.keys = QueueKeys(self.config.name)
         self.result = PassResult(more=True)
@@ -76,26 +78,26 @@ class RunsPass:
         """
         try:
             self._run()
-        except NotInRuns:
+        except CannotMerge:
             raise
         except Exception as error:
             if error_code(error) is not None:
                 raise
-            raise NotInRuns from error  # a key or a row is at fault: it is found there, and set aside
+            raise CannotMerge from error  # a key or a row is at fault: it is found there, and set aside
         return self.result
 
     def _run(self) -> None:
         read_version = self.tr.get_read_version()
         stored = self.tr.get(self._state_key)
         if not self._has_one_shape() or self.code.observers:
-            raise NotInRuns
+            raise CannotMerge
         self.state = BucketState.from_bytes(stored.value)
-        runs = self.memory.runs
-        self.result.was_ours = self.memory.knows(self.state.token)
-        if not self._is_for_runs():
-            raise NotInRuns
+        runs = self.cache.runs
+        self.result.cache_is_valid = self.cache.is_valid(self.state.token)
+        if not self._allows_runs():
+            raise CannotMerge
         self.read_version = read_version.wait()
-        if not (runs.is_open and self._make_run(runs)):
+        if not (runs.is_open and self._write_run(runs)):
             self._merge(runs)
         self.result.token = fresh_token()
         unfinished = self.state.unfinished_since or self.read_version
@@ -111,48 +113,48 @@ class RunsPass:
         is_same = read_config(self.tr, self.config.name) == self.config
         return is_same and not is_blocked(self.tr.snapshot, self.config, self.bucket)
 
-    def _is_for_runs(self) -> bool:
+    def _allows_runs(self) -> bool:
         """Whether the bucket's state allows runs: no staged updates, no purge, and no other worker has passed.
 
         Staged updates are older than all rows. If two workers each sorted again what the other one has sorted, neither
         would ever merge a run.
         """
-        if self.memory.runs.left and not self.result.was_ours:
+        if self.cache.runs.remaining and not self.result.cache_is_valid:
             return False
         return not (self.state.staged or needs_purge(self.config, self.state))
 
     # Making a run
 
-    def _make_run(self, runs: Runs) -> bool:
+    def _write_run(self, runs: Runs) -> bool:
         """Write the rows behind the runs again, in turn, as far as they may be read at once; whether it is worth it."""
         prefix, end = self.keys.rows(self.config.generation, self.bucket)
-        begin = after(runs.left[-1].last) if runs.left else prefix
+        begin = after(runs.remaining[-1].last) if runs.remaining else prefix
         found = find_rows(self.tr.snapshot, begin, (prefix, end), self._most_bytes, self.read_version)
         if found.is_foreign:
-            raise NotInRuns
+            raise CannotMerge
         if found.at_end and found.size < self._most_bytes // _LEAST_SHARE:
             return False
         contents = {key: decode_found(prefix, key, value) for key, value in found.rows}
         rows = [Row(key, value, contents[key][0]) for key, value in found.rows]
         counting = drop_repeated_operations(self.tr.snapshot, self.keys, rows)
         pairs = self._sorted([contents[row.key] for row in counting])
-        written = into_rows(pairs, counting)
+        written = pack_into_rows(pairs, counting)
         if not written:
-            raise NotInRuns  # it would have to be staged, and what is staged comes before all rows
+            raise CannotMerge  # it would have to be staged, and what is staged comes before all rows
         self.tr.clear_range(rows[0].key, after(rows[-1].key))
         for key, value in written.items():
             self.tr.set(key, value)
         self._drop(repeated_rows(rows, counting))
         self.result.rows = len(rows)
         self._count(sum(len(contents[row.key]) // 2 for row in counting), rows[-1].key)
-        left = (*runs.left, run_of(written, len(pairs.order)))
+        left = (*runs.remaining, run_of(written, len(pairs.order)))
         self.result.runs = Runs(left, is_open=not found.at_end and len(left) < self._most_runs)
         return True
 
     def _sorted(self, contents: Sequence[list[Any]]) -> Pairs:
         pairs = sorted_pairs(self.code.combiner, self.config.value, contents, self.state.cursor)
         if pairs is None:
-            raise NotInRuns
+            raise CannotMerge
         self.result.folded = len(pairs.order)
         return pairs
 
@@ -180,14 +182,14 @@ class RunsPass:
 
     def _merge(self, runs: Runs) -> None:
         """Combine the next keys of all runs with their values."""
-        if not runs.left:
-            raise NotInRuns
+        if not runs.remaining:
+            raise CannotMerge
         cursor = self.state.cursor
         heads = self._read_heads(runs)
         updates = _next_updates(heads)
         keys = list(updates)
         where = places(keys)
-        order = order_in_turn(where, cursor)[: self.limits.max_report]
+        order = order_from_cursor(where, cursor)[: self.limits.max_report]
         most = self._most_written - min(ROW_BYTES * len(heads), self._most_written // 2)
         report = affordable([keys[position] for position in order], len(self.keys.value(b"")), most)
         at = self.keys.values_at([where[position] for position in order[: len(report)]])
@@ -197,17 +199,17 @@ class RunsPass:
         waiting = [updates[encoded] for encoded in report]
         self._count(sum(map(len, waiting)), heads[0].rows[0].key)
         last = place(report[-1])
-        left = self._advance(heads, turn_of(last, cursor))
+        left = self._advance(heads, rank_from_cursor(last, cursor))
         self._write_values(report, at, [current[key] for key in at], waiting)
         self.state = replace(self.state, cursor=last)
         self.result.reported = len(report)
-        self.result.forgets = True  # what was remembered of these keys
+        self.result.invalidates_cache = True  # what was remembered of these keys
         self.result.runs = Runs(left, per_key=self.result.updates / len(report))
 
-    def _read_heads(self, runs: Runs) -> list[Head]:
+    def _read_heads(self, runs: Runs) -> list[RunHead]:
         """Of each run as much as may be reported at once, about; its first row is what was left of one."""
-        updates = sum(run.updates for run in runs.left)
-        size = sum(run.size for run in runs.left)
+        updates = sum(run.updates for run in runs.remaining)
+        size = sum(run.size for run in runs.remaining)
         most = self.limits.max_report * runs.per_key
         most_bytes = self._most_written // 2 if self.config.value.grows else self.limits.read_bytes
         share = min(1.0, most / updates, self.limits.read_bytes / size, most_bytes / size)
@@ -215,15 +217,15 @@ class RunsPass:
             self.tr.snapshot.get_range(
                 run.first, after(run.last), limit=1 + ceil(share * run.rows), streaming_mode=WANT_ALL
             )
-            for run in runs.left
+            for run in runs.remaining
         ]
-        return [self._head(run, some.to_list()) for run, some in zip(runs.left, found, strict=True)]
+        return [self._head(run, some.to_list()) for run, some in zip(runs.remaining, found, strict=True)]
 
-    def _head(self, run: Run, rows: list[KeyValue]) -> Head:
+    def _head(self, run: Run, rows: list[KeyValue]) -> RunHead:
         contents = [decode_content(row.key, row.value) for row in rows]
         if not rows or any(content[0] is not None for content in contents):
-            raise NotInRuns
-        return Head(run, rows, contents, self.state.cursor)
+            raise CannotMerge
+        return RunHead(run, rows, contents, self.state.cursor)
 
     def _write_values(
         self,
@@ -236,19 +238,19 @@ class RunsPass:
         values = new_values(self.code.combiner, self.config.value, keys, current, waiting)
         write_values(self.tr, at, values.data, values.is_same())
 
-    def _advance(self, heads: Sequence[Head], last: Turn) -> tuple[Run, ...]:
+    def _advance(self, heads: Sequence[RunHead], last: HashRank) -> tuple[Run, ...]:
         """Take the updates of all runs up to a turn out of them; returns what is left of the runs."""
         cuts = [head.cut(last) for head in heads]
         if sum(cut.updates for cut in cuts) != self.result.updates:
-            raise NotInRuns  # they are not in order
-        left = [head.left(cut) for head, cut in zip(heads, cuts, strict=True)]
+            raise CannotMerge  # they are not in order
+        left = [head.remainder(cut) for head, cut in zip(heads, cuts, strict=True)]
         # All clears come before all sets: a clear looks for sets before it.
         for head, cut, run in zip(heads, cuts, left, strict=True):
             if cut.rows:
                 self.tr.clear_range(head.run.first, run.first if run else after(head.run.last))
         for head, cut, run in zip(heads, cuts, left, strict=True):
             if run and cut.part:
-                self.tr.set(run.first, head.rest(cut))
+                self.tr.set(run.first, head.remaining_row(cut))
         self.result.rows = sum(cut.rows for cut in cuts)
         return tuple(run for run in left if run)
 
@@ -258,10 +260,10 @@ class RunsPass:
         self.result.age = (self.read_version - version) / VERSIONS_PER_SECOND
 
 
-def _next_updates(heads: Sequence[Head]) -> dict[bytes, list[Any]]:
+def _next_updates(heads: Sequence[RunHead]) -> dict[bytes, list[Any]]:
     """The updates of the keys whose turn it is, as far as all of them have been read."""
     end = min((head.end for head in heads if not head.is_all), default=None)
     updates: defaultdict[bytes, list[Any]] = defaultdict(list)
     for head in heads:
-        group(head.contents if end is None else head.until(head.cut(end)), updates)
+        group(head.contents if end is None else head.contents_before(head.cut(end)), updates)
     return dict(updates)

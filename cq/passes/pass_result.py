@@ -40,8 +40,8 @@ class PassResult:
 
     reported: int = 0
     folded: int = 0
-    refilled: int = 0
-    refilling: bool = False
+    backfilled: int = 0
+    backfilling: bool = False
     rows: int = 0
     updates: int = 0
     blocked: bool = False
@@ -53,12 +53,12 @@ class PassResult:
     more: bool = False
     foreign: bool = False
     completed: bool = False
-    told: int = 0
+    observer_changes: int = 0
     observer_bytes: int = 0
     retries: int = 0
     conflicts: int = 0
-    was_ours: bool = False
-    forgets: bool = False
+    cache_is_valid: bool = False
+    invalidates_cache: bool = False
     token: bytes = b""
     values: dict[bytes, bytes | None] = field(default_factory=dict)
     staged: dict[bytes, bytes | None] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class Purged:
 
     keys: list[bytes]
     changes: list[tuple[bytes, Change]]
-    refused: dict[bytes, bytes]
+    unreported: dict[bytes, bytes]
     state: BucketState
 
 
@@ -42,7 +42,7 @@ def purge_some(
     batch: Batch,
     limit: int,
     limit_bytes: int,
-    condemned: Collection[bytes],
+    rejected: Collection[bytes],
 ) -> Purged:
     """Delete the next values of a bucket, in a pass; at the beginning also all its updates from before the purge.
 
@@ -51,15 +51,15 @@ def purge_some(
     """
     cursor, since = batch.state.purging, b""
     if cursor is None or has_new_purge(config, batch.state):
-        cursor, since = b"", _drop_waiting(tr, config, bucket)
+        cursor, since = b"", _drop_queued(tr, config, bucket)
     queue = QueueKeys(config.name)
     values, reached = read_values(tr, config, bucket, cursor, limit, limit_bytes)
     found = Purged([], [], {}, _purged_until(config, batch.state, reached))
     later = {encoded for row in batch.rows if row.versionstamp > since for encoded, _ in row.updates}
     for encoded, value in values:
         tr.clear(queue.value(encoded))
-        if encoded in condemned:
-            found.refused[encoded] = codec.encode(value)
+        if encoded in rejected:
+            found.unreported[encoded] = codec.encode(value)
         else:
             is_complete = batch.backlog.at_end and encoded not in later
             change = Change(config.key.decode(encoded), value, None, is_complete)
@@ -73,7 +73,7 @@ def _purged_until(config: QueueConfig, state: BucketState, reached: bytes | None
     return replace(state, staged=False, cursor=b"", unfinished_since=0, purged=purges, purging=reached)
 
 
-def _drop_waiting(tr: Transaction, config: QueueConfig, bucket: int) -> bytes:
+def _drop_queued(tr: Transaction, config: QueueConfig, bucket: int) -> bytes:
     """Clear the rows queued before the purge and the staged updates of a bucket; returns the purge's versionstamp."""
     queue = QueueKeys(config.name)
     versionstamp = tr.snapshot.get(queue.purge).value

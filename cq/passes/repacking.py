@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from cq.encoding import codec
 from cq.encoding.cbor import array_head, encode_strings
 from cq.keys import places
-from cq.passes.hash_order import order_in_turn
+from cq.passes.hash_order import order_from_cursor
 from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, Updates
 
@@ -33,7 +33,7 @@ _FIRST_WINDOW: Final = 256
 _MORE: Final = 8  # so much more than the row before has a row room for, at most; or it is looked for again
 
 
-def makes_less(updates: Updates) -> bool:
+def shrinks_backlog(updates: Updates) -> bool:
     """Whether there are so many updates for each key that folding leaves room for more of them."""
     return _LEAST_GAIN * len(updates) <= sum(map(len, updates.values()))
 
@@ -44,8 +44,8 @@ def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row], cursor: bytes | N
     `cursor` is that of the bucket, from which the keys have their turns; None where those to come are of no use yet.
     """
     keys = list(folded)
-    order = range(len(keys)) if cursor is None else order_in_turn(places(keys), cursor)
-    return into_rows(Pairs(encode_pairs(keys, list(folded.values())), order), rows)
+    order = range(len(keys)) if cursor is None else order_from_cursor(places(keys), cursor)
+    return pack_into_rows(Pairs(encode_pairs(keys, list(folded.values())), order), rows)
 
 
 class Pairs(NamedTuple):
@@ -60,7 +60,7 @@ def encode_pairs(encoded_keys: Sequence[bytes], updates: Sequence[bytes]) -> lis
     return list(map(add, encode_strings(encoded_keys), updates))
 
 
-def into_rows(pairs: Pairs, rows: Sequence[Row]) -> dict[bytes, bytes]:
+def pack_into_rows(pairs: Pairs, rows: Sequence[Row]) -> dict[bytes, bytes]:
     """The pairs, in their order, as {row's key: value} in the place of rows; empty when they have no room there."""
     encoded, order = pairs
     found: dict[bytes, bytes] = {}

@@ -31,7 +31,7 @@ class ReportFailed(CqError):
 
 
 @dataclass(slots=True)
-class Refill:
+class BackfillPiece:
     """Values that are reported although nothing has changed them: for the first time to an observer, or again.
 
     Attributes:
@@ -44,18 +44,20 @@ class Refill:
     news: dict[int, list[Change]] = field(default_factory=dict)
     reached: dict[int, bytes | None] = field(default_factory=dict)
 
-    def refuse(self, refused: Mapping[bytes, str], missed: MissedReports) -> dict[bytes, str]:
+    def reject(self, rejected: Mapping[bytes, str], missed: MissedReports) -> dict[bytes, str]:
         """Go on without the report of the only key, which is among those refused; returns it with its error.
 
         An observer that is new has received nothing of it.
         """
         encoded = self.keys.pop()
         self.news.clear()
-        missed.note(encoded, refused[encoded], dict.fromkeys(self.reached, NOTHING))
-        return {encoded: refused[encoded]}
+        missed.note(encoded, rejected[encoded], dict.fromkeys(self.reached, NOTHING))
+        return {encoded: rejected[encoded]}
 
 
-def told_so_far(tr: Transaction, code: QueueCode, bucket: int, state: BucketState) -> dict[int, bytes | None]:
+def backfill_positions(
+    tr: Transaction, code: QueueCode, bucket: int, state: BucketState
+) -> dict[int, bytes | None]:
     """For the generation of each observer, up to where it has been told of the bucket's values; None for all.
 
     An observer that is new to a bucket without values has been told of all of them.
@@ -73,7 +75,7 @@ def told_so_far(tr: Transaction, code: QueueCode, bucket: int, state: BucketStat
 
 
 @dataclass(frozen=True, slots=True)
-class RefillReader:
+class BackfillReader:
     """Reads values to report as they are with what the transaction has written so far.
 
     Attributes:
@@ -92,13 +94,13 @@ class RefillReader:
     limit_bytes: int
     is_complete: Callable[[bytes], bool]
 
-    def read_first(self, bucket: int, generation: int, before: bytes) -> Refill:
+    def read_first(self, bucket: int, generation: int, before: bytes) -> BackfillPiece:
         """The next values to report to an observer that is new to the queue, after a place in hash order."""
         values, reached = read_values(self.tr, self.config, bucket, before, self.limit, self.limit_bytes)
         news = [self._change(encoded, None, value) for encoded, value in values]
-        return Refill([encoded for encoded, _ in values], {generation: news}, {generation: reached})
+        return BackfillPiece([encoded for encoded, _ in values], {generation: news}, {generation: reached})
 
-    def read_again(self, due: list[bytes]) -> Refill:
+    def read_again(self, due: list[bytes]) -> BackfillPiece:
         """The values of the first of these keys, for the observers that have missed reports of them."""
         due = self.missed.read(due[: self.limit], self.limit_bytes, are_due=True)
         at = QueueKeys(self.config.name).value_at
@@ -119,22 +121,24 @@ class RefillReader:
             for generation in self.missed.generations_of(encoded):
                 changes.setdefault(generation, []).append((where, change))
         received = self.missed.received
-        return Refill(keys, {each: as_received(some, each, received) for each, some in changes.items()})
+        return BackfillPiece(
+            keys, {each: as_received(some, each, received) for each, some in changes.items()}
+        )
 
     def _change(self, encoded: bytes, old: Any, new: Any) -> Change:
         return Change(self.config.key.decode(encoded), old, new, self.is_complete(encoded))
 
 
-def generations_told(told: Mapping[int, bytes | None], where: bytes) -> list[int]:
+def receiving_generations(told: Mapping[int, bytes | None], where: bytes) -> list[int]:
     """The generations of the observers that receive changes of the key at a place in hash order."""
     return [generation for generation, cursor in told.items() if cursor is None or where <= cursor]
 
 
-def news_of(
+def changes_by_observer(
     told: Mapping[int, bytes | None],
     changes: Sequence[tuple[bytes, Change]],
     received: Mapping[tuple[int, bytes], Any],
-    refill: Refill | None,
+    backfill: BackfillPiece | None,
 ) -> dict[int, list[Change]]:
     """What each observer is to receive, by its generation.
 
@@ -148,12 +152,12 @@ def news_of(
     news = {}
     for generation, cursor in told.items():
         known = [(where, change) for where, change in changes if cursor is None or where <= cursor]
-        again = refill.news.get(generation, []) if refill else []
+        again = backfill.news.get(generation, []) if backfill else []
         news[generation] = as_received(known, generation, received) + again
     return news
 
 
-def tell(tr: Transaction, code: QueueCode, news: Mapping[int, list[Change]]) -> int:
+def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Change]]) -> int:
     """Call every observer, in order, with its changes; returns how many these were.
 
     Raises `ReportFailed` when one raises, or the store's `FDBError` if it raises one.
@@ -177,7 +181,9 @@ def tell(tr: Transaction, code: QueueCode, news: Mapping[int, list[Change]]) -> 
     return told
 
 
-def for_all(encoded_keys: list[bytes], act: Callable[[list[bytes]], None], failed: dict[bytes, str]) -> None:
+def apply_or_isolate(
+    encoded_keys: list[bytes], act: Callable[[list[bytes]], None], failed: dict[bytes, str]
+) -> None:
     """Call `act` with all keys; if it raises, with each key by itself, and note each that fails with its error.
 
     Errors of the store are raised: they are not a key's.
@@ -188,10 +194,10 @@ def for_all(encoded_keys: list[bytes], act: Callable[[list[bytes]], None], faile
         if error_code(error) is not None:
             raise
         for encoded in encoded_keys:
-            _for_one(encoded, act, failed)
+            _isolate(encoded, act, failed)
 
 
-def _for_one(encoded: bytes, act: Callable[[list[bytes]], None], failed: dict[bytes, str]) -> None:
+def _isolate(encoded: bytes, act: Callable[[list[bytes]], None], failed: dict[bytes, str]) -> None:
     try:
         act([encoded])
     except Exception as error:

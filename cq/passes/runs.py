@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from cq.encoding import codec
 from cq.errors import CqError
 from cq.keys import after, place
-from cq.passes.hash_order import Turn, turn_of, until
+from cq.passes.hash_order import HashRank, count_up_to, rank_from_cursor
 from cq.store.api import KeyValue
 
 MAX_RUNS: Final = 128
@@ -52,26 +52,26 @@ class Runs(NamedTuple):
         per_key: how many updates they have of each key, as found in the part that was merged last.
     """
 
-    left: tuple[Run, ...] = ()
+    remaining: tuple[Run, ...] = ()
     is_open: bool = False
     per_key: float = 1.0
 
     @property
     def is_any(self) -> bool:
         """Whether there is anything to be merged, or to be made."""
-        return self.is_open or bool(self.left)
+        return self.is_open or bool(self.remaining)
 
 
 NO_RUNS: Final = Runs()
-THE_FIRST: Final = Runs(is_open=True)
+FIRST_RUN: Final = Runs(is_open=True)
 """There are none, and the first is to be made."""
 
 
-class ForRuns(CqError):
+class SortBacklog(CqError):
     """The rows that wait are to be brought in order first, by a pass that makes the first run; nothing is committed."""
 
 
-class NotInRuns(CqError):
+class CannotMerge(CqError):
     """The rows that wait are to be taken as they are, by a pass of `cq.passes.combine_pass`; nothing is committed."""
 
 
@@ -90,7 +90,7 @@ class Cut(NamedTuple):
     updates: int
 
 
-class Head(NamedTuple):
+class RunHead(NamedTuple):
     """What was read of a run: its first rows, at least one, and the content of each as `rows.decode_content` gives it.
 
     The turns are those of a cursor, by which the run was made or which has moved on as it was merged.
@@ -107,30 +107,30 @@ class Head(NamedTuple):
         return self.rows[-1].key == self.run.last
 
     @property
-    def end(self) -> Turn:
+    def end(self) -> HashRank:
         """The turn of the last key of which an update was read."""
-        return self._last_turn(self.contents[-1])
+        return self._last_rank(self.contents[-1])
 
-    def cut(self, last: Turn) -> Cut:
+    def cut(self, last: HashRank) -> Cut:
         """Where the keys end that have their turn up to this one."""
-        rows = bisect_right(self.contents, last, key=self._last_turn)
+        rows = bisect_right(self.contents, last, key=self._last_rank)
         part = 0
         if rows < len(self.contents):
-            part = until(self.contents[rows][1::2], last, self.cursor)
+            part = count_up_to(self.contents[rows][1::2], last, self.cursor)
         return Cut(rows, part, part + sum(len(content) // 2 for content in self.contents[:rows]))
 
-    def until(self, cut: Cut) -> list[list[Any]]:
+    def contents_before(self, cut: Cut) -> list[list[Any]]:
         """The content of its rows up to there."""
         found = self.contents[: cut.rows]
         if cut.part:
             found.append(self.contents[cut.rows][: 1 + 2 * cut.part])
         return found
 
-    def rest(self, cut: Cut) -> bytes:
+    def remaining_row(self, cut: Cut) -> bytes:
         """What is left of the row that is cut, encoded."""
         return codec.encode([None, *self.contents[cut.rows][1 + 2 * cut.part :]])
 
-    def left(self, cut: Cut) -> Run | None:
+    def remainder(self, cut: Cut) -> Run | None:
         """What is left of the run behind there; None for nothing."""
         run, rows = self.run, self.rows
         if cut.rows == len(rows) and self.is_all:
@@ -139,5 +139,5 @@ class Head(NamedTuple):
         size = run.size - sum(len(row.key) + len(row.value) for row in rows[: cut.rows])
         return Run(first, run.last, run.rows - cut.rows, run.updates - cut.updates, size)
 
-    def _last_turn(self, content: list[Any]) -> Turn:
-        return turn_of(place(content[-2]), self.cursor)
+    def _last_rank(self, content: list[Any]) -> HashRank:
+        return rank_from_cursor(place(content[-2]), self.cursor)

@@ -15,7 +15,7 @@ from cq import keys
 from cq.config.queue import QueueConfig
 from cq.keys import QueueKeys, place
 from cq.passes.batch import Batch, Limits
-from cq.passes.hash_order import in_turn, turn_of, until
+from cq.passes.hash_order import count_up_to, rank_from_cursor, sort_from_cursor
 from cq.store.api import WANT_ALL, Transaction
 from cq.store.version_clock import clock_of
 from cq.store.write_sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
@@ -53,7 +53,7 @@ def choose(
         room = max_report + len(suspects) + 1
         last_staged = _read_staged(tr, config, bucket, batch, room, limits.load_bytes)
         chosen.all_staged_known = last_staged is None
-    waiting = _waiting(batch, last_staged)
+    waiting = _keys_in_hash_order(batch, last_staged)
     others, suspected = waiting, []
     if suspects:
         others = [encoded for encoded in waiting if encoded not in suspects]
@@ -102,14 +102,14 @@ def _is_overloaded(tr: Transaction, batch: Batch, limits: Limits) -> bool:
     return clock.age(since, batch.read_version) >= limits.overload_seconds
 
 
-def _waiting(batch: Batch, last_staged: bytes | None) -> list[bytes]:
+def _keys_in_hash_order(batch: Batch, last_staged: bytes | None) -> list[bytes]:
     """The keys with work in their turn, as far as all of them are known."""
     candidates = dict.fromkeys(batch.updates)
     candidates.update((encoded, None) for encoded, staged in batch.staged.items() if staged is not None)
     cursor = batch.state.cursor
-    order = in_turn(list(candidates), cursor)
+    order = sort_from_cursor(list(candidates), cursor)
     if last_staged is not None:  # there may be more staged behind it, whose turn comes first
-        order = order[: max(1, until(order, turn_of(last_staged, cursor), cursor))]
+        order = order[: max(1, count_up_to(order, rank_from_cursor(last_staged, cursor), cursor))]
     return order
 
 

@@ -11,7 +11,7 @@ from cq.store.transact import transact
 from cq.verify.verification import Difference, Verification
 
 
-def look_at_audit(verification: Verification) -> Iterator[Difference]:
+def check_audit_balance(verification: Verification) -> Iterator[Difference]:
     """The part that checks the audit, if the queue has one; each bucket of it at one version."""
     verification.part = "audit"
     name = verification.name

@@ -16,7 +16,7 @@ from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.keys.missed import MissedKeys
 from cq.queue.bucket_state import BucketState
-from cq.verify.repairs import wake
+from cq.verify.repairs import notify
 from cq.verify.verification import Difference, Piece, Verification
 
 _BUCKETS: Final = 64
@@ -26,16 +26,16 @@ Place = tuple[int, int]
 """Generation and bucket."""
 
 
-def look_at_buckets(verification: Verification) -> Iterator[Difference]:
+def check_buckets(verification: Verification) -> Iterator[Difference]:
     """The part that looks at each bucket of each shape that the queue has."""
     verification.part = "buckets"
     place: Place | None = (0, 0)
     while place is not None:
-        place, differences = verification.piece(partial(_look, verification, begin=place))
+        place, differences = verification.piece(partial(_check_next, verification, begin=place))
         yield from differences
 
 
-def _look(verification: Verification, piece: Piece, begin: Place) -> Place | None:
+def _check_next(verification: Verification, piece: Piece, begin: Place) -> Place | None:
     """Look at the next buckets; returns the one to go on with, None when these were the last."""
     most = verification.share(_BUCKETS)
     places = (
@@ -48,7 +48,7 @@ def _look(verification: Verification, piece: Piece, begin: Place) -> Place | Non
     following = list(islice(places, most + 1))
     for shape, bucket in following[:most]:
         piece.checked += 1
-        piece.later(_begin_looking(piece, shape, bucket, unswitched))
+        piece.defer(_begin_check(piece, shape, bucket, unswitched))
     if len(following) <= most:
         return None
     shape, bucket = following[most]
@@ -63,7 +63,7 @@ def _unswitched(piece: Piece) -> list[ObserverConfig]:
     return [each for each, future in stored if future.value != codec.encode(each.generation)]
 
 
-def _begin_looking(
+def _begin_check(
     piece: Piece, shape: QueueConfig, bucket: int, unswitched: list[ObserverConfig]
 ) -> Callable[[], None]:
     """Read what a bucket has; what is returned tells whether a worker will come."""
@@ -80,17 +80,17 @@ def _begin_looking(
         state = piece.state(shape.generation, bucket)
         reason = "rows wait" if rows.to_list() else ""
         if not reason and state is not None:
-            reason = _to_do(shape, state, unswitched, has_values=bool(values.to_list()))
+            reason = _pending_work(shape, state, unswitched, has_values=bool(values.to_list()))
         if not reason and shape.generation == piece.config.generation and retries.to_list():
             reason = "missed reports are to be retried"
         if reason:
             what = f"{reason} in bucket {bucket} of generation {shape.generation}, and no worker is told"
-            piece.found("notification-missing", key, what, partial(wake, piece, shape.generation, bucket))
+            piece.report("notification-missing", key, what, partial(notify, piece, shape.generation, bucket))
 
     return look
 
 
-def _to_do(
+def _pending_work(
     shape: QueueConfig, state: BucketState, unswitched: list[ObserverConfig], *, has_values: bool
 ) -> str:
     """What a pass is to do in a bucket without rows; empty for nothing."""

@@ -66,7 +66,7 @@ class RowPlace(NamedTuple):
     versionstamp: bytes
 
 
-def of_row(rest: bytes) -> RowPlace:
+def parse_row(rest: bytes) -> RowPlace:
     """Of the key of a queued row."""
     _check(len(rest) == _ROW_BYTES, "a queued row")
     generation, bucket = _PAIR.unpack_from(rest)
@@ -84,7 +84,7 @@ def rows_later_than(queue: QueueKeys, generation: int, bucket: int, version: int
     return later_than(queue.rows(generation, bucket)[0], version)
 
 
-def of_bucket(rest: bytes) -> tuple[int, int]:
+def parse_bucket(rest: bytes) -> tuple[int, int]:
     """Generation and bucket, of the key of a notification or of a bucket's state."""
     _check(len(rest) == _PAIR.size, "a bucket")
     generation, bucket = _PAIR.unpack(rest)
@@ -96,26 +96,26 @@ def check_attempt(rest: bytes) -> None:
     _check(len(rest) == _PAIR.size + _WORKER_BYTES, "a note of an attempt")
 
 
-def of_marker(rest: bytes) -> tuple[bytes, bytes]:
+def parse_marker(rest: bytes) -> tuple[bytes, bytes]:
     """Operation id and versionstamp, of the key of a marker."""
     operation, stamp = _counted(rest, "a marker")
     _check(len(operation) > 0 and len(stamp) == VERSIONSTAMP_BYTES, "a marker")
     return operation, stamp
 
 
-def of_emitter(rest: bytes) -> bytes:
+def parse_emitter(rest: bytes) -> bytes:
     """The emitter's id, of the key that says which of its flushes was committed last."""
     _check(len(rest) == EMITTER_ID_BYTES, "an emitter's latest flush")
     return rest
 
 
-def of_value(rest: bytes) -> tuple[int, bytes]:
+def parse_value(rest: bytes) -> tuple[int, bytes]:
     """Hash and encoded key, of the key of a current or a staged value."""
     _check(len(rest) > _NUMBER.size, "a value")
     return _NUMBER.unpack_from(rest)[0], rest[_NUMBER.size :]
 
 
-def of_aside(rest: bytes) -> tuple[int, bytes]:
+def parse_aside(rest: bytes) -> tuple[int, bytes]:
     """Hash and encoded key, of the key of a piece that was set aside."""
     _check(len(rest) >= _NUMBER.size, "what was set aside")
     encoded, stamp = _counted(rest[_NUMBER.size :], "what was set aside")
@@ -123,7 +123,7 @@ def of_aside(rest: bytes) -> tuple[int, bytes]:
     return _NUMBER.unpack_from(rest)[0], encoded
 
 
-def of_missed(rest: bytes) -> tuple[int | None, int, bytes]:
+def parse_missed(rest: bytes) -> tuple[int | None, int, bytes]:
     """Generation of an observer (None for a note or a retry), hash and encoded key, of the key of a missed report."""
     generation = None
     if rest[:1] == b"g":
@@ -136,34 +136,34 @@ def of_missed(rest: bytes) -> tuple[int | None, int, bytes]:
     return generation, _NUMBER.unpack_from(rest, 1)[0], rest[1 + _NUMBER.size :]
 
 
-def of_document(rest: bytes) -> bytes:
+def parse_document(rest: bytes) -> bytes:
     """The id, of the key of a document."""
     document, behind = _counted(rest, "a document")
     _check(len(document) > 0 and not behind, "a document")
     return document
 
 
-def of_piece(rest: bytes) -> tuple[bytes, int]:
+def parse_piece(rest: bytes) -> tuple[bytes, int]:
     """A document's id and the part, of the key of a piece of its counts."""
     document, behind = _counted(rest, "a document's counts")
     _check(len(document) > 0 and len(behind) == _PAIR.size, "a document's counts")
     return document, _PAIR.unpack(behind)[0]
 
 
-def of_observer_data(rest: bytes) -> tuple[int, bytes]:
+def parse_observer_data(rest: bytes) -> tuple[int, bytes]:
     """The generation, and what stands behind it, of a key of what an observer keeps."""
     _check(len(rest) >= _NUMBER.size, "what an observer keeps")
     return _NUMBER.unpack_from(rest)[0], rest[_NUMBER.size :]
 
 
-def of_published(rest: bytes) -> tuple[str, bytes]:
+def parse_published(rest: bytes) -> tuple[str, bytes]:
     """The observer's name, and what stands behind it, of a key of what an observer publishes."""
     name, end, behind = rest.partition(b"\x00")
     _check(bool(end), "what an observer publishes")
     return _text(name, "what an observer publishes"), behind
 
 
-def of_current(rest: bytes) -> str:
+def parse_current(rest: bytes) -> str:
     """The observer's name, of the key that says which generation of its data is to be read."""
     return _text(rest, "the generation of an observer's data")
 
@@ -185,7 +185,7 @@ def below_all_queues() -> tuple[bytes, bytes]:
     return _QUEUES_BELOW, prefix_end(_QUEUES_BELOW)
 
 
-def is_left_behind(rest: bytes) -> bool:
+def may_outlive_queue(rest: bytes) -> bool:
     """Whether a key behind a queue's prefix may be there although the queue is not.
 
     Export queues need no configuration. And a worker that has not heard of a deletion may yet write its note of an
@@ -194,7 +194,7 @@ def is_left_behind(rest: bytes) -> bool:
     return rest[:1] in (b"a", b"e") or (rest[:1] == b"t" and rest[1 + _NUMBER.size :] == b"n")
 
 
-def behind_part(prefix: bytes, rest: bytes) -> bytes:
+def key_after_part(prefix: bytes, rest: bytes) -> bytes:
     """The first key that may be none of those left behind like this one."""
     return prefix + rest + b"\x00" if rest[:1] == b"t" else prefix_end(prefix + rest[:1])
 

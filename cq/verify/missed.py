@@ -14,7 +14,7 @@ from cq.keys import place
 from cq.keys.missed import MissedKeys
 from cq.queue.missed_reports import NOTHING, may_have_missed
 from cq.store.api import KeyValue
-from cq.verify.layout import of_missed
+from cq.verify.layout import parse_missed
 from cq.verify.queued import key_of
 from cq.verify.repairs import rewrite_state
 from cq.verify.verification import Difference, Piece, Verification
@@ -24,25 +24,25 @@ def check_missed(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """A missed report: of a key of the queue and an observer that it has, readable, and known to the bucket's state."""
     clear = partial(piece.tr.clear, found.key)
     try:
-        generation, hashed, encoded = of_missed(rest)
+        generation, hashed, encoded = parse_missed(rest)
         key = key_of(piece.config, encoded)
         if hashed != key_hash(encoded):
             raise CorruptData("it does not stand under the hash of its key")
     except CorruptData as error:
-        piece.found("missed-key", found.key, str(error), clear)
+        piece.report("missed-key", found.key, str(error), clear)
         return None
     if generation is None:
         return None
     observer = next((each for each in piece.config.observers if each.generation == generation), None)
     if observer is None:
-        piece.found("missed-key", found.key, "of an observer that the queue does not have", clear, key=key)
+        piece.report("missed-key", found.key, "of an observer that the queue does not have", clear, key=key)
         return None
     try:
         if found.value != NOTHING:
             codec.decode(found.value)
     except CorruptData as error:
-        fix = partial(piece.afterwards.append, partial(rebuild, observer=observer.name))
-        piece.found("missed-unreadable", found.key, str(error), fix, key=key)
+        fix = partial(piece.follow_ups.append, partial(rebuild, observer=observer.name))
+        piece.report("missed-unreadable", found.key, str(error), fix, key=key)
     for config in piece.shapes:
         _check_state(piece, config, hashed, found)
     return None
@@ -56,7 +56,7 @@ def _check_state(piece: Piece, config: QueueConfig, hashed: int, found: KeyValue
         return
     fix = partial(rewrite_state, piece, config.generation, bucket, missed=True)
     what = f"the state of bucket {bucket} says that no observer missed a report"
-    piece.found("missed-unseen", found.key, what, fix)
+    piece.report("missed-unseen", found.key, what, fix)
 
 
 def rebuild(verification: Verification, observer: str) -> Iterator[Difference]:

@@ -8,22 +8,22 @@ from typing import Final
 
 from cq.combiners import Combiner
 from cq.store.api import Database
-from cq.verify.audit import look_at_audit
-from cq.verify.buckets import look_at_buckets
+from cq.verify.audit import check_audit_balance
+from cq.verify.buckets import check_buckets
 from cq.verify.rows import HANDLERS
-from cq.verify.store import look_at_queue, look_at_store
-from cq.verify.verification import Difference, Part, Progress, Verification, every_row
-from cq.verify.window import look_at_window
+from cq.verify.store import check_configuration, check_store
+from cq.verify.verification import Difference, Part, Verification, VerifyProgress, every_row
+from cq.verify.window import check_window_totals
 
-__all__ = ["PARTS", "Difference", "Progress", "Verification", "verify"]
+__all__ = ["PARTS", "Difference", "Verification", "VerifyProgress", "verify"]
 
 PARTS: Final[tuple[Part, ...]] = (
-    look_at_queue,
+    check_configuration,
     every_row(HANDLERS),
-    look_at_buckets,
-    look_at_audit,
-    look_at_window,
-    look_at_store,
+    check_buckets,
+    check_audit_balance,
+    check_window_totals,
+    check_store,
 )
 """What is looked at, in this order: rows are moved before it is looked whether workers are told of them."""
 
@@ -34,7 +34,7 @@ def verify(
     *,
     repair: bool = False,
     combiner: Combiner | None = None,
-    progress: Callable[[Progress], object] = lambda progress: None,
+    progress: Callable[[VerifyProgress], object] = lambda progress: None,
 ) -> Iterator[Difference]:
     """What in a queue's keys, and in the store's own, cannot be so; see `cq.verify.kinds.KINDS`.
 

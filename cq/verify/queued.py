@@ -14,8 +14,8 @@ from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
 from cq.queue.rows import Row, decode_row, encode_row
 from cq.store.api import KeyValue
 from cq.verify import layout
-from cq.verify.layout import RowPlace, of_bucket, of_emitter, of_marker, of_row
-from cq.verify.repairs import keep, keep_raw, rewrite_state, wake
+from cq.verify.layout import RowPlace, parse_bucket, parse_emitter, parse_marker, parse_row
+from cq.verify.repairs import notify, rewrite_state, set_bytes_aside, set_updates_aside
 from cq.verify.verification import FROM_THE_FUTURE, Piece
 
 
@@ -55,20 +55,22 @@ def check_type(config: QueueConfig, value: Any, *, or_delete: bool = False) -> N
 def check_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """A queued row: in a bucket that there is, not from the future, and with updates that belong there."""
     try:
-        at = of_row(rest)
+        at = parse_row(rest)
         row = decode_row(found.key, found.value)
     except CorruptData as error:
-        piece.found("row-unreadable", found.key, str(error), partial(_keep_unreadable, piece, rest, found))
+        piece.report(
+            "row-unreadable", found.key, str(error), partial(_set_unreadable_aside, piece, rest, found)
+        )
         return None
     version = version_of(at.versionstamp)
     shape = piece.shape(at.generation, at.bucket)
     if version > piece.version:
         what = f"{len(row.updates):,} updates are {FROM_THE_FUTURE}"
-        piece.found("row-future", found.key, what, partial(_keep_whole, piece, at, row, what))
+        piece.report("row-future", found.key, what, partial(_set_row_aside, piece, at, row, what))
     elif shape is None:
         where = f"{at.bucket} of generation {at.generation}"
         what = f"{len(row.updates):,} updates wait in a bucket that there is not: {where}"
-        piece.found("row-lost", found.key, what, partial(_keep_whole, piece, at, row, what))
+        piece.report("row-lost", found.key, what, partial(_set_row_aside, piece, at, row, what))
     else:
         _check_updates(piece, shape, at, row)
         if version > piece.began:
@@ -84,10 +86,10 @@ def _check_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> 
     if astray:
         key = shown_key(shape, astray[0])
         what = f"{len(astray):,} updates wait in bucket {at.bucket}, to which their keys do not belong"
-        piece.found("row-astray", row.key, what, fix, key=key)
+        piece.report("row-astray", row.key, what, fix, key=key)
     elif errors:
         what = f"{len(errors):,} updates are none that the queue takes: {errors[0]}"
-        piece.found("row-update", row.key, what, fix)
+        piece.report("row-update", row.key, what, fix)
 
 
 def _error_of(config: QueueConfig, update: tuple[bytes, Any]) -> str:
@@ -106,7 +108,7 @@ def _sort_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> N
     sorted_: dict[int, list[tuple[bytes, Any]]] = {}
     for update in row.updates:
         if error := _error_of(shape, update):
-            _keep_update(piece, shape, update, error)
+            _set_update_aside(piece, shape, update, error)
         else:
             sorted_.setdefault(bucket_of(update[0], shape.buckets), []).append(update)
     piece.tr.clear(row.key)
@@ -115,39 +117,39 @@ def _sort_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> N
         key = layout.row_in(row.key, bucket)
         if piece.tr.get(key).value is not None:  # it has been copied
             for update in updates:
-                _keep_update(piece, shape, update, f"waited in bucket {at.bucket}, too")
+                _set_update_aside(piece, shape, update, f"waited in bucket {at.bucket}, too")
             continue
         piece.tr.set(key, encode_row(row.operation, updates))
         rewrite_state(piece, at.generation, bucket)
-        wake(piece, at.generation, bucket)
+        notify(piece, at.generation, bucket)
 
 
-def _keep_whole(piece: Piece, at: RowPlace, row: Row, error: str) -> None:
+def _set_row_aside(piece: Piece, at: RowPlace, row: Row, error: str) -> None:
     """Set all updates of a row aside."""
     for update in row.updates:
-        _keep_update(piece, piece.config, update, error)
-    _take_away(piece, at.generation, at.bucket, row.key)
+        _set_update_aside(piece, piece.config, update, error)
+    _clear_row(piece, at.generation, at.bucket, row.key)
 
 
-def _keep_update(piece: Piece, config: QueueConfig, update: tuple[bytes, Any], error: str) -> None:
+def _set_update_aside(piece: Piece, config: QueueConfig, update: tuple[bytes, Any], error: str) -> None:
     encoded, value = update
     if shown_key(config, encoded) is None:
-        keep(piece, b"", error, [encoded, value])
+        set_updates_aside(piece, b"", error, [encoded, value])
     else:
-        keep(piece, encoded, error, [value])
+        set_updates_aside(piece, encoded, error, [value])
 
 
-def _keep_unreadable(piece: Piece, rest: bytes, found: KeyValue) -> None:
-    keep_raw(piece, "a queued row that cannot be read", found.value)
+def _set_unreadable_aside(piece: Piece, rest: bytes, found: KeyValue) -> None:
+    set_bytes_aside(piece, "a queued row that cannot be read", found.value)
     try:
-        at: Sequence[int] = of_bucket(rest[:8])
+        at: Sequence[int] = parse_bucket(rest[:8])
     except CorruptData:  # not even the key tells the bucket
         piece.tr.clear(found.key)
     else:
-        _take_away(piece, at[0], at[1], found.key)
+        _clear_row(piece, at[0], at[1], found.key)
 
 
-def _take_away(piece: Piece, generation: int, bucket: int, key: bytes) -> None:
+def _clear_row(piece: Piece, generation: int, bucket: int, key: bytes) -> None:
     piece.tr.clear(key)
     if piece.shape(generation, bucket) is not None:
         rewrite_state(piece, generation, bucket)
@@ -159,15 +161,17 @@ def _take_away(piece: Piece, generation: int, bucket: int, key: bytes) -> None:
 def check_notification(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """A notification: of a bucket that there is; whether one is missing is told by looking at the bucket."""
     try:
-        generation, bucket = of_bucket(rest)
+        generation, bucket = parse_bucket(rest)
     except CorruptData as error:
-        piece.found("notification", found.key, str(error), partial(piece.tr.clear, found.key))
+        piece.report("notification", found.key, str(error), partial(piece.tr.clear, found.key))
         return None
     if piece.shape(generation, bucket) is None:
         what = f"of a bucket that there is not: {bucket} of generation {generation}"
-        piece.found("notification", found.key, what, partial(piece.tr.clear, found.key))
+        piece.report("notification", found.key, what, partial(piece.tr.clear, found.key))
     elif len(found.value) != VERSIONSTAMP_BYTES:
-        piece.found("notification", found.key, "not a versionstamp", partial(wake, piece, generation, bucket))
+        piece.report(
+            "notification", found.key, "not a versionstamp", partial(notify, piece, generation, bucket)
+        )
     return None
 
 
@@ -178,14 +182,14 @@ def check_marker(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """A marker of an operation id: not from the future, or it would keep updates of the operation from counting."""
     clear = partial(piece.tr.clear, found.key)
     try:
-        _, versionstamp = of_marker(rest)
+        _, versionstamp = parse_marker(rest)
     except CorruptData as error:
-        piece.found("marker", found.key, str(error), clear)
+        piece.report("marker", found.key, str(error), clear)
         return None
     if version_of(versionstamp) > piece.version:
-        piece.found("marker", found.key, FROM_THE_FUTURE, clear)
+        piece.report("marker", found.key, FROM_THE_FUTURE, clear)
     elif found.value:
-        piece.found("marker", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
+        piece.report("marker", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
     return None
 
 
@@ -193,11 +197,11 @@ def check_emitter(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """Which flush of an emitter was committed last: not from the future, or it would never be forgotten."""
     clear = partial(piece.tr.clear, found.key)
     try:
-        of_emitter(rest)
+        parse_emitter(rest)
         versionstamp, _ = parse_flush(found.value)
     except CorruptData as error:
-        piece.found("emitter", found.key, str(error), clear)
+        piece.report("emitter", found.key, str(error), clear)
         return None
     if version_of(versionstamp) > piece.version:
-        piece.found("emitter", found.key, FROM_THE_FUTURE, clear)
+        piece.report("emitter", found.key, FROM_THE_FUTURE, clear)
     return None

@@ -20,7 +20,7 @@ from cq.verify.verification import Piece
 _RAW_BYTES: Final = 50_000
 
 
-def touch(piece: Piece, *hashes: int) -> None:
+def renew_states(piece: Piece, *hashes: int) -> None:
     """Have passes under way over the buckets of these hashes begin again."""
     for config in piece.shapes:
         for bucket in {bucket_at(each, config.buckets) for each in hashes}:
@@ -53,12 +53,12 @@ def _rewrite(piece: Piece, generation: int, bucket: int, changes: Mapping[str, A
     piece.renewed.add((generation, bucket))
 
 
-def wake(piece: Piece, generation: int, bucket: int) -> None:
+def notify(piece: Piece, generation: int, bucket: int) -> None:
     """Have a worker look at a bucket."""
     piece.tr.set_versionstamped_value(piece.keys.notification(generation, bucket), INCOMPLETE_VERSIONSTAMP)
 
 
-def keep(piece: Piece, encoded: bytes, error: str, updates: Sequence[Any]) -> None:
+def set_updates_aside(piece: Piece, encoded: bytes, error: str, updates: Sequence[Any]) -> None:
     """Set updates of a key aside; as bytes without a key where they cannot be kept as updates."""
     try:
         too_large = any(len(codec.encode(update)) > codec.MAX_UPDATE_BYTES for update in updates)
@@ -67,10 +67,10 @@ def keep(piece: Piece, encoded: bytes, error: str, updates: Sequence[Any]) -> No
             return
     except InvalidData:  # CBOR decodes some of what it does not encode
         pass
-    keep_raw(piece, error, b"".join(_raw(encoded, update) for update in updates))
+    set_bytes_aside(piece, error, b"".join(_raw(encoded, update) for update in updates))
 
 
-def keep_raw(piece: Piece, error: str, data: bytes) -> None:
+def set_bytes_aside(piece: Piece, error: str, data: bytes) -> None:
     """Set bytes aside that are no updates."""
     pieces = [data[start : start + _RAW_BYTES] for start in range(0, len(data), _RAW_BYTES)]
     _set_aside(piece, b"", error, pieces)

@@ -20,16 +20,16 @@ from cq.verify.layout import (
     check_attempt,
     check_received,
     is_wake_up,
-    of_bucket,
-    of_current,
-    of_document,
-    of_observer_data,
-    of_piece,
-    of_published,
+    parse_bucket,
+    parse_current,
+    parse_document,
+    parse_observer_data,
+    parse_piece,
+    parse_published,
 )
 from cq.verify.missed import check_missed, rebuild
 from cq.verify.queued import check_emitter, check_marker, check_notification, check_row
-from cq.verify.repairs import wake
+from cq.verify.repairs import notify
 from cq.verify.values import check_aside, check_staged, check_value
 from cq.verify.verification import Handler, Piece
 from cq.verify.window import check_window
@@ -40,17 +40,17 @@ from cq.verify.window import check_window
 def check_state(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """A bucket's state: of a bucket that there is, and readable, or nobody can pass."""
     try:
-        generation, bucket = of_bucket(rest)
+        generation, bucket = parse_bucket(rest)
         shape = piece.shape(generation, bucket)
     except CorruptData as error:
-        piece.found("state-lost", found.key, str(error), partial(piece.tr.clear, found.key))
+        piece.report("state-lost", found.key, str(error), partial(piece.tr.clear, found.key))
         return None
     if shape is None:
         what = f"of a bucket that there is not: {bucket} of generation {generation}"
-        piece.found("state-lost", found.key, what, partial(piece.tr.clear, found.key))
+        piece.report("state-lost", found.key, what, partial(piece.tr.clear, found.key))
     elif piece.state(generation, bucket) is None:
         what = f"the state of bucket {bucket} of generation {generation} is not one that cq wrote"
-        piece.found("state-unreadable", found.key, what, partial(_derive_state, piece, shape, bucket))
+        piece.report("state-unreadable", found.key, what, partial(_derive_state, piece, shape, bucket))
     return None
 
 
@@ -62,7 +62,7 @@ def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
         if current_generation(piece.tr, shape.name, each.name) == each.generation:
             told[each.generation] = None
         else:
-            piece.afterwards.append(partial(rebuild, observer=each.name))
+            piece.follow_ups.append(partial(rebuild, observer=each.name))
     is_purged = shape.purge_generation == shape.generation
     state = BucketState(
         token=fresh_token(),
@@ -72,7 +72,7 @@ def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
         missed=True,  # perhaps: the next pass finds out
     )
     piece.tr.set(piece.keys.state(shape.generation, bucket), state.to_bytes())
-    wake(piece, shape.generation, bucket)
+    notify(piece, shape.generation, bucket)
 
 
 def check_attempt_note(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
@@ -81,7 +81,7 @@ def check_attempt_note(piece: Piece, rest: bytes, found: KeyValue) -> bytes | No
         check_attempt(rest)
         parse_note(found.value)
     except CorruptData as error:
-        piece.found("attempt", found.key, str(error), partial(piece.tr.clear, found.key))
+        piece.report("attempt", found.key, str(error), partial(piece.tr.clear, found.key))
     return None
 
 
@@ -91,18 +91,18 @@ def check_attempt_note(piece: Piece, rest: bytes, found: KeyValue) -> bytes | No
 def check_document(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """A document: of how many parts it is."""
     try:
-        of_document(rest)
+        parse_document(rest)
         if type(parts := codec.decode(found.value)) is not int or parts < 1:
             raise CorruptData("it has no number of parts")
     except CorruptData as error:
-        piece.found("document", found.key, str(error))
+        piece.report("document", found.key, str(error))
     return None
 
 
 def check_counts(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """A piece of a document's counts: [item, count, ...], of a part of a document that there is."""
     try:
-        document, part = of_piece(rest)
+        document, part = parse_piece(rest)
         content = codec.decode(found.value)
         if (
             not isinstance(content, list)
@@ -111,15 +111,15 @@ def check_counts(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         ):
             raise CorruptData("it holds no counts")
     except CorruptData as error:
-        piece.found("document", found.key, str(error))
+        piece.report("document", found.key, str(error))
         return None
     header = piece.snapshot.get(piece.keys.document(document))
 
     def look() -> None:
         if header.value is None or not _has_part(header.value, part):
-            piece.found("document", found.key, "counts of a part that the document has not")
+            piece.report("document", found.key, "counts of a part that the document has not")
 
-    piece.later(look)
+    piece.defer(look)
     return None
 
 
@@ -138,7 +138,7 @@ def check_received_fence(piece: Piece, rest: bytes, found: KeyValue) -> bytes | 
         if len(found.value) != SEQUENCE_BYTES:
             raise CorruptData("it is no sequence of an export queue")
     except CorruptData as error:
-        piece.found("received", found.key, str(error))
+        piece.report("received", found.key, str(error))
     return None
 
 
@@ -154,16 +154,16 @@ def check_load(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 def check_observer_data(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """Data of a generation that is configured, or that is read until the configured one is complete."""
     try:
-        generation, tail = of_observer_data(rest)
+        generation, tail = parse_observer_data(rest)
     except CorruptData as error:
-        piece.found("observer-data", found.key, str(error), partial(piece.tr.clear, found.key))
+        piece.report("observer-data", found.key, str(error), partial(piece.tr.clear, found.key))
         return None
     known = {each.generation for each in piece.config.observers}
     if generation in known or is_wake_up(tail) or generation in _read_generations(piece):
         return None
     data = piece.keys.observer_data(generation)
     fix = partial(piece.tr.clear_range, data, prefix_end(data))
-    piece.found("observer-data", data, f"of generation {generation} of an observer, which there is not", fix)
+    piece.report("observer-data", data, f"of generation {generation} of an observer, which there is not", fix)
     return prefix_end(data)
 
 
@@ -183,7 +183,7 @@ def _generation(stored: bytes | None) -> int | None:
 def check_current(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """Which generation of an observer's data readers are to use."""
     try:
-        name = of_current(rest)
+        name = parse_current(rest)
     except CorruptData:
         name = ""
     if all(each.name != name for each in piece.config.observers):
@@ -193,7 +193,7 @@ def check_current(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         if generation is not None and 0 < generation <= piece.config.observer_generations:
             return None
         what = "it names no generation that there has been"
-    piece.found("observer-current", found.key, what, partial(_forget_current, piece, found.key))
+    piece.report("observer-current", found.key, what, partial(_forget_current, piece, found.key))
     return None
 
 
@@ -206,12 +206,12 @@ def _forget_current(piece: Piece, key: bytes) -> None:
 def check_published(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """What an observer publishes: one that the queue has."""
     try:
-        name, _ = of_published(rest)
+        name, _ = parse_published(rest)
     except CorruptData:
         name = ""
     if all(each.name != name for each in piece.config.observers):
         fix = partial(piece.tr.clear, found.key)
-        piece.found("observer-published", found.key, "of an observer that the queue has not", fix)
+        piece.report("observer-published", found.key, "of an observer that the queue has not", fix)
     return None
 
 
@@ -226,7 +226,7 @@ def check_flags(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         flags = Flags(
             paused=True, reason="its flags could not be read: set priority and limits anew, then resume it"
         )
-        piece.found("flags", found.key, str(error), partial(_write_flags, piece, flags))
+        piece.report("flags", found.key, str(error), partial(_write_flags, piece, flags))
     return None
 
 
@@ -250,7 +250,7 @@ def check_purge(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     except CorruptData:
         is_needed = True
     fix = None if is_needed else partial(piece.tr.clear, found.key)
-    piece.found("purge", found.key, "not a versionstamp; `cq purge` writes a new one", fix)
+    piece.report("purge", found.key, "not a versionstamp; `cq purge` writes a new one", fix)
     return None
 
 
@@ -268,7 +268,7 @@ def _check_list(
         if not isinstance(content, list) or list(map(type, content)) != types:
             raise CorruptData(f"it holds no list of {', '.join(each.__name__ for each in types)}")
     except CorruptData as error:
-        piece.found(kind, found.key, str(error), fix)
+        piece.report(kind, found.key, str(error), fix)
 
 
 HANDLERS: Final[Mapping[str, Sequence[Handler]]] = {

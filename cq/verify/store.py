@@ -26,35 +26,35 @@ _SINGLE: Final = {
 }
 
 
-def look_at_queue(verification: Verification) -> Iterator[Difference]:
+def check_configuration(verification: Verification) -> Iterator[Difference]:
     """The part that looks whether the queue's configuration can be read, which all others need."""
     verification.part = "configuration"
     _, differences = verification.piece(lambda piece: piece.config)
     yield from differences
 
 
-def look_at_store(verification: Verification) -> Iterator[Difference]:
+def check_store(verification: Verification) -> Iterator[Difference]:
     """The part that looks at the store's own keys, and that each queue with data is configured and listed."""
     verification.part = "store"
     begin, end = layout.below_all_queues()
-    yield from verification.walk(keys.ROOT, CELLS, _look_at_own)
+    yield from verification.walk(keys.ROOT, CELLS, _check_store_key)
     # What users have in cells may be much, and is the application's.
-    yield from verification.walk(prefix_end(CELLS), begin, _look_at_own)
+    yield from verification.walk(prefix_end(CELLS), begin, _check_store_key)
     place: bytes | None = begin
     while place is not None:
-        place, differences = verification.piece(partial(_look_at_queues, verification, begin=place))
+        place, differences = verification.piece(partial(_check_queues, verification, begin=place))
         yield from differences
-    yield from verification.walk(end, prefix_end(keys.ROOT), _look_at_own)
+    yield from verification.walk(end, prefix_end(keys.ROOT), _check_store_key)
 
 
-def _look_at_own(piece: Piece, row: KeyValue) -> bytes | None:
+def _check_store_key(piece: Piece, row: KeyValue) -> bytes | None:
     if row.key.startswith(keys.QUEUES):
-        _look_at_listed(piece, row)
+        _check_listed(piece, row)
     elif row.key in _SINGLE:
         if len(row.value) != _SINGLE[row.key]:
-            piece.found("store-key", row.key, f"{_SINGLE[row.key]} bytes are expected")
+            piece.report("store-key", row.key, f"{_SINGLE[row.key]} bytes are expected")
     elif not _is_worker(row.key) and not is_of_feeds(row.key):
-        piece.found("unknown-key", row.key, "no key of cq's begins so")
+        piece.report("unknown-key", row.key, "no key of cq's begins so")
     return None
 
 
@@ -63,24 +63,24 @@ def _is_worker(key: bytes) -> bool:
     return key.startswith(keys.workers()[0]) and len(keys.worker_of(key)) == keys.WORKER_ID_BYTES
 
 
-def _look_at_listed(piece: Piece, row: KeyValue) -> None:
+def _check_listed(piece: Piece, row: KeyValue) -> None:
     """A queue that is listed is configured."""
     clear = partial(piece.tr.clear, row.key)
     try:
         name = keys.check_name(layout.queue_in_list(row.key))
     except (CorruptData, InvalidConfiguration) as error:
-        piece.found("listing", row.key, str(error), clear)
+        piece.report("listing", row.key, str(error), clear)
         return
     config = piece.snapshot.get(QueueKeys(name).config)
 
     def look() -> None:
         if config.value is None:
-            piece.found("listing", row.key, f"queue {name!r} is listed and not configured", clear)
+            piece.report("listing", row.key, f"queue {name!r} is listed and not configured", clear)
 
-    piece.later(look)
+    piece.defer(look)
 
 
-def _look_at_queues(verification: Verification, piece: Piece, begin: bytes) -> bytes | None:
+def _check_queues(verification: Verification, piece: Piece, begin: bytes) -> bytes | None:
     """Look at the next names that anything is kept under; returns where to go on."""
     end = layout.below_all_queues()[1]
     for _ in range(verification.share(_QUEUES)):
@@ -88,26 +88,26 @@ def _look_at_queues(verification: Verification, piece: Piece, begin: bytes) -> b
         if not first:
             return None
         piece.checked += 1
-        begin = _look_at_name(piece, first[0].key)
+        begin = _check_name(piece, first[0].key)
     return begin
 
 
-def _look_at_name(piece: Piece, first: bytes) -> bytes:
+def _check_name(piece: Piece, first: bytes) -> bytes:
     """Look at what is kept under the name of this key; returns where the next name may begin."""
     try:
         name, prefix = layout.queue_of(first)
         queue = QueueKeys(name)
     except (CorruptData, InvalidConfiguration):
-        piece.found(
+        piece.report(
             "unknown-key", first, "below the keys of all queues, and of no name that a queue can have"
         )
         return after(first)
     stored = piece.snapshot.get(queue.config).value
     if stored is None:
-        _look_at_orphans(piece, name, prefix)
+        _check_orphans(piece, name, prefix)
     elif not piece.snapshot.get(keys.queue_entry(name)).present():
         fix = partial(_list, piece, name) if _is_readable(name, stored) else None
-        piece.found("listing", keys.queue_entry(name), f"queue {name!r} is configured and not listed", fix)
+        piece.report("listing", keys.queue_entry(name), f"queue {name!r} is configured and not listed", fix)
     return prefix_end(prefix)
 
 
@@ -124,12 +124,12 @@ def _list(piece: Piece, name: str) -> None:
     piece.tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
 
 
-def _look_at_orphans(piece: Piece, name: str, prefix: bytes) -> None:
+def _check_orphans(piece: Piece, name: str, prefix: bytes) -> None:
     """What is kept under a name that no queue has; the first key that cannot be so is told of."""
     place, end = prefix, prefix_end(prefix)
     while row := next(iter(piece.snapshot.get_range(place, end, limit=1)), None):
         rest = row.key[len(prefix) :]
-        if not layout.is_left_behind(rest):
-            piece.found("unknown-queue", row.key, f"kept for a queue {name!r} that is not configured")
+        if not layout.may_outlive_queue(rest):
+            piece.report("unknown-queue", row.key, f"kept for a queue {name!r} that is not configured")
             return
-        place = layout.behind_part(prefix, rest)
+        place = layout.key_after_part(prefix, rest)

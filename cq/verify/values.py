@@ -11,9 +11,9 @@ from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
 from cq.store.api import KeyValue
-from cq.verify.layout import of_aside, of_value
+from cq.verify.layout import parse_aside, parse_value
 from cq.verify.queued import check_type, key_of, shown_key
-from cq.verify.repairs import keep, keep_raw, rewrite_state, touch, wake
+from cq.verify.repairs import notify, renew_states, rewrite_state, set_bytes_aside, set_updates_aside
 from cq.verify.verification import Piece
 
 
@@ -27,11 +27,11 @@ def check_value(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         value = codec.decode(found.value)
         check_type(piece.config, value)
     except CorruptData as error:
-        piece.found("value-unreadable", found.key, str(error), key=key)
+        piece.report("value-unreadable", found.key, str(error), key=key)
         return None
     if _is_empty(piece, value):
         fix = partial(_clear, piece, found.key, hashed)
-        piece.found("value-empty", found.key, f"{value!r:.80} stands for no value", fix, key=key)
+        piece.report("value-empty", found.key, f"{value!r:.80} stands for no value", fix, key=key)
     return None
 
 
@@ -49,17 +49,17 @@ def check_staged(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
             check_type(piece.config, value, or_delete=True)
     except CorruptData as error:
         fix = partial(_move_aside, piece, found, hashed, encoded, "staged updates that cannot be read")
-        piece.found("staged-unreadable", found.key, str(error), fix, key=key)
+        piece.report("staged-unreadable", found.key, str(error), fix, key=key)
         return None
     shapes = [(config, bucket_at(hashed, config.buckets)) for config in piece.shapes]
     states = [piece.state(config.generation, bucket) for config, bucket in shapes]
     if not any(state is None or state.staged for state in states):
         config, bucket = shapes[-1]
-        piece.found(
+        piece.report(
             "staged-unseen",
             found.key,
             f"the state of bucket {bucket} says that nothing is staged",
-            partial(_tell_of_staged, piece, config, bucket),
+            partial(_mark_staged, piece, config, bucket),
             key=key,
         )
     return None
@@ -68,38 +68,40 @@ def check_staged(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 def check_aside(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """A piece of what was set aside: an error and updates, under the key's hash."""
     try:
-        hashed, encoded = of_aside(rest)
+        hashed, encoded = parse_aside(rest)
         content = codec.decode(found.value)
         if not isinstance(content, list) or not content or not isinstance(content[0], str):
             raise CorruptData("it holds no error and updates")
     except CorruptData as error:
-        piece.found("aside-unreadable", found.key, str(error), partial(_keep_again, piece, found, b"", None))
+        piece.report(
+            "aside-unreadable", found.key, str(error), partial(_set_aside_again, piece, found, b"", None)
+        )
         return None
     if hashed != key_hash(encoded):
         key = shown_key(piece.config, encoded)
-        fix = partial(_keep_again, piece, found, encoded, content)
-        piece.found("aside-astray", found.key, "it does not stand under the hash of its key", fix, key=key)
+        fix = partial(_set_aside_again, piece, found, encoded, content)
+        piece.report("aside-astray", found.key, "it does not stand under the hash of its key", fix, key=key)
     return None
 
 
 def _parsed(piece: Piece, kind: str, rest: bytes, found: KeyValue) -> tuple[int, bytes, Any] | None:
     """Hash, encoded key and key; None when that is a difference."""
     try:
-        hashed, encoded = of_value(rest)
+        hashed, encoded = parse_value(rest)
     except CorruptData as error:
-        piece.found(f"{kind}-key", found.key, str(error), partial(_keep_short, piece, rest, found))
+        piece.report(f"{kind}-key", found.key, str(error), partial(_set_short_aside, piece, rest, found))
         return None
     try:
         key = key_of(piece.config, encoded)
     except CorruptData as error:
         fix = partial(_move_aside, piece, found, hashed, b"", "of a key that is none of the queue's")
-        piece.found(f"{kind}-key", found.key, str(error), fix)
+        piece.report(f"{kind}-key", found.key, str(error), fix)
         return None
     if hashed != key_hash(encoded):
         fix = partial(
             _move_aside, piece, found, hashed, encoded, "it did not stand under the hash of its key"
         )
-        piece.found(f"{kind}-astray", found.key, "it does not stand under the hash of its key", fix, key=key)
+        piece.report(f"{kind}-astray", found.key, "it does not stand under the hash of its key", fix, key=key)
         return None
     return hashed, encoded, key
 
@@ -113,33 +115,35 @@ def _is_empty(piece: Piece, value: Any) -> bool:
 
 def _clear(piece: Piece, key: bytes, hashed: int) -> None:
     piece.tr.clear(key)
-    touch(piece, hashed)
+    renew_states(piece, hashed)
 
 
 def _move_aside(piece: Piece, found: KeyValue, hashed: int, encoded: bytes, error: str) -> None:
     """Set what stands there aside; added again it counts as an update of its key."""
     try:
-        keep(piece, encoded, error, [codec.decode(found.value)] if encoded else [found.key, found.value])
+        set_updates_aside(
+            piece, encoded, error, [codec.decode(found.value)] if encoded else [found.key, found.value]
+        )
     except CorruptData:
-        keep(piece, encoded, error, [found.value])
+        set_updates_aside(piece, encoded, error, [found.value])
     piece.tr.clear(found.key)
-    touch(piece, hashed, key_hash(encoded))
+    renew_states(piece, hashed, key_hash(encoded))
 
 
-def _keep_short(piece: Piece, rest: bytes, found: KeyValue) -> None:
-    keep_raw(piece, f"stood under a key too short: {rest!r}", found.value)
+def _set_short_aside(piece: Piece, rest: bytes, found: KeyValue) -> None:
+    set_bytes_aside(piece, f"stood under a key too short: {rest!r}", found.value)
     piece.tr.clear(found.key)
 
 
-def _tell_of_staged(piece: Piece, config: QueueConfig, bucket: int) -> None:
+def _mark_staged(piece: Piece, config: QueueConfig, bucket: int) -> None:
     rewrite_state(piece, config.generation, bucket, staged=True)
-    wake(piece, config.generation, bucket)
+    notify(piece, config.generation, bucket)
 
 
-def _keep_again(piece: Piece, found: KeyValue, encoded: bytes, content: list[Any] | None) -> None:
+def _set_aside_again(piece: Piece, found: KeyValue, encoded: bytes, content: list[Any] | None) -> None:
     """Set it aside anew; without a key what cannot be read."""
     if content is None:
-        keep_raw(piece, "was set aside, and cannot be read", found.value)
+        set_bytes_aside(piece, "was set aside, and cannot be read", found.value)
     else:
-        keep(piece, encoded, content[0], content[1:])
+        set_updates_aside(piece, encoded, content[0], content[1:])
     piece.tr.clear(found.key)

@@ -71,7 +71,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class VerifyProgress:
     """How far a verification is: what it looks at, how many keys it has looked at, and the differences found."""
 
     part: str
@@ -90,7 +90,7 @@ class Piece:
         name, keys: of the queue.
         checked: how many rows were looked at.
         differences: found so far.
-        afterwards: what is to be looked at once the parts have been gone through.
+        follow_ups: what is to be looked at once the parts have been gone through.
         set_aside: {encoded key: how many pieces of it the transaction has set aside}.
         renewed: generation and number of each bucket whose state has a new token: one is enough for all repairs.
     """
@@ -103,12 +103,12 @@ class Piece:
         self.keys = QueueKeys(name)
         self.checked = 0
         self.differences: list[Difference] = []
-        self.afterwards: list[Part] = []
+        self.follow_ups: list[Part] = []
         self.set_aside: Counter[bytes] = Counter()
         self.renewed: set[tuple[int, int]] = set()
         self.name, self._own = name, own
         self._config: QueueConfig | None = None
-        self._later: list[Callable[[], object]] = []
+        self._deferred: list[Callable[[], object]] = []
         self._fixes: list[tuple[bytes, Callable[[], object]]] = []
         self._states: dict[tuple[int, int], BucketState | None] = {}
 
@@ -164,7 +164,7 @@ class Piece:
                 self._states[place] = None
         return self._states[place]
 
-    def found(
+    def report(
         self, kind: str, where: bytes, what: str, fix: Callable[[], object] | None = None, *, key: Any = None
     ) -> None:
         """Note a difference, and what mends it in this transaction if that is asked for."""
@@ -172,13 +172,13 @@ class Piece:
         if fix is not None:
             self._fixes.append((where, fix))
 
-    def later(self, look: Callable[[], object]) -> None:
+    def defer(self, look: Callable[[], object]) -> None:
         """Have something looked at once all reads of the piece are under way."""
-        self._later.append(look)
+        self._deferred.append(look)
 
     def finish(self, *, repair: bool) -> None:
         """Do what was left for later, then what mends."""
-        for look in self._later:
+        for look in self._deferred:
             look()
         if not repair or not self._fixes:
             return
@@ -194,7 +194,7 @@ class Piece:
         return is_repaired and self.tr.get_approximate_size().wait() > TRANSACTION_BYTES
 
 
-Look = Callable[[Piece, KeyValue], bytes | None]
+RowVisitor = Callable[[Piece, KeyValue], bytes | None]
 """Looks at a row. Returns the key to go on with, None for the next one."""
 Handler = Callable[[Piece, bytes, KeyValue], bytes | None]
 """Looks at a row, given what stands in its key behind the part; returns as `Look` does."""
@@ -227,7 +227,7 @@ class Verification:
         repair: bool = False,
         combiner: Combiner | None = None,
         parts: Sequence[Part],
-        progress: Callable[[Progress], object] = lambda progress: None,
+        progress: Callable[[VerifyProgress], object] = lambda progress: None,
         rows: int = ROWS,
         size: int = BYTES,
     ) -> None:
@@ -245,7 +245,7 @@ class Verification:
         self._rows, self._size = rows, size
         self._share = 1.0
         self._began: int | None = None
-        self._afterwards: list[Part] = []
+        self._follow_ups: list[Part] = []
 
     def run(self) -> Iterator[Difference]:
         """All differences, as they are found; with `repair`, once what mends them is committed.
@@ -262,7 +262,7 @@ class Verification:
         if what not in self.notes:
             self.notes.append(what)
 
-    def walk(self, begin: bytes, end: bytes, look: Look) -> Iterator[Difference]:
+    def walk(self, begin: bytes, end: bytes, look: RowVisitor) -> Iterator[Difference]:
         """Look at all rows of a range, a piece at a time."""
         place: bytes | None = begin
         while place is not None:
@@ -302,9 +302,9 @@ class Verification:
                 break
         self._began = piece.began
         self._share = min(1.0, 1.5 * self._share)
-        self._afterwards += piece.afterwards
+        self._follow_ups += piece.follow_ups
         self.checked += piece.checked
-        self._progress(Progress(self.part, self.checked, self.found))
+        self._progress(VerifyProgress(self.part, self.checked, self.found))
         return result, list((uncertain | {(each.kind, each.where): each for each in differences}).values())
 
     def share(self, most: int) -> int:
@@ -315,13 +315,13 @@ class Verification:
         try:
             for part in self._parts:
                 yield from part(self)
-            while self._afterwards:
-                yield from self._afterwards.pop(0)(self)
+            while self._follow_ups:
+                yield from self._follow_ups.pop(0)(self)
         except CorruptConfiguration as error:
             yield Difference("config", self.keys.config, str(error))
             self.note("nothing else of the queue can be told without its configuration")
 
-    def _page(self, piece: Piece, begin: bytes, end: bytes, look: Look) -> bytes | None:
+    def _page(self, piece: Piece, begin: bytes, end: bytes, look: RowVisitor) -> bytes | None:
         rows, most = self.share(self._rows), self.share(self._size)
         size = 0
         for row in piece.snapshot.get_range(begin, end, limit=rows, streaming_mode=WANT_ALL):
@@ -345,17 +345,17 @@ def every_row(handlers: Mapping[str, Sequence[Handler]]) -> Part:
     def look(piece: Piece, row: KeyValue) -> bytes | None:
         name, rest = part_of(piece.keys, row.key)
         if name not in handlers:
-            piece.found("unknown-key", row.key, "no key of cq's begins so")
+            piece.report("unknown-key", row.key, "no key of cq's begins so")
             return None
         following = [handler(piece, rest, row) for handler in handlers[name]]
         return max((each for each in following if each is not None), default=None)
 
-    def look_at_rows(verification: Verification) -> Iterator[Difference]:
+    def check_rows(verification: Verification) -> Iterator[Difference]:
         verification.part = "rows"
         prefix = verification.keys.prefix
         return verification.walk(prefix, prefix_end(prefix), look)
 
-    return look_at_rows
+    return check_rows
 
 
 def _stored_config(snapshot: TransactionRead, queue: QueueKeys, name: str) -> QueueConfig:

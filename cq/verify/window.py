@@ -24,7 +24,7 @@ from cq.queue.window_rows import read_expiring, sum_up
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 from cq.store.transact import transact
 from cq.verify.queued import key_of, shown_key
-from cq.verify.repairs import keep_raw
+from cq.verify.repairs import set_bytes_aside
 from cq.verify.verification import FROM_THE_FUTURE, Difference, Piece, Verification
 from cq.windows.pending import read_pending_sums
 
@@ -46,7 +46,7 @@ def check_window(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         else:
             _check(found.key == window.lock, "one of a window")
     except CorruptData as error:
-        piece.found("window-key", found.key, str(error), partial(_set_aside, piece, found))
+        piece.report("window-key", found.key, str(error), partial(_set_aside, piece, found))
     return None
 
 
@@ -60,13 +60,13 @@ def _check_row(piece: Piece, window: WindowKeys, found: KeyValue) -> None:
         raise CorruptData(f"a row is {FROM_THE_FUTURE}")
     if row.operation is not None:
         stands = piece.snapshot.get(window.operation_of(row.key))
-        piece.later(lambda: _look_whether_it_stands(piece, window.operation_of(row.key), stands.value))
+        piece.defer(lambda: _check_id_is_remembered(piece, window.operation_of(row.key), stands.value))
 
 
-def _look_whether_it_stands(piece: Piece, key: bytes, stored: bytes | None) -> None:
+def _check_id_is_remembered(piece: Piece, key: bytes, stored: bytes | None) -> None:
     if stored is None:
         what = "a row with an operation id that nothing keeps from being forgotten"
-        piece.found("window-operation", key, what, partial(piece.tr.set, key, b""))
+        piece.report("window-operation", key, what, partial(piece.tr.set, key, b""))
 
 
 def _check_operation(piece: Piece, window: WindowKeys, found: KeyValue) -> None:
@@ -74,11 +74,11 @@ def _check_operation(piece: Piece, window: WindowKeys, found: KeyValue) -> None:
 
 
 def _set_aside(piece: Piece, found: KeyValue) -> None:
-    keep_raw(piece, "of a window, and none that cq wrote", found.value or b"\x00")
+    set_bytes_aside(piece, "of a window, and none that cq wrote", found.value or b"\x00")
     piece.tr.clear(found.key)
 
 
-def look_at_window(verification: Verification) -> Iterator[Difference]:
+def check_window_totals(verification: Verification) -> Iterator[Difference]:
     """The part that counts all that is in the window again, at one version, and compares it with the totals."""
     verification.part = "window"
     config = transact(verification.db, lambda tr: read_config(tr.snapshot, verification.name))
@@ -96,7 +96,7 @@ def _recount(verification: Verification, piece: Piece) -> None:
     limit = verification.share(RECOUNT_BYTES)
     try:
         rows = read_expiring(piece.snapshot, config, window.rows(), limit)
-        _check_deep(rows.at_end)
+        _check_complete(rows.at_end)
         expected = sum_up(piece.snapshot, piece.keys, rows.rows)
         found = defaultdict(int, read_pending_sums(piece.snapshot, config))
         _add_values(piece.snapshot, piece.keys, found, limit)
@@ -114,7 +114,7 @@ def _recount(verification: Verification, piece: Piece) -> None:
 def _compare(piece: Piece, config: QueueConfig, encoded: bytes, found: int, expected: int) -> None:
     if found != expected:
         what = f"{found:,} in the total, and {expected:,} that is to be taken out"
-        piece.found("window-total", piece.keys.value(encoded), what, key=shown_key(config, encoded))
+        piece.report("window-total", piece.keys.value(encoded), what, key=shown_key(config, encoded))
 
 
 def _add_values(
@@ -125,7 +125,7 @@ def _add_values(
         value = codec.decode(row.value)
         totals[queue.encoded_key(row.key)] += value if type(value) is int else 0
         size += len(row.key) + len(row.value)
-        _check_deep(size <= limit)
+        _check_complete(size <= limit)
 
 
 def _add_aside(
@@ -136,10 +136,10 @@ def _add_aside(
         for encoded, update in updates_aside(queue, row.key, row.value):
             totals[encoded] += update if type(update) is int else 0
         size += len(row.key) + len(row.value)
-        _check_deep(size <= limit)
+        _check_complete(size <= limit)
 
 
-def _check_deep(is_all: bool) -> None:
+def _check_complete(is_all: bool) -> None:
     if not is_all:
         raise BacklogTooDeep("the window is too large to be recounted in one transaction")
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cq.passes.bucket_cache import Memory
+from cq.passes.bucket_cache import BucketCache
 
-Memories = dict[tuple[int, int], Memory]
+CachesByBucket = dict[tuple[int, int], BucketCache]
 """Of a queue's buckets, by generation and number."""
 
 
-class AllMemories:
+class BucketCaches:
     """Those of all queues that a worker works on."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Memories] = {}
+        self._of: dict[str, CachesByBucket] = {}
 
-    def of(self, name: str, generations: Collection[int]) -> Memories:
+    def of(self, name: str, generations: Collection[int]) -> CachesByBucket:
         """Those of a queue, which are there to be taken; what is of other generations is forgotten."""
         known = self._of.setdefault(name, {})
         for place in [place for place in known if place[0] not in generations]:

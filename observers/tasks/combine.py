@@ -11,16 +11,16 @@ from cq.admin.backfill import publish_generations
 from cq.admin.configure import pause
 from cq.app import QueueCode
 from cq.bucket.failure_share import FailureShare
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
-from cq.observers.tasks.bucket_caches import Memories
+from cq.observers.tasks.bucket_caches import CachesByBucket
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.passes.batch import LOCAL_LIMITS, Limits
-from cq.passes.bucket_cache import Memory
+from cq.passes.bucket_cache import BucketCache
 from cq.passes.pass_result import ManyFailed, PassResult
 from cq.store import is_local
 from cq.store.api import Database, Transaction, error_code
@@ -53,7 +53,7 @@ class CombineTask(Task):
     coalesce_seconds = GATHER_SECONDS
 
     def __init__(
-        self, bucket: Bucket, failures: FailureShare, totals: WorkerCounts, memories: Memories
+        self, bucket: PassRunner, failures: FailureShare, totals: WorkerCounts, caches: CachesByBucket
     ) -> None:
         config = bucket.code.config
         self.bucket = bucket
@@ -64,7 +64,7 @@ class CombineTask(Task):
             self.max_parallel = LOCAL_PASSES
         self._failures = failures
         self._totals = totals
-        self._memories = memories
+        self._caches = caches
         self._is_left = False
 
     @property
@@ -92,7 +92,7 @@ class CombineTask(Task):
         if not result.blocked:
             self._totals.count(self.bucket.code.config.name, result)
             self._tell(result, runtime.monotonic() - begun)
-        self._failures.report(result.reported + result.refilled + result.purged, result.aside)
+        self._failures.report(result.reported + result.backfilled + result.purged, result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe())
         if result.completed:
@@ -107,7 +107,7 @@ class CombineTask(Task):
 
     def enter(self) -> None:
         self._is_left = False
-        self._memories.pop(self.place, None)  # it is this task's own
+        self._caches.pop(self.place, None)  # it is this task's own
 
     def leave(self) -> None:
         self._is_left = True
@@ -115,7 +115,7 @@ class CombineTask(Task):
     def end(self) -> None:
         """Notes of attempts are taken back by `end_attempts`, for all buckets at once."""
         self.bucket.rest()
-        self._memories[self.place] = self.bucket.memory
+        self._caches[self.place] = self.bucket.cache
 
     def _tell(self, result: PassResult, seconds: float) -> None:
         queue, bucket = self.bucket.code.config.name, self.bucket.bucket
@@ -128,7 +128,7 @@ class CombineTask(Task):
             updates=result.updates,
             reported=result.reported,
             folded=result.folded,
-            told=result.refilled,
+            told=result.backfilled,
             purged=result.purged,
             repeated=result.repeated,
             aside=len(result.aside),
@@ -160,7 +160,7 @@ def combine_tasks(
     code: QueueCode,
     failures: FailureShare,
     totals: WorkerCounts,
-    memories: Memories,
+    caches: CachesByBucket,
     *,
     limits: Limits | None = None,
     memory_bytes: int = 64_000_000,
@@ -176,10 +176,10 @@ def combine_tasks(
     places = [(shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
     tasks = []
     for shape, number in places:
-        memory = memories.pop((shape.config.generation, number), None) or Memory()
-        memory.max_bytes = memory_bytes // code.config.buckets
-        bucket = Bucket(db, shape, number, limits=limits, memory=memory)
-        tasks.append(CombineTask(bucket, failures, totals, memories))
+        cache = caches.pop((shape.config.generation, number), None) or BucketCache()
+        cache.max_bytes = memory_bytes // code.config.buckets
+        bucket = PassRunner(db, shape, number, limits=limits, cache=cache)
+        tasks.append(CombineTask(bucket, failures, totals, caches))
     return tasks
 
 

@@ -18,7 +18,7 @@ from cq.observers.top.index import NAME
 from cq.observers.top.publisher import first_entries
 from cq.observers.verify.top import top_of
 from cq.store.api import KeyValue
-from cq.verify.layout import of_published
+from cq.verify.layout import parse_published
 from cq.verify.verification import Piece
 
 
@@ -26,7 +26,7 @@ def check_cloud(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     """A row of the published clouds."""
     observer = top_of(piece.config)
     try:
-        name, tail = of_published(rest)
+        name, tail = parse_published(rest)
     except CorruptData:
         return None
     if name != NAME or observer is None:
@@ -43,7 +43,7 @@ def check_cloud(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         else:
             raise CorruptData("no key of a cloud's begins so")
     except CorruptData as error:
-        piece.found("cloud-piece", found.key, str(error), partial(piece.tr.clear, found.key))
+        piece.report("cloud-piece", found.key, str(error), partial(piece.tr.clear, found.key))
     return None
 
 
@@ -57,7 +57,7 @@ def _check_head(
         head = CloudHead.from_bytes(found.value)
         pieces = [piece.snapshot.get(keys.piece(group, head.version, each)) for each in range(head.pieces)]
     except (CorruptData, TypeError) as error:
-        piece.found("cloud-unreadable", found.key, str(error), fix)
+        piece.report("cloud-unreadable", found.key, str(error), fix)
         return
     current = piece.snapshot.get(piece.keys.observer_current(NAME))
     settled = piece.snapshot.get(top.adopted)
@@ -68,17 +68,17 @@ def _check_head(
     def look() -> None:
         data = b"".join(each.value or b"" for each in pieces) if head.pieces else head.data
         if digest_of(data) != head.digest:
-            piece.found("cloud-unreadable", found.key, "its pieces are not what was published", fix)
+            piece.report("cloud-unreadable", found.key, "its pieces are not what was published", fix)
             return
         is_current = current.value == codec.encode(observer.generation)
         if not is_current or settled.value is None or mark.value is not None:
             return
         if (digest := _digest(piece.config, rows, len(prefix))) is not None and digest != head.digest:
-            piece.found(
+            piece.report(
                 "cloud-different", found.key, "it is not what the top is now, and not to be published", fix
             )
 
-    piece.later(look)
+    piece.defer(look)
 
 
 def _digest(config: QueueConfig, rows: object, prefix_length: int) -> bytes | None:
@@ -101,9 +101,9 @@ def _check_piece(piece: Piece, keys: CloudKeys, data: bytes, found: KeyValue) ->
             return
         if head is None or head.version != version or number >= head.pieces:
             what = "a piece of a cloud that is not published"
-            piece.found("cloud-piece", found.key, what, partial(piece.tr.clear, found.key))
+            piece.report("cloud-piece", found.key, what, partial(piece.tr.clear, found.key))
 
-    piece.later(look)
+    piece.defer(look)
 
 
 def _publish_anew(piece: Piece, keys: CloudKeys, top: TopKeys, group: str | None) -> None:

@@ -40,7 +40,7 @@ def check_export(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     elif letter in _STATES:
         _check_state(piece, letter, data, found)
     else:
-        piece.found("unknown-key", found.key, "no key of an export queue begins so")
+        piece.report("unknown-key", found.key, "no key of an export queue begins so")
     return None
 
 
@@ -53,7 +53,7 @@ def _check_state(piece: Piece, letter: bytes, data: bytes, found: KeyValue) -> N
             raise CorruptData("the key is not one of an export queue")
         check(found.value)
     except CorruptData as error:
-        piece.found("export-state", found.key, str(error), partial(piece.tr.clear, found.key))
+        piece.report("export-state", found.key, str(error), partial(piece.tr.clear, found.key))
 
 
 def _check_bucket(data: bytes) -> None:
@@ -80,7 +80,7 @@ def _check_notification(piece: Piece, data: bytes, found: KeyValue) -> None:
     try:
         _check_bucket(data)
     except CorruptData as error:
-        piece.found("export-notification", found.key, str(error), partial(piece.tr.clear, found.key))
+        piece.report("export-notification", found.key, str(error), partial(piece.tr.clear, found.key))
 
 
 # Entries that wait
@@ -94,13 +94,13 @@ def _check_row(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> 
         _check_bucket(data[:4])
     except CorruptData as error:
         # What it is worth is not known: it is kept, where exports keep what they cannot export.
-        piece.found("export-row", found.key, str(error), partial(_keep_lost, piece, keys, found, str(error)))
+        piece.report("export-row", found.key, str(error), partial(_keep_lost, piece, keys, found, str(error)))
         return None
     version = version_of(versionstamp_of(sequence))
     notification = piece.snapshot.get(keys.notification(bucket))
     if version > piece.version:
         what = "stamped later than anything committed: copied from another store?"
-        piece.found(
+        piece.report(
             "export-row",
             found.key,
             what,
@@ -110,7 +110,7 @@ def _check_row(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> 
 
     def look() -> None:
         if notification.value is None:
-            piece.found(
+            piece.report(
                 "export-notification",
                 found.key,
                 f"entries wait in bucket {bucket}, and no worker is told",
@@ -119,7 +119,7 @@ def _check_row(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> 
                 ),
             )
 
-    piece.later(look)
+    piece.defer(look)
     _check_entries(piece, keys, bucket, sequence, found)
     return keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
 
@@ -142,7 +142,7 @@ def _check_entries(piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes,
             pieces.append((following[0], value))
         _check_unpacked(piece, keys, bucket, pieces, found)
 
-    piece.later(look)
+    piece.defer(look)
 
 
 def _neighbour(
@@ -163,11 +163,11 @@ def _check_unpacked(
     unpack(unpacked, pieces)
     for broken in unpacked.broken:
         fix = partial(_keep, piece, keys, bucket, pieces, broken.error)
-        piece.found("export-row", found.key, broken.error, fix)
+        piece.report("export-row", found.key, broken.error, fix)
     astray = [entry for entry in unpacked.entries if bucket_of(entry.encoded_key, BUCKETS) != bucket]
     if astray:
         what = f"{len(astray):,} entries wait in bucket {bucket}, to which their keys do not belong"
-        piece.found("export-row", found.key, what, key=astray[0].key)
+        piece.report("export-row", found.key, what, key=astray[0].key)
 
 
 def _keep(piece: Piece, keys: ExportKeys, bucket: int, rows: list[tuple[bytes, bytes]], error: str) -> None:
@@ -201,7 +201,7 @@ def _check_aside(piece: Piece, keys: ExportKeys, found: KeyValue) -> None:
             if first.value is None:
                 _tell_of_aside(piece, found, "a piece without the first one")
 
-        piece.later(look_for_first)
+        piece.defer(look_for_first)
         return
     following = piece.snapshot.get_range(found.key, keys.aside_end(bucket, sequence))
 
@@ -214,11 +214,11 @@ def _check_aside(piece: Piece, keys: ExportKeys, found: KeyValue) -> None:
             if not isinstance(content, list) or len(content) != 3:
                 _tell_of_aside(piece, found, "it holds no error, key and value")
 
-    piece.later(look)
+    piece.defer(look)
 
 
 def _tell_of_aside(piece: Piece, found: KeyValue, what: str) -> None:
-    piece.found("export-aside", found.key, f"{what}; `cq export rebuild` exports the current values")
+    piece.report("export-aside", found.key, f"{what}; `cq export rebuild` exports the current values")
 
 
 # The table

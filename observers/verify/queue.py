@@ -16,15 +16,15 @@ from cq.observers.verify.export import check_export, look_at_table
 from cq.observers.verify.top import TopChecks
 from cq.store.api import Database
 from cq.store.transact import transact
-from cq.verify.audit import look_at_audit
-from cq.verify.buckets import look_at_buckets
-from cq.verify.queue import Difference, Progress, Verification
+from cq.verify.audit import check_audit_balance
+from cq.verify.buckets import check_buckets
+from cq.verify.queue import Difference, Verification, VerifyProgress
 from cq.verify.rows import HANDLERS
-from cq.verify.store import look_at_queue, look_at_store
+from cq.verify.store import check_configuration, check_store
 from cq.verify.verification import every_row
-from cq.verify.window import look_at_window
+from cq.verify.window import check_window_totals
 
-__all__ = ["WAIT_SECONDS", "Difference", "Progress", "Verification", "verification"]
+__all__ = ["WAIT_SECONDS", "Difference", "Verification", "VerifyProgress", "verification"]
 
 WAIT_SECONDS: Final = 30.0
 """How long changes may be on their way to the exported table, unless told otherwise."""
@@ -38,7 +38,7 @@ def verification(
     repair: bool = False,
     wait_seconds: float = WAIT_SECONDS,
     url_env: str | None = None,
-    progress: Callable[[Progress], object] = lambda progress: None,
+    progress: Callable[[VerifyProgress], object] = lambda progress: None,
 ) -> Verification:
     """A verification of a queue with its top, clouds and export; `run()` goes through it.
 
@@ -67,14 +67,14 @@ def verification(
         "z": [*HANDLERS["z"], check_cloud],
     }
     parts = [
-        look_at_queue,
+        check_configuration,
         every_row(handlers),
-        look_at_buckets,
+        check_buckets,
         top.look_at_counts,
         look_at_table(wait_seconds, url_env),
-        look_at_audit,
-        look_at_window,
-        look_at_store,
+        check_audit_balance,
+        check_window_totals,
+        check_store,
     ]
     return Verification(
         db, name, repair=repair, combiner=_combiner(db, name, app), parts=parts, progress=progress

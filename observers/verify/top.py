@@ -26,7 +26,7 @@ from cq.observers.top.index import MAX_ENTRY_BYTES, NAME, Index, IndexPlace
 from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 from cq.store.api import WANT_ALL, KeyValue, Value
-from cq.verify.layout import of_observer_data, of_value
+from cq.verify.layout import parse_observer_data, parse_value
 from cq.verify.missed import has_missed
 from cq.verify.verification import Difference, Piece, Verification
 
@@ -65,7 +65,7 @@ class TopChecks:
         if index is None or observer is None:
             return None
         try:
-            hashed, encoded = of_value(rest)
+            hashed, encoded = parse_value(rest)
             key, value = piece.config.key.decode(encoded), codec.decode(found.value)
             if not _is_told(piece, observer.generation, hashed, rest):
                 return None
@@ -83,16 +83,16 @@ class TopChecks:
         def look() -> None:
             if stored.value is None:
                 what = f"the top has no entry of its score, {score!r:.40}"
-                piece.found("top-missing", found.key, what, partial(self._rebuild_later, piece), key=key)
+                piece.report("top-missing", found.key, what, partial(self._rebuild_later, piece), key=key)
 
-        piece.later(look)
+        piece.defer(look)
         return None
 
     def check_data(self, piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         """A row of what the configured top keeps."""
         observer = top_of(piece.config)
         try:
-            generation, tail = of_observer_data(rest)
+            generation, tail = parse_observer_data(rest)
         except CorruptData:
             return None
         if observer is None or generation != observer.generation:
@@ -107,7 +107,7 @@ class TopChecks:
                 pass
             case _:
                 fix = partial(piece.tr.clear, found.key)
-                piece.found("top-unreadable", found.key, "no key of a top's begins so", fix)
+                piece.report("top-unreadable", found.key, "no key of a top's begins so", fix)
         return None
 
     def _check_entry(self, piece: Piece, keys: TopKeys, data: bytes, found: KeyValue) -> None:
@@ -122,7 +122,7 @@ class TopChecks:
             key = from_sort_key(piece.config.key, rest[len(place) :])
             encoded = piece.config.key.encoder()(key)
         except (CorruptData, ValueError) as error:
-            piece.found("top-unreadable", found.key, str(error), fix)
+            piece.report("top-unreadable", found.key, str(error), fix)
             return
         index = self._index(piece.config)
         value = piece.snapshot.get(piece.keys.value(encoded))
@@ -133,13 +133,13 @@ class TopChecks:
             if observer is not None and has_missed(piece, observer.generation, encoded):
                 return
             if value.value is None:
-                piece.found("top-extra", found.key, "an entry of a key that has no value", fix, key=key)
+                piece.report("top-extra", found.key, "an entry of a key that has no value", fix, key=key)
             elif index is not None and not _stands(index, key, value.value, group, place):
-                piece.found("top-extra", found.key, "an entry that its value does not have", fix, key=key)
+                piece.report("top-extra", found.key, "an entry that its value does not have", fix, key=key)
             elif node is not None and node.value is None:
-                piece.found("top-rank", found.key, "no count for ranks has the entry's score", fix, key=key)
+                piece.report("top-rank", found.key, "no count for ranks has the entry's score", fix, key=key)
 
-        piece.later(look)
+        piece.defer(look)
 
     def _check_mark(self, piece: Piece, keys: TopKeys, found: KeyValue) -> None:
         """A cloud that is to be published is notified."""
@@ -147,14 +147,14 @@ class TopChecks:
 
         def look() -> None:
             if notification.value is None:
-                piece.found(
+                piece.report(
                     "cloud-notification",
                     found.key,
                     "a cloud is to be published, and no worker is told",
                     partial(piece.tr.set_versionstamped_value, keys.notification, INCOMPLETE_VERSIONSTAMP),
                 )
 
-        piece.later(look)
+        piece.defer(look)
 
     # Counts
 
@@ -183,7 +183,7 @@ class TopChecks:
             if rest:
                 raise CorruptData("the key is not one of a count")
         except CorruptData as error:
-            piece.found("top-count", row.key, str(error), partial(self._rebuild_later, piece))
+            piece.report("top-count", row.key, str(error), partial(self._rebuild_later, piece))
         else:
             self._compare(piece, "top-count", row, keys.entries(group))
         return None
@@ -201,9 +201,9 @@ class TopChecks:
         def look() -> None:
             if count.value is None:
                 what = "entries of a group that has no count"
-                piece.found("top-count", keys.count(group), what, partial(self._rebuild_later, piece))
+                piece.report("top-count", keys.count(group), what, partial(self._rebuild_later, piece))
 
-        piece.later(look)
+        piece.defer(look)
         return prefix_end(keys.entries(group))
 
     def _check_node(self, piece: Piece, row: KeyValue, keys: TopKeys) -> bytes | None:
@@ -214,7 +214,7 @@ class TopChecks:
         try:
             group, place = split_node(row.key[len(keys.nodes()) :])
         except CorruptData as error:
-            piece.found("top-rank", row.key, str(error), fix)
+            piece.report("top-rank", row.key, str(error), fix)
             return None
         below = piece.snapshot.get_range(*keys.nodes_below(group, place), streaming_mode=WANT_ALL)
         above = piece.snapshot.get(keys.node(group, place[:-1]) if place else keys.count(group))
@@ -222,14 +222,14 @@ class TopChecks:
         def look() -> None:
             counts = [_number(each.value) for each in below]
             if above.value is None:
-                piece.found("top-rank", row.key, "a count for ranks that no shorter one has", fix)
+                piece.report("top-rank", row.key, "a count for ranks that no shorter one has", fix)
             elif counts and sum(counts) != _number(row.value):
                 what = f"{_number(row.value):,} entries counted for ranks, {sum(counts):,} one byte further"
-                piece.found("top-rank", row.key, what, fix)
+                piece.report("top-rank", row.key, what, fix)
             elif not counts:
                 self._compare(piece, "top-rank", row, keys.entries(group) + place)
 
-        piece.later(look)
+        piece.defer(look)
         return None
 
     def _compare(self, piece: Piece, kind: str, row: KeyValue, prefix: bytes) -> None:
@@ -241,11 +241,11 @@ class TopChecks:
         def look() -> None:
             there = len(entries.to_list())
             if there > _COUNTED:
-                piece.afterwards.append(partial(self._count_slowly, kind=kind, where=row.key, prefix=prefix))
+                piece.follow_ups.append(partial(self._count_slowly, kind=kind, where=row.key, prefix=prefix))
             elif there != _number(row.value):
-                piece.found(kind, row.key, _counted(row.value, there), partial(self._rebuild_later, piece))
+                piece.report(kind, row.key, _counted(row.value, there), partial(self._rebuild_later, piece))
 
-        piece.later(look)
+        piece.defer(look)
 
     def _count_slowly(
         self, verification: Verification, kind: str, where: bytes, prefix: bytes
@@ -274,8 +274,8 @@ class TopChecks:
     # Mending
 
     def _rebuild_later(self, piece: Piece) -> None:
-        if self._rebuild not in piece.afterwards:
-            piece.afterwards.append(self._rebuild)
+        if self._rebuild not in piece.follow_ups:
+            piece.follow_ups.append(self._rebuild)
 
     def _rebuild(self, verification: Verification) -> Iterator[Difference]:
         """Have the passes build the top anew, from all values; once for all that differs."""

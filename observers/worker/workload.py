@@ -19,7 +19,7 @@ from cq.observers.export.tasks import exporter_tasks
 from cq.observers.feeds.tasks import ROLE, FeedJobs
 from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, TaskId
 from cq.observers.scheduling.task import Job, Task
-from cq.observers.tasks.bucket_caches import AllMemories
+from cq.observers.tasks.bucket_caches import BucketCaches
 from cq.observers.tasks.combine import combine_tasks
 from cq.observers.tasks.expire_windows import WindowTask
 from cq.observers.tasks.finish import FinishTask
@@ -88,7 +88,7 @@ class Workload:
         self._feeds = FeedJobs(db, names) if ROLE in roles else None
         self._is_loaded = False
         self._idle = IdleQueues()
-        self._memories = AllMemories()
+        self._caches = BucketCaches()
 
     @property
     def jobs(self) -> list[Job]:
@@ -181,7 +181,7 @@ class Workload:
         self.found, self._is_loaded = found, True
         closed = [queue for name, queue in self._open.items() if opened.get(name) is not queue]
         self._open = opened
-        self._memories.keep(found)
+        self._caches.keep(found)
         for name, queue in self._open.items():
             for job in queue.jobs:
                 job.weight = found[name].flags.priority if name in found else 1.0
@@ -255,7 +255,7 @@ class Workload:
                 code,
                 queue.failures,
                 self._totals,
-                self._memories.of(name, [shape.config.generation for shape in code.shapes]),
+                self._caches.of(name, [shape.config.generation for shape in code.shapes]),
                 limits=self._limits,
                 memory_bytes=_MEMORY_BYTES // queues,
             )

@@ -15,7 +15,7 @@ from cq import keys
 from cq.admin.backfill import publish_generations
 from cq.admin.status import status
 from cq.app import App
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CqError
@@ -67,10 +67,10 @@ def app() -> App:
     return found
 
 
-def buckets(db: Any, name: str) -> list[Bucket]:
+def buckets(db: Any, name: str) -> list[PassRunner]:
     """All buckets of a queue, as a worker would have them."""
     code = app().code(transact(db, lambda tr: read_config(tr, name)), FACTORIES)
-    return [Bucket(db, shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
+    return [PassRunner(db, shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
 
 
 def combine(db: Any, name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import cq
 from cq.admin.backfill import current_generation
-from cq.bucket.pass_runner import Bucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
@@ -26,7 +26,7 @@ from cq.observers.top.index import top
 from cq.observers.top.ranking import Ranking
 from cq.observers.top.scores import descending
 from cq.observers.verify import top as verifytop
-from cq.observers.verify.queue import Difference, Progress, verification
+from cq.observers.verify.queue import Difference, VerifyProgress, verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
 from cq.verify.kinds import KINDS
@@ -68,7 +68,7 @@ class Topped:
     def combine(self) -> None:
         """Passes only: nothing is published."""
         code = self.app.code(transact(self.db, lambda tr: read_config(tr, self.name)), FACTORIES)
-        for bucket in [Bucket(self.db, code, number) for number in range(code.config.buckets)]:
+        for bucket in [PassRunner(self.db, code, number) for number in range(code.config.buckets)]:
             while bucket.combine().more:
                 pass
 
@@ -242,7 +242,7 @@ def test_counts_that_change_while_they_are_compared_are_not_told(
     monkeypatch.setattr(verifytop, "_COUNTED", 3)
     new = iter(range(10_000))
 
-    def change(progress: Progress) -> None:
+    def change(progress: VerifyProgress) -> None:
         if progress.part == "counts of the top":
             add(topped.db, topped.name, {f"new {next(new)}": 1})
             topped.combine()
@@ -263,7 +263,7 @@ def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(
     topped.combine()
     pieces = 0
 
-    def rebuild(progress: Progress) -> None:
+    def rebuild(progress: VerifyProgress) -> None:
         nonlocal pieces
         if progress.part == verifytop.COUNTS:
             pieces += 1

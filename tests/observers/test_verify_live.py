@@ -17,7 +17,7 @@ from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top.index import top
 from cq.observers.verify import top as verifytop
 from cq.observers.verify.export import check_export
-from cq.observers.verify.queue import Progress, Verification, verification
+from cq.observers.verify.queue import Verification, VerifyProgress, verification
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.rows import HANDLERS
@@ -60,13 +60,13 @@ def test_exports_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) ->
     cq.configure(db, name, buckets=1)
     added = 0
 
-    def add(progress: Progress) -> None:
+    def add(progress: VerifyProgress) -> None:
         nonlocal added
         added += 1
         assert added < 100
         transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
 
-    add(Progress("", 0, 0))
+    add(VerifyProgress("", 0, 0))
     parts = [every_row({**HANDLERS, "e": [check_export]})]
     assert list(Verification(db, name, parts=parts, rows=1, progress=add).run()) == []
 

@@ -9,33 +9,33 @@ from unittest.mock import patch
 
 from cq.admin.purge import needs_purge
 from cq.passes import merge_pass, repacking
-from cq.passes.merge_pass import RunsPass
+from cq.passes.merge_pass import MergePass
 from cq.passes.pass_result import PassResult
-from cq.passes.runs import ForRuns, NotInRuns
+from cq.passes.runs import CannotMerge, SortBacklog
 
 
 def sorts_again_what_others_have_sorted() -> Any:
     """A worker whose runs another one has touched sorts the backlog from its beginning."""
-    run = RunsPass.run
+    run = MergePass.run
 
-    def again(self: RunsPass) -> PassResult:
+    def again(self: MergePass) -> PassResult:
         try:
             return run(self)
-        except NotInRuns:
-            if self.memory.runs.left and not self.result.was_ours:
-                raise ForRuns from None
+        except CannotMerge:
+            if self.cache.runs.remaining and not self.result.cache_is_valid:
+                raise SortBacklog from None
             raise
 
-    return patch.object(RunsPass, "run", again)
+    return patch.object(MergePass, "run", again)
 
 
 def believes_its_runs() -> Any:
     """A worker merges the runs that it remembers though another one has passed."""
 
-    def is_for_runs(self: RunsPass) -> bool:
+    def is_for_runs(self: MergePass) -> bool:
         return not (self.state.staged or needs_purge(self.config, self.state))
 
-    return patch.object(RunsPass, "_is_for_runs", is_for_runs)
+    return patch.object(MergePass, "_allows_runs", is_for_runs)
 
 
 def merges_before_the_former_shape() -> Any:
@@ -45,16 +45,16 @@ def merges_before_the_former_shape() -> Any:
 
 def leaves_rows_at_the_end() -> AbstractContextManager[object]:
     """Rows that are written again take the keys of the last rows that they replace."""
-    into_rows = repacking.into_rows
+    pack_into_rows = repacking.pack_into_rows
 
     def last(pairs: Any, rows: Sequence[Any]) -> dict[bytes, bytes]:
-        found = into_rows(pairs, rows)
+        found = pack_into_rows(pairs, rows)
         keys = [row.key for row in rows][len(rows) - len(found) :]
         return dict(zip(keys, found.values(), strict=True))
 
     stack = ExitStack()
     for module in (repacking, merge_pass):
-        stack.enter_context(patch.object(module, "into_rows", last))
+        stack.enter_context(patch.object(module, "pack_into_rows", last))
     return stack
 
 

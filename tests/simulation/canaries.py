@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq.admin import purge
 from cq.config import queue as config
 from cq.config.cache import ConfigCache
 from cq.intake.emitter import Emitter
@@ -25,8 +24,8 @@ from cq.observers.sql import exporter
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.top import index
 from cq.observers.worker import worker
-from cq.passes import batch, combine_pass, reporting
-from cq.passes.bucket_cache import Memory
+from cq.passes import batch, combine_pass, purging, reporting
+from cq.passes.bucket_cache import BucketCache
 from cq.queue import combine_queue, missed_reports, packing
 from cq.queue.missed_reports import MissedReports
 from cq.store.api import METADATA_VERSION
@@ -117,12 +116,15 @@ def counts_operations_twice() -> Any:
 def believes_its_memory() -> Any:
     """A worker uses the values that it remembers though somebody else has passed."""
 
-    def forget(self: Memory) -> None:
+    def invalidate(self: BucketCache) -> None:
         self.token = b""
 
     @contextmanager
     def both() -> Iterator[None]:
-        with patch.object(Memory, "forget", forget), patch.object(Memory, "knows", lambda self, token: True):
+        with (
+            patch.object(BucketCache, "invalidate", invalidate),
+            patch.object(BucketCache, "is_valid", lambda self, token: True),
+        ):
             yield
 
     return both()
@@ -185,17 +187,17 @@ def forgets_to_tell_new_observers() -> Any:
     def told(tr: Any, code: Any, bucket: int, state: Any) -> Any:
         return {each.generation: None for each in code.config.observers}
 
-    return patch.object(combine_pass, "told_so_far", told)
+    return patch.object(combine_pass, "backfill_positions", told)
 
 
 def tells_beyond_the_cursor() -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
-    news_of = reporting.news_of
+    changes_by_observer = reporting.changes_by_observer
 
-    def everywhere(told: Any, changes: Any, received: Any, refill: Any) -> Any:
-        return news_of(dict.fromkeys(told), changes, received, refill)
+    def everywhere(told: Any, changes: Any, received: Any, backfill: Any) -> Any:
+        return changes_by_observer(dict.fromkeys(told), changes, received, backfill)
 
-    return patch.object(combine_pass, "news_of", everywhere)
+    return patch.object(combine_pass, "changes_by_observer", everywhere)
 
 
 def forgets_what_observers_missed() -> Any:
@@ -214,12 +216,12 @@ def purges_what_came_later() -> Any:
     def drop(tr: Any, given: Any, bucket: int) -> None:
         tr.clear_range(*QueueKeys(given.name).rows(given.generation, bucket))
 
-    return patch.object(purge, "_drop_waiting", drop)
+    return patch.object(purging, "_drop_queued", drop)
 
 
 def purges_no_staged_updates() -> Any:
     """A purge leaves what waits."""
-    return patch.object(purge, "_drop_waiting", lambda tr, given, bucket: None)
+    return patch.object(purging, "_drop_queued", lambda tr, given, bucket: None)
 
 
 def sets_aside_and_forgets() -> Any:

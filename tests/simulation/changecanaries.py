@@ -84,7 +84,7 @@ def forgets_ids_without_a_conflict() -> Any:
 
 def repairs_without_notifying() -> Any:
     """A repair leaves a bucket with updates without its notification."""
-    return patch.object(buckets, "wake", lambda piece, generation, bucket: None)
+    return patch.object(buckets, "notify", lambda piece, generation, bucket: None)
 
 
 def ignores_pauses() -> Any:
