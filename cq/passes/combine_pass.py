@@ -1,23 +1,22 @@
 """One pass over one bucket: read, combine, write, report.
 
-    1. Read the bucket's state for real (two passes over one bucket conflict, and nobody else does), its notification
-       and its first rows by snapshot reads, up to a limit.
-    2. Leave out rows whose operation id was added by an earlier transaction.
-    3. Take as many rows as can be combined within limits: read what is staged for their keys.
-    4. Choose the keys to report: in hash order from the cursor, as many as are asked for. All others are folded:
-       their updates are combined with what is staged, and staged; or, where that is cheaper, written as rows again.
-       When the rows were not read to their end, nothing is reported, unless that has been so for too long (overload),
-       or there are no observers.
-    5. Combine what is reported with the current values, and write these.
-    6. Clear the rows in one range, the notification if it is still the one read and nothing is left, and write
-       the state with a fresh token.
-    7. Tell the observers, of the changes and (those that are new) of a piece of the values there are.
+    1. Read the bucket's state with a conflict range, so that two passes over one bucket conflict. Read its notification
+       and its first rows, up to a limit, by snapshot reads, which conflict with no other transaction.
+    2. Drop rows whose operation id an earlier transaction has added.
+    3. Take as many rows as can be combined within the limits, and read the staged updates of their keys.
+    4. Choose the keys to report: in hash order from the cursor, at most `max_report`. Fold all others: combine their
+       updates with the staged ones, and stage the result or, where that is cheaper, write it as rows again.
+       If the rows were not read to their end, report no key, unless that has lasted too long (overload) or the queue
+       has no observers.
+    5. Combine the updates of the reported keys with the current values, and write these.
+    6. Clear the rows in one range, and the notification if no work remains and it is still the one read. Write the
+       state with a fresh token.
+    7. Report the changes to the observers, and a piece of the stored values to those that are being backfilled.
 
 A pass touches the store only through its transaction and has no other effect, so a retry after
-`commit_unknown_result` finds its own work done. Reading and reporting have limits of their own: a small row can
-mean large writes once observers have had their say. `cq.passes.batch` has steps 1 to 3,
-`cq.passes.selection` the first half of step 4, `cq.passes.repacking` the end of it, `cq.passes.reporting` step 7.
-Deep backlogs of many different keys are for `cq.passes.merge_pass`.
+`commit_unknown_result` finds its own work done. Reading and reporting have separate limits, because observers can turn
+a small row into large writes. `cq.passes.batch` has steps 1 to 3, `cq.passes.selection` and `cq.passes.repacking`
+step 4, `cq.passes.reporting` step 7. `cq.passes.merge_pass` combines deep backlogs of many different keys.
 """
 
 from __future__ import annotations
@@ -69,19 +68,18 @@ class Pass:
     Args:
         tr: a fresh transaction of either store, committed by the caller.
         code: the queue's configuration and code as this worker has them.
-        bucket: which one.
-        memory: what this worker remembers of the bucket; not changed here.
-        limits: see there.
-        max_report: how many keys to report at most.
-        max_refill: how many values to tell an observer of that is new to the queue; best when nothing is reported, so
-            that it is known who failed.
-        max_take: how many different keys of the rows to touch at most, None for no limit.
-        suspects: encoded keys to report only when no others wait, and then one alone.
-        try_suspect: report one of the suspects, alone, if any waits.
-        condemned: {encoded key: error} of keys to set aside; nothing is reported then, and no observer called.
-        refused: {encoded key: error} of values that an observer cannot be told of, in the same way.
-        may_sort: whether to leave a deep backlog of many different keys to `merging.RunsPass`.
-        before_code: called with the encoded keys that combiner and observers are about to see.
+        bucket: number of the bucket.
+        cache: the worker's cache of the bucket; the pass does not change it.
+        limits: bounds on reads and writes.
+        max_report: number of keys to report, at most.
+        max_backfill: number of values to backfill, at most. Report no other key then, so that a failure has one cause.
+        max_take: number of different keys of the rows to touch, at most; None: no limit.
+        suspects: encoded keys to report only when no other key has work, and then one alone.
+        try_suspect: whether to report one of the suspects, alone, if any has work.
+        rejected: {encoded key: error} of keys to set aside; the pass then reports no key and calls no observer.
+        rejected_in_backfill: the same for keys whose values an observer cannot receive.
+        may_sort: whether to leave a deep backlog of many different keys to `MergePass`.
+        before_code: called with the encoded keys before the combiner and the observers see them.
     """
 
     def __init__(
@@ -119,7 +117,7 @@ class Pass:
         self.before_code = before_code
         self.keys = QueueKeys(self.config.name)
         self.result = PassResult()
-        # What a caller looks at when the pass has failed:
+        # The caller reads these after the pass has failed:
         self.batch: Batch | None = None
         self.report: list[bytes] = []
         self.backfill: BackfillPiece | None = None
@@ -127,18 +125,18 @@ class Pass:
 
     @property
     def blamed(self) -> list[bytes]:
-        """The encoded keys that the observers have been told of."""
+        """The encoded keys that were reported to the observers, any of which may have caused a failure."""
         return self.report + (self.backfill.keys if self.backfill else [])
 
     def run(self) -> PassResult:
-        """The whole pass, except for the commit.
+        """Run the whole pass, except for the commit.
 
         Raises:
             CodeMismatch: the queue's configuration has changed and asks for other code.
-            ForRuns: it is one for `merging.RunsPass`.
+            SortBacklog: run a `MergePass` instead.
             ManyFailed: too many keys cannot be combined.
             ReportFailed: an observer has raised.
-            FDBError: from the store, also when an observer lets it pass.
+            FDBError: from the store, also through an observer.
         """
         batch = self.batch = self._read()
         if is_blocked(self.tr.snapshot, self.config, self.bucket):
@@ -156,16 +154,9 @@ class Pass:
             if not batch.backlog.foreign:
                 self._clear_notification(batch)
             return self.result
-        chosen = choose(
-            self.tr,
-            self.config,
-            self.bucket,
-            batch,
-            self.limits,
-            self.max_report,
-            self.suspects,
-            is_suspect_next=self.try_suspect,
-        )
+        where = self.tr, self.config, self.bucket
+        most, is_next = self.max_report, self.try_suspect
+        chosen = choose(*where, batch, self.limits, most, self.suspects, is_suspect_next=is_next)
         self.report, self.all_staged_known = chosen.report, chosen.all_staged_known
         current = self._load_current()
         touched = list(dict.fromkeys([*batch.updates, *self.report]))
@@ -201,7 +192,7 @@ class Pass:
     # Combining and writing
 
     def _load_current(self) -> dict[bytes, bytes | None]:
-        """The current values of what is reported, remembered or read; what is beyond the limit is not reported."""
+        """Return the current values of the keys to report, and drop keys beyond the read limit from the report."""
         known = self.cache.values if self.result.cache_is_valid else {}
         load = self.limits.load_bytes
         current = read_at_hashes(self.tr.snapshot, self.keys.value_at, self.report, known, load)
@@ -209,7 +200,7 @@ class Pass:
         return current
 
     def _write_values(self, batch: Batch, current: dict[bytes, bytes | None]) -> None:
-        """Write the new value of each key to report, and note the changes."""
+        """Write the new value of each key to report, and collect the changes."""
         self.changes: list[tuple[bytes, Change]] = []
         self.done: set[bytes] = set()
         apply_or_isolate(self.report, partial(self._write_some, batch, current), self.result.aside)
@@ -223,7 +214,7 @@ class Pass:
         is_same = values.is_same()
         where = places(report)
         self.missed.check(report)
-        # From here on nothing may raise what is a key's: it would be set aside and combined.
+        # From here on no line may raise for a single key: the key would be set aside although it is combined.
         self.done.update(report)
         self.result.values.update(zip(report, values.data, strict=True))
         self._clear_staged(batch, report)
@@ -245,7 +236,7 @@ class Pass:
                 self.result.staged[encoded] = None
 
     def _fold(self, batch: Batch) -> None:
-        """Combine the updates taken of all keys that are not reported; they become rows again, or are staged."""
+        """Combine the taken updates of all keys that are not reported; write them as rows again, or stage them."""
         seen = self.done | self.result.aside.keys() | self.rejected.keys()
         left = [encoded for encoded in batch.updates if encoded not in seen]
         folded: dict[bytes, bytes] = {}
@@ -279,14 +270,14 @@ class Pass:
             raise ManyFailed(self.result.aside)
 
     def _set_aside(self, batch: Batch) -> None:
-        """Move the updates of keys that cannot be combined or reported out of the way; `d` is left alone."""
+        """Set aside the updates of keys that cannot be combined or reported; their current values stay unchanged."""
         for encoded, error in self.rejected.items():
             if batch.has_work(encoded):
                 self.result.aside[encoded] = error
         for encoded, error in self.result.aside.items():
             try:
                 (waiting,) = pending(batch.updates, batch.staged, [encoded])
-            except CqError:  # what is staged cannot be read: keep its bytes
+            except CqError:  # unreadable staged updates are kept as bytes
                 waiting = [batch.staged.get(encoded), *batch.updates.get(encoded, [])]
             set_aside(self.tr, self.keys, encoded, error, waiting)
         self._clear_staged(batch, self.result.aside)
@@ -297,7 +288,7 @@ class Pass:
     # Values that are reported for the first time, or again
 
     def _backfill(self, batch: Batch, due: list[bytes], generation: int | None) -> None:
-        """Read the next values to report again, or to an observer that is new; a refused one is noted instead."""
+        """Read the next values to report again, or to a new observer; record a rejected one as missed instead."""
         limit, load = self.max_backfill, self.limits.load_bytes
         is_complete = partial(self._has_no_later, batch)
         reader = BackfillReader(self.tr, self.config, self.missed, limit, load, is_complete)
@@ -322,13 +313,13 @@ class Pass:
     # Purging
 
     def _purge(self, batch: Batch) -> None:
-        """Delete the next values of the bucket, before anything else of it is combined."""
+        """Delete the next values of the bucket. No update is combined before the purge is complete."""
         limit = 1 if self.rejected else max(1, self.max_report)
         load = self.missed.share(self.limits.load_bytes)
         purged = purge_some(self.tr, self.config, self.bucket, batch, limit, load, self.rejected)
         self.changes, self.report = purged.changes, purged.keys
         gone = [*purged.keys, *purged.unreported]
-        self.missed.read_all(gone)  # only of keys without a value a value was received
+        self.missed.read_all(gone)
         self.missed.check(purged.keys)
         self.missed.clear(purged.keys)
         for encoded, value in purged.unreported.items():
@@ -336,7 +327,7 @@ class Pass:
             generations = receiving_generations(self.positions, place(encoded))
             self.missed.note(encoded, self.rejected[encoded], dict.fromkeys(generations, value))
         self.result.values, self.result.purged = dict.fromkeys(gone), len(gone)
-        self.result.invalidates_cache = True  # what was staged is gone
+        self.result.invalidates_cache = True  # the purge has cleared the staged updates
         self.before_code(self.report)
         self.result.more = True
         self.result.token = fresh_token()
@@ -383,7 +374,7 @@ class Pass:
         self.tr.set(self.keys.state(self.config.generation, self.bucket), state.to_bytes())
 
     def _is_staged(self, batch: Batch) -> bool:
-        """Whether anything may be staged once this pass is committed."""
+        """Whether the bucket may have staged updates after this pass."""
         if not self.all_staged_known or (self.result.folded and not self.repacked):
             return True
         left = batch.staged.keys() - self.done - self.result.aside.keys()
@@ -391,11 +382,12 @@ class Pass:
 
     def _clear_notification(self, batch: Batch) -> None:
         if batch.notification is not None:
+            # An add after the read version has stored another versionstamp, which this comparison leaves in place.
             key = self.keys.notification(self.config.generation, self.bucket)
             self.tr.compare_and_clear(key, batch.notification)
 
     def _call_observers(self) -> None:
-        """Tell the observers, last of all: they may add to this very queue, and their size is measured."""
+        """Call the observers after all other writes: they may add to this very queue, and their size is measured."""
         if not self.code.observers or not (self.changes or self.backfill):
             return
         if self.backfill is not None:
