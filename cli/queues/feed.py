@@ -13,7 +13,7 @@ from cq.cli.shared.options import Json, Store, make_store, open_store, read_stor
 from cq.cli.shared.output import note, print_json, print_table, print_words, say
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
-from cq.feeds.feed import Feed, Message, Page
+from cq.feeds.feed import Feed, FeedPage, Message
 from cq.feeds.verify import verify_feed
 from cq.observers.feeds.tasks import FeedStatus, read_all, read_status
 from cq.store.transact import transact
@@ -189,7 +189,7 @@ def _position(after: str) -> bytes:
         ) from None
 
 
-def _print_page(page: Page, json: bool) -> None:
+def _print_page(page: FeedPage, json: bool) -> None:
     if page.missed:
         note("messages after that id have been removed: the feed does not keep them longer")
     for message in page.messages:

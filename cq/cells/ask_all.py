@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Gathered(Generic[T]):
+class CellAnswers(Generic[T]):
     """What came of a question.
 
     Attributes:
@@ -35,7 +35,7 @@ def gather(
     *,
     names: Sequence[str] | None = None,
     seconds: float = 5.0,
-) -> Gathered[T]:
+) -> CellAnswers[T]:
     """Ask cells a question, all at once, and return what they have answered in time; never raises for a cell.
 
     Args:
@@ -76,7 +76,7 @@ class _Question(Generic[T]):
                 self._answers[name] = answer
                 self._changed.notify_all()
 
-    def answered(self, names: Sequence[str], seconds: float) -> Gathered[T]:
+    def answered(self, names: Sequence[str], seconds: float) -> CellAnswers[T]:
         """What these cells have answered, once it is all or so many seconds are over."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._answers) + len(self._errors) == len(names), seconds)
@@ -85,7 +85,7 @@ class _Question(Generic[T]):
                 for name in names
                 if name not in self._answers
             }
-            return Gathered(dict(self._answers), missing)
+            return CellAnswers(dict(self._answers), missing)
 
     def _in_time(self, tr: Transaction) -> T:
         tr.options.set_timeout(max(1, int(1000 * (self._until - runtime.monotonic()))))

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cq import runtime, store
 from cq.cells.directory import CellStatus, Directory, checked_cell, emptiest
-from cq.cells.move import Moving
+from cq.cells.move import UserMove
 from cq.cells.records import DRAINING, HERE, Fence, Record
-from cq.cells.stores import Stores
+from cq.cells.stores import CellStores
 from cq.cells.user_data import UserData
 from cq.errors import CellMismatch, CellNotKnown, UserMoving
 from cq.keys import cell as keys
@@ -65,7 +65,7 @@ class Cells:
 
     def __init__(self, directory: Database, *, opener: Callable[[str], Database] = store.open) -> None:
         self.directory = Directory(directory)
-        self._stores = Stores(self.directory, opener)
+        self._stores = CellStores(self.directory, opener)
         self._cache: dict[bytes, Location] = {}  # by users in CBOR: 1 and 1.0 are one key of a dict
 
     def __enter__(self) -> Self:
@@ -215,7 +215,7 @@ class Cells:
             MoveFailed: the copy is not as the original; the next try copies anew.
             CellMismatch, StoreError: a store is not what the directory says, or cannot be used.
         """
-        self._remember(user, Moving(self.directory, self._stores, user).to(cell))
+        self._remember(user, UserMove(self.directory, self._stores, user).to(cell))
 
     def moves(self) -> Iterator[Move]:
         """The moves that are under way, also those that are done but for clearing the old data."""
@@ -230,7 +230,7 @@ class Cells:
         """Go on with all moves that are under way, whoever has begun them; returns how many. Errors as `move`."""
         count = 0
         for user in self.directory.moving():
-            self._remember(user, Moving(self.directory, self._stores, user).finish())
+            self._remember(user, UserMove(self.directory, self._stores, user).finish())
             count += 1
         return count
 

@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any, Final
 
 from cq.cells.directory import Directory
-from cq.cells.records import ARRIVING, GONE, HERE, LEAVING, Fence, Progress, Record
-from cq.cells.stores import Stores
+from cq.cells.records import ARRIVING, GONE, HERE, LEAVING, CopyProgress, Fence, Record
+from cq.cells.stores import CellStores
 from cq.errors import CellMismatch, MoveFailed
 from cq.keys import after
 from cq.keys import cell as keys
@@ -41,7 +41,7 @@ class _Overtaken(Exception):
     """Somebody else has gone on with the move: look at the record again."""
 
 
-class Moving:
+class UserMove:
     """The moves of one user; for one thread at a time.
 
     Args:
@@ -50,7 +50,7 @@ class Moving:
         user: the user's id.
     """
 
-    def __init__(self, directory: Directory, stores: Stores, user: Any) -> None:
+    def __init__(self, directory: Directory, stores: CellStores, user: Any) -> None:
         self._directory = directory
         self._stores = stores
         self._user = user
@@ -181,7 +181,7 @@ class Moving:
 
     def _begin_copy(self, tr: Transaction, tries: int) -> None:
         tr.clear_range(*keys.all_of(self._encoded))
-        tr.set(keys.progress(self._encoded), Progress(tries=tries).to_bytes())
+        tr.set(keys.progress(self._encoded), CopyProgress(tries=tries).to_bytes())
 
     def _begin_again(self, tr: Transaction, arriving: Fence, tries: int) -> None:
         """Throw a copy away that is not as the original."""
@@ -195,11 +195,11 @@ class Moving:
         if not progress.is_done or progress.tries != tries:
             raise _Overtaken
 
-    def _progress(self, tr: TransactionRead) -> Progress:
+    def _progress(self, tr: TransactionRead) -> CopyProgress:
         stored = tr.get(keys.progress(self._encoded)).value
         if stored is None:
             raise _Overtaken
-        return Progress.from_bytes(stored)
+        return CopyProgress.from_bytes(stored)
 
     def _copy(self, source: Database, leaving: Fence, target: Database, arriving: Fence) -> int:
         """Copy all that is left; returns which try it is."""
@@ -208,7 +208,7 @@ class Moving:
             transact(target, partial(self._write, fence=arriving, before=progress, rows=rows))
         return progress.tries
 
-    def _write(self, tr: Transaction, fence: Fence, before: Progress, rows: list[KeyValue]) -> None:
+    def _write(self, tr: Transaction, fence: Fence, before: CopyProgress, rows: list[KeyValue]) -> None:
         """Write a piece and how far it goes, unless somebody else has."""
         self._expect(tr, fence)
         if self._progress(tr) != before:
@@ -217,7 +217,7 @@ class Moving:
         for row in rows:
             tr.set(row.key, row.value)
         cursor = after(rows[-1].key)[begin:] if rows else before.cursor
-        tr.set(keys.progress(self._encoded), Progress(cursor, not rows, before.tries).to_bytes())
+        tr.set(keys.progress(self._encoded), CopyProgress(cursor, not rows, before.tries).to_bytes())
 
     def _read(self, tr: Transaction, fence: Fence, cursor: bytes) -> list[KeyValue]:
         """The next piece behind a cursor; empty when there is no more."""

@@ -19,6 +19,7 @@ class _Stored:
     """A dataclass that is stored as the list of its fields."""
 
     _TYPES: tuple[Any, ...] = ()
+    _NOUN = ""
 
     def to_bytes(self) -> bytes:
         """As stored."""
@@ -27,7 +28,7 @@ class _Stored:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """The inverse of `to_bytes`; raises `CorruptData`."""
-        return cls(*codec.decode_list(data, cls._TYPES, f"the {cls.__name__.lower()} of a cell"))
+        return cls(*codec.decode_list(data, cls._TYPES, cls._NOUN))
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Cell(_Stored):
     """
 
     _TYPES = (str, int, str)
+    _NOUN = "the entry of a cell"
 
     url: str
     weight: int = 1
@@ -52,6 +54,7 @@ class Identity(_Stored):
     """What a cell's store knows of itself: its name, and the id of the directory's store."""
 
     _TYPES = (str, bytes)
+    _NOUN = "the identity of a cell"
 
     cell: str
     directory: bytes
@@ -69,6 +72,7 @@ class Record(_Stored):
     """
 
     _TYPES = (str, int, str | None, str | None)
+    _NOUN = "the record of a user"
 
     cell: str
     epoch: int
@@ -91,13 +95,14 @@ class Fence(_Stored):
     """
 
     _TYPES = (str, int)
+    _NOUN = "the fence of a user"
 
     state: str
     epoch: int
 
 
 @dataclass(frozen=True)
-class Progress(_Stored):
+class CopyProgress(_Stored):
     """How far the copy of a user has come.
 
     Attributes:
@@ -107,6 +112,7 @@ class Progress(_Stored):
     """
 
     _TYPES = (bytes, bool, int)
+    _NOUN = "the progress of a copy"
 
     cursor: bytes = b""
     is_done: bool = False

@@ -14,7 +14,7 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 
-class Stores:
+class CellStores:
     """The stores of a directory's cells, by the cells' names; for any thread.
 
     Args:

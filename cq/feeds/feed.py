@@ -21,8 +21,8 @@ from cq.feeds.config import FeedConfig, clear_feed, read_feed_config, write_feed
 from cq.feeds.groups import by_user, events_in, is_member, put_event
 from cq.feeds.messages import (
     MAX_MESSAGE_BYTES,
+    FeedPage,
     Message,
-    Page,
     decode_message,
     encode_message,
     next_counter,
@@ -52,7 +52,7 @@ from cq.store.api import (
 from cq.store.transact import transact
 from cq.store.watch import wait_for
 
-__all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "Message", "Page"]
+__all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "FeedPage", "Message"]
 
 LIMIT: Final = 100
 """How many messages a page has at most, unless told otherwise."""
@@ -159,7 +159,7 @@ class Feed:
             [encode_message(each) for each in repeatable(messages, "messages")],
         )
 
-    def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> Page:
+    def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> FeedPage:
         """The receiver's messages behind an id, in the order of their ids: at most `limit`, or about 1 MB.
 
         Args:
@@ -175,7 +175,9 @@ class Feed:
         read_feed_config(snapshot_of(tr), self.name)
         return self._page(tr, encode_name("receiver", receiver), check_id(after), limit)
 
-    def read_numbered(self, tr: TransactionRead, receiver: Any, after: int = 0, limit: int = LIMIT) -> Page:
+    def read_numbered(
+        self, tr: TransactionRead, receiver: Any, after: int = 0, limit: int = LIMIT
+    ) -> FeedPage:
         """The receiver's messages behind a number that have got theirs, in order; as `read`.
 
         The page's messages have numbers without a gap; the first one has `after + 1`, unless `missed` says that it
@@ -194,13 +196,13 @@ class Feed:
         (last, numbered), (_, removed) = (split_mark(each.value) for each in stored)
         number = max(after, removed) + 1
         if number > numbered:
-            return Page((), b"", False, after < removed)
+            return FeedPage((), b"", False, after < removed)
         first = tr.get(self.keys.number(encoded, number)).value or b""
         begin = self.keys.message(encoded, first)
         end = self.keys.messages_through(encoded, last)[1]
         rows, more = take(tr.get_range(begin, end, limit=limit + 1), limit)
         messages = tuple(decode_message(row, number + at) for at, row in enumerate(rows))
-        return Page(messages, messages[-1].id if messages else b"", more, after < removed)
+        return FeedPage(messages, messages[-1].id if messages else b"", more, after < removed)
 
     def wait(
         self,
@@ -209,7 +211,7 @@ class Feed:
         after: bytes = b"",
         limit: int = LIMIT,
         timeout: float | None = None,
-    ) -> Page:
+    ) -> FeedPage:
         """Wait until the receiver has messages behind an id, and return them, as `read` does.
 
         Nothing is polled: a watch tells, within milliseconds of the commit. Each wait under way is one of the 10,000
@@ -310,7 +312,7 @@ class Feed:
     def _position(self, receiver: Any, terminal: Any) -> bytes:
         return self.keys.position(encode_name("receiver", receiver), encode_name("terminal", terminal))
 
-    def _page(self, tr: TransactionRead, receiver: bytes, after: bytes, limit: int) -> Page:
+    def _page(self, tr: TransactionRead, receiver: bytes, after: bytes, limit: int) -> FeedPage:
         _check_limit(limit)
         mark = tr.get(self.keys.removed(receiver))
         found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
@@ -325,15 +327,17 @@ class Feed:
             ) from error
         messages = tuple(map(decode_message, rows))
         position = messages[-1].id if messages else after
-        return Page(messages, position, more, after < split_mark(mark.value)[0])
+        return FeedPage(messages, position, more, after < split_mark(mark.value)[0])
 
-    def _news(self, tr: Transaction, receiver: bytes, after: bytes, limit: int) -> tuple[Page, Void | None]:
+    def _news(
+        self, tr: Transaction, receiver: bytes, after: bytes, limit: int
+    ) -> tuple[FeedPage, Void | None]:
         """What there is behind an id, or a watch on what comes."""
         read_feed_config(tr.snapshot, self.name)
         key = self.keys.latest(receiver)
         latest = tr.snapshot.get(key).value
         if latest is None or latest < versionstamp_of_id(after):
-            return Page((), after, False, False), tr.watch(key)
+            return FeedPage((), after, False, False), tr.watch(key)
         page = self._page(tr.snapshot, receiver, after, limit)
         return page, None if page.messages else tr.watch(key)
 

@@ -19,7 +19,7 @@ JOINED: Final = b"+"
 LEFT: Final = b"-"
 
 
-class Event(NamedTuple):
+class GroupEvent(NamedTuple):
     """That a user has joined a group, or has left it."""
 
     id: bytes
@@ -31,23 +31,25 @@ def put_event(tr: Transaction, keys: FeedKeys, group: bytes, user: bytes, *, joi
     tr.set_versionstamped_key(keys.new_event(group, user, next_counter()), JOINED if joined else LEFT)
 
 
-def by_user(keys: FeedKeys, group: bytes, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, list[Event]]]:
+def by_user(
+    keys: FeedKeys, group: bytes, rows: Iterable[KeyValue]
+) -> Iterator[tuple[bytes, list[GroupEvent]]]:
     """The events of each user in turn, of the rows of a group's events; raises `CorruptData`."""
     for user, found in groupby(rows, lambda row: keys.user_of(group, row.key)):
         yield user, events_in(found)
 
 
-def events_in(rows: Iterable[KeyValue]) -> list[Event]:
+def events_in(rows: Iterable[KeyValue]) -> list[GroupEvent]:
     """The events in a user's rows, in commit order; raises `CorruptData`."""
     events = []
     for row in rows:
         if row.value not in (JOINED, LEFT):
             raise CorruptData(f"an event of a group is not one that cq wrote: {row.value[:40]!r}")
-        events.append(Event(id_of(row.key), row.value == JOINED))
+        events.append(GroupEvent(id_of(row.key), row.value == JOINED))
     return events
 
 
-def is_member(events: Sequence[Event], message: bytes | None = None) -> bool:
+def is_member(events: Sequence[GroupEvent], message: bytes | None = None) -> bool:
     """Whether a user with these events was a member when the message of an id was committed, or is one now.
 
     What shares the message's transaction counts as before it: a commit has no inside.
@@ -59,7 +61,7 @@ def is_member(events: Sequence[Event], message: bytes | None = None) -> bool:
 
 
 def clear_outdated(
-    tr: Transaction, keys: FeedKeys, group: bytes, user: bytes, events: Sequence[Event], message: bytes
+    tr: Transaction, keys: FeedKeys, group: bytes, user: bytes, events: Sequence[GroupEvent], message: bytes
 ) -> None:
     """Remove the events that no message from the one of an id on will ask for.
 

@@ -51,7 +51,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class FeedPage:
     """Some messages of one receiver, in the order of their ids.
 
     Attributes:

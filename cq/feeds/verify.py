@@ -24,14 +24,14 @@ _RECEIVERS: Final = 100
 _MOST: Final = (1 << 64) - 1
 
 
-class Difference(NamedTuple):
+class FeedDifference(NamedTuple):
     """Something in a feed that cannot be so: whose it is, a receiver or a group, and what is wrong."""
 
     whose: str
     what: str
 
 
-class _Page(NamedTuple):
+class _VerifiedPage(NamedTuple):
     """A page of a receiver's messages.
 
     Attributes:
@@ -46,7 +46,7 @@ class _Page(NamedTuple):
     more: bool
 
 
-def verify_feed(db: Database, name: str) -> Iterator[Difference]:
+def verify_feed(db: Database, name: str) -> Iterator[FeedDifference]:
     """All that is wrong in a feed: messages, numbers and notes that are damaged, lost, or left behind.
 
     In a feed with numbers, messages that have none yet are looked at up to a page. Costs about two reads for each
@@ -56,10 +56,10 @@ def verify_feed(db: Database, name: str) -> Iterator[Difference]:
     keys = FeedKeys(name)
     for receiver in _receivers(db, keys):
         whose = f"receiver {_shown(receiver)}"
-        page = _Page([], b"", 0, True)
+        page = _VerifiedPage([], b"", 0, True)
         while page.more:
             page = transact(db, _reading(partial(_look_at_messages, config, keys, receiver, page)))
-            yield from (Difference(whose, what) for what in page.found)
+            yield from (FeedDifference(whose, what) for what in page.found)
     place: bytes | None = keys.all_group_messages()[0]
     while place is not None:
         place, found = transact(db, _reading(partial(_look_at_group, keys, place)))
@@ -84,14 +84,14 @@ def _receivers(db: Database, keys: FeedKeys) -> Iterator[bytes]:
 
 
 def _look_at_messages(
-    config: FeedConfig, keys: FeedKeys, receiver: bytes, before: _Page, tr: TransactionRead
-) -> _Page:
+    config: FeedConfig, keys: FeedKeys, receiver: bytes, before: _VerifiedPage, tr: TransactionRead
+) -> _VerifiedPage:
     """Look at the next messages of a receiver."""
     futures = [tr.get(each(receiver)) for each in (keys.removed, keys.numbered, keys.latest)]
     try:
         (removed, removed_number), (last, last_number) = (split_mark(each.value) for each in futures[:2])
     except CorruptData as error:
-        return _Page([str(error)], b"", 0, False)
+        return _VerifiedPage([str(error)], b"", 0, False)
     position, number = max((before.position, before.number), (removed, removed_number))
     rows, more = take(tr.get_range(*keys.messages(receiver, position), limit=_PAGE + 1), _PAGE)
     found = list(_undecodable(rows))
@@ -113,7 +113,7 @@ def _look_at_messages(
             found.append(f"numbers go to {last_number:,}, and there are others behind")
         if len(with_number) < len(ids) and not _is_noted(tr, keys.unnumbered, keys.numbering, receiver):
             found.append("messages have no numbers, and no worker is told of it")
-    return _Page(found, ids[-1] if ids else position, number, more)
+    return _VerifiedPage(found, ids[-1] if ids else position, number, more)
 
 
 def _undecodable(rows: list[KeyValue]) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _wrong_numbers(
 
 def _look_at_group(
     keys: FeedKeys, place: bytes, tr: TransactionRead
-) -> tuple[bytes | None, list[Difference]]:
+) -> tuple[bytes | None, list[FeedDifference]]:
     """Look at the next group that has messages to deliver; returns where to go on, None at the end."""
     begin, end = keys.all_group_messages()
     rows = tr.get_range(place, end, limit=1).to_list()
@@ -147,7 +147,7 @@ def _look_at_group(
     found = list(_undecodable(rows))
     if not _is_noted(tr, keys.undelivered, keys.delivering, group):
         found.append("messages are to be delivered, and no worker is told of it")
-    return prefix_end(begin + group), [Difference(f"group {_shown(group)}", what) for what in found]
+    return prefix_end(begin + group), [FeedDifference(f"group {_shown(group)}", what) for what in found]
 
 
 def _is_noted(

@@ -14,11 +14,11 @@ from typing import Final
 
 from cq.encoding import codec
 from cq.feeds.config import FeedConfig
-from cq.feeds.groups import Event, by_user, clear_outdated, is_member
+from cq.feeds.groups import GroupEvent, by_user, clear_outdated, is_member
 from cq.feeds.messages import by_group, put_messages, take
 from cq.keys import after
 from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of
-from cq.observers.feeds.round_robin import Turns
+from cq.observers.feeds.round_robin import RoundRobinTask
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, KeyValue, Transaction
@@ -56,7 +56,7 @@ class _Delivery:
         return cls() if data is None else cls(*codec.decode_list(data, (bytes, bytes), "a delivery"))
 
 
-class Delivering(Turns):
+class DeliveryTask(RoundRobinTask):
     """The messages to a bucket of groups."""
 
     most = 6
@@ -89,7 +89,7 @@ class Delivering(Turns):
             if not rows:
                 continue
             users = by_user(self.keys, group, found)
-            place = self._deliver(tr, group, rows, users, _Budget.of(len(names)))
+            place = self._deliver(tr, group, rows, users, _DeliveryBudget.of(len(names)))
             if place is None:
                 tr.clear_range(rows[0].key, after(rows[-1].key))
                 tr.clear(self.keys.delivery(group))
@@ -111,8 +111,8 @@ class Delivering(Turns):
         tr: Transaction,
         group: bytes,
         rows: Sequence[KeyValue],
-        users: Iterable[tuple[bytes, list[Event]]],
-        budget: _Budget,
+        users: Iterable[tuple[bytes, list[GroupEvent]]],
+        budget: _DeliveryBudget,
     ) -> bytes | None:
         """Write these messages to the next users who were members; returns the last one if there are others."""
         messages = [(id_of(row.key), by_group(row.value, group, id_of(row.key))) for row in rows]
@@ -138,14 +138,14 @@ class Delivering(Turns):
 
 
 @dataclass(slots=True)
-class _Budget:
+class _DeliveryBudget:
     """What a step may still write for one group."""
 
     writes: int
     size: int
 
     @classmethod
-    def of(cls, groups: int) -> _Budget:
+    def of(cls, groups: int) -> _DeliveryBudget:
         """The share of one of so many groups."""
         return cls(WRITES // groups, BYTES // groups)
 
@@ -158,4 +158,4 @@ class _Budget:
 
 def delivering_tasks(db: Database, config: FeedConfig) -> list[Task]:
     """The tasks of a worker for the groups of a feed."""
-    return [Delivering(db, config, bucket) for bucket in range(BUCKETS)]
+    return [DeliveryTask(db, config, bucket) for bucket in range(BUCKETS)]

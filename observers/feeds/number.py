@@ -13,7 +13,7 @@ from typing import Final
 from cq.feeds.config import FeedConfig
 from cq.feeds.messages import take
 from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of, mark, split_mark
-from cq.observers.feeds.round_robin import Turns
+from cq.observers.feeds.round_robin import RoundRobinTask
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
@@ -28,7 +28,7 @@ _STEP_BYTES: Final = 1_000_000  # of all
 _WRITTEN_BYTES: Final = 400_000  # of numbers: their keys have the receivers' names
 
 
-class Numbering(Turns):
+class NumberingTask(RoundRobinTask):
     """The numbers for a bucket of receivers."""
 
     most = 100
@@ -78,4 +78,4 @@ class Numbering(Turns):
 
 def numbering_tasks(db: Database, config: FeedConfig) -> list[Task]:
     """The tasks of a worker for a feed that gives numbers."""
-    return [Numbering(db, config, bucket) for bucket in range(BUCKETS)] if config.numbers else []
+    return [NumberingTask(db, config, bucket) for bucket in range(BUCKETS)] if config.numbers else []

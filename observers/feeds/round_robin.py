@@ -31,7 +31,7 @@ _NAMES_BYTES: Final = 30_000
 
 
 @dataclass(slots=True)
-class _Round:
+class _FeedRound:
     """One way through all who have work.
 
     Attributes:
@@ -49,7 +49,7 @@ class _Round:
     problem: str = ""
 
 
-class Turns(Task):
+class RoundRobinTask(Task):
     """A bucket of receivers or groups, which take turns; a task for a worker.
 
     Args:
@@ -71,7 +71,7 @@ class Turns(Task):
         self.keys = FeedKeys(config.name)
         self._db = db
         self._begin, self._end = self.noted()
-        self._round: _Round | None = None
+        self._round: _FeedRound | None = None
         self._notes: list[KeyValue] = []  # of those who have had their turn in the last step
         self._is_last = False  # whether that was the last step of the round
 
@@ -95,7 +95,7 @@ class Turns(Task):
 
         Whoever has something stored that cq has not written is passed over, and tried again after a while.
         """
-        going = self._round or _Round(self._begin, self.most)
+        going = self._round or _FeedRound(self._begin, self.most)
         try:
             notification, left = transact(self._db, lambda tr: self._step(tr, going))
         except CorruptData as error:
@@ -113,7 +113,7 @@ class Turns(Task):
         self._round = going
         return _LATER
 
-    def _step(self, tr: Transaction, going: _Round) -> tuple[bytes | None, set[bytes]]:
+    def _step(self, tr: Transaction, going: _FeedRound) -> tuple[bytes | None, set[bytes]]:
         """Serve the next ones; returns the notification, and those that have more to do."""
         notification = tr.snapshot.get(self.notification)
         notes = tr.snapshot.get_range(
@@ -131,7 +131,7 @@ class Turns(Task):
             self._clear(tr, notification.value)
         return notification.value, left
 
-    def _pass_over(self, going: _Round, error: CorruptData) -> None:
+    def _pass_over(self, going: _FeedRound, error: CorruptData) -> None:
         """One of the last step's cannot be served: take one at a time, and leave that one out."""
         if going.at_once == 1:
             going.problem = str(error)
@@ -140,7 +140,7 @@ class Turns(Task):
             going.place = after(self._notes[0].key)
         going.at_once = 1
 
-    def _end_round(self, going: _Round) -> float:
+    def _end_round(self, going: _FeedRound) -> float:
         """All have had their turn; returns when the next round is to begin."""
         was_one_step = self._round is None
         self._round, self.problem = None, going.problem

@@ -32,7 +32,7 @@ _REST: Final = 9  # times as long as it has worked
 _STEP_BYTES: Final = 1_000_000  # of messages that are read to be removed
 
 
-class FeedTrimming(Task):
+class FeedTrimTask(Task):
     """Looks through all receivers of a feed, some in each step."""
 
     delay = EVERY_SECONDS[0]
@@ -149,4 +149,4 @@ class FeedTrimming(Task):
 
 def trimming_tasks(db: Database, config: FeedConfig) -> list[Task]:
     """The tasks of a worker for a feed of which not all is kept."""
-    return [FeedTrimming(db, config)] if config.removes else []
+    return [FeedTrimTask(db, config)] if config.removes else []

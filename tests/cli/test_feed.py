@@ -7,7 +7,7 @@ from typing import Any
 
 from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
-from cq.observers.feeds.trim import FeedTrimming
+from cq.observers.feeds.trim import FeedTrimTask
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
 
@@ -61,7 +61,7 @@ def test_a_reader_is_followed_and_told_what_it_has_missed(cli: Cli, here: Here, 
     assert json.loads(following.stdout.readline())["body"] == "two"
     following.kill()
     here("worker", "--drain")  # numbers them
-    FeedTrimming(db, Feed("chat").configure(db)).run()
+    FeedTrimTask(db, Feed("chat").configure(db)).run()
 
     shown = here("feed", "read", "chat", "ann")
 

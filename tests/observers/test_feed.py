@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq.feeds.feed import MAX_MESSAGE_BYTES, Feed, Page
+from cq.feeds.feed import MAX_MESSAGE_BYTES, Feed, FeedPage
 from cq.keys import prefix_end
 from cq.keys.feed import FeedKeys, encode_name
 from cq.store.api import error_code
@@ -29,11 +29,11 @@ def append(db: Any, feed: Feed, receiver: Any, *messages: Any) -> None:
         transact(db, lambda tr: feed.append(tr, receiver, message))  # noqa: B023
 
 
-def read(db: Any, feed: Feed, receiver: Any, after: bytes = b"", limit: int = 100) -> Page:
+def read(db: Any, feed: Feed, receiver: Any, after: bytes = b"", limit: int = 100) -> FeedPage:
     return transact(db, lambda tr: feed.read(tr.snapshot, receiver, after, limit))
 
 
-def bodies(page: Page) -> list[Any]:
+def bodies(page: FeedPage) -> list[Any]:
     return [message.body for message in page.messages]
 
 
@@ -45,7 +45,7 @@ def test_messages_are_read_in_commit_order_from_a_position(db: Any, feed: Feed) 
 
     assert (bodies(first), first.more) == (["one", "two"], True)
     assert (bodies(second), second.more) == (["three", "four", "five"], False)
-    assert read(db, feed, "ann", second.position) == Page((), second.position, False, False)
+    assert read(db, feed, "ann", second.position) == FeedPage((), second.position, False, False)
     ids = [message.id for message in (*first.messages, *second.messages)]
     assert ids == sorted(set(ids))
 
@@ -189,7 +189,7 @@ def test_two_processes_of_one_terminal_do_not_both_go_on(db: Any, feed: Feed) ->
 def test_waiting_ends_with_the_append(db: Any, feed: Feed) -> None:
     append(db, feed, "ann", "old")
     position = read(db, feed, "ann").position
-    found: list[Page] = []
+    found: list[FeedPage] = []
     waiting = threading.Thread(target=lambda: found.append(feed.wait(db, "ann", position, timeout=30)))
     waiting.start()
     append(db, feed, "bob", "for another")
@@ -207,7 +207,7 @@ def test_waiting_sees_the_rest_of_a_transaction(db: Any, feed: Feed) -> None:
 
     assert bodies(feed.wait(db, "ann", first.position, timeout=0)) == [2]
     last = read(db, feed, "ann").position
-    assert feed.wait(db, "ann", last, timeout=0) == Page((), last, False, False)
+    assert feed.wait(db, "ann", last, timeout=0) == FeedPage((), last, False, False)
 
 
 def test_reading_what_the_transaction_has_appended_says_what_to_do(db: Any, feed: Feed) -> None:

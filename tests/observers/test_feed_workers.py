@@ -19,11 +19,11 @@ from cq.keys import prefix_end
 from cq.keys.feed import BUCKETS, bucket_of, encode_name
 from cq.observers.feeds import deliver, trim
 from cq.observers.feeds import number as numbering
-from cq.observers.feeds.deliver import Delivering, delivering_tasks
-from cq.observers.feeds.number import Numbering, numbering_tasks
-from cq.observers.feeds.round_robin import TROUBLE_SECONDS, _Round
+from cq.observers.feeds.deliver import DeliveryTask, delivering_tasks
+from cq.observers.feeds.number import NumberingTask, numbering_tasks
+from cq.observers.feeds.round_robin import TROUBLE_SECONDS, _FeedRound
 from cq.observers.feeds.tasks import read_status
-from cq.observers.feeds.trim import FeedTrimming
+from cq.observers.feeds.trim import FeedTrimTask
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import subscribe
@@ -112,7 +112,7 @@ def test_numbers_whatever_the_order_of_appends_and_steps(
     feed = Feed("feed")
     config = feed.configure(db, numbers=True)
     sent: dict[str, list[int]] = defaultdict(list)
-    with patch.object(numbering, "MESSAGES", 4), patch.object(Numbering, "most", 2):
+    with patch.object(numbering, "MESSAGES", 4), patch.object(NumberingTask, "most", 2):
         tasks = numbering_tasks(db, config)
         for step in steps:
             if step is None:
@@ -140,7 +140,7 @@ def test_a_flooded_receiver_does_not_keep_others_from_their_numbers(db: Any, nam
     for user in others:
         append(db, feed, user, "one")
 
-    Numbering(db, config, bucket).run()
+    NumberingTask(db, config, bucket).run()
 
     assert [len(numbered(db, feed, user)) for user in others] == [1] * len(others)
     assert 0 < len(numbered(db, feed, "flooded")) < 1_000
@@ -148,7 +148,7 @@ def test_a_flooded_receiver_does_not_keep_others_from_their_numbers(db: Any, nam
 
 def test_two_steps_do_not_number_the_same_messages(db: Any, name: str) -> None:
     feed = Feed(name)
-    task = Numbering(db, feed.configure(db, numbers=True), 0)
+    task = NumberingTask(db, feed.configure(db, numbers=True), 0)
     append(db, feed, "ann", "x")
     trs = [db.create_transaction() for _ in range(2)]
     for tr in trs:
@@ -161,10 +161,10 @@ def test_two_steps_do_not_number_the_same_messages(db: Any, name: str) -> None:
 
 def test_a_message_that_comes_while_a_step_commits_is_not_forgotten(db: Any, name: str) -> None:
     feed = Feed(name)
-    task = Numbering(db, feed.configure(db, numbers=True), bucket_of(encode_name("", "ann")))
+    task = NumberingTask(db, feed.configure(db, numbers=True), bucket_of(encode_name("", "ann")))
     append(db, feed, "ann", 1)
     tr = db.create_transaction()
-    task._step(tr, _Round(task._begin, task.most))
+    task._step(tr, _FeedRound(task._begin, task.most))
     append(db, feed, "ann", 2)
     tr.commit().wait()
 
@@ -184,7 +184,7 @@ def test_a_receiver_is_forgotten_whatever_workers_do_meanwhile(db: Any, name: st
     append(db, feed, "ann", "late")
     transact(db, lambda tr: feed.advance(tr, "ann", "phone", messages_of(db, feed, "ann")[0].id))
     numbering, forgetting = db.create_transaction(), db.create_transaction()
-    Numbering(db, config, 0).serve(numbering, [encode_name("", "ann")])
+    NumberingTask(db, config, 0).serve(numbering, [encode_name("", "ann")])
     feed.forget(forgetting, "ann")
 
     conflict(forgetting, numbering)
@@ -296,7 +296,7 @@ def test_a_large_group_gets_its_message_in_bounded_transactions_beside_others(db
     join(db, feed, "large", users)
     transact(db, lambda tr: feed.join(tr, small, "ann"))
     transact(db, lambda tr: [feed.append_to_group(tr, group, "hello") for group in ("large", small)])
-    task = Delivering(db, config, bucket)
+    task = DeliveryTask(db, config, bucket)
     steps = 1
     task.run()
     assert len(messages_of(db, feed, "ann")) == 1
@@ -309,7 +309,7 @@ def test_a_large_group_gets_its_message_in_bounded_transactions_beside_others(db
 
 def test_two_steps_do_not_deliver_the_same_messages(db: Any, name: str) -> None:
     feed = Feed(name)
-    task = Delivering(db, feed.configure(db), 0)
+    task = DeliveryTask(db, feed.configure(db), 0)
     transact(db, lambda tr: feed.join(tr, "g", "ann"))
     transact(db, lambda tr: feed.append_to_group(tr, "g", "x"))
     trs = [db.create_transaction() for _ in range(2)]
@@ -345,7 +345,7 @@ def test_what_cq_has_not_written_holds_up_nobody_else(db: Any, name: str) -> Non
         transact(db, lambda tr: feed.append_to_group(tr, number, "x"))  # noqa: B023
     for broken in (feed.keys.delivery, feed.keys.numbered):
         transact(db, lambda tr: tr.set(broken(encode_name("", same[1])), b"?"))  # noqa: B023
-    tasks = [Delivering(db, config, bucket), Numbering(db, config, bucket)]
+    tasks = [DeliveryTask(db, config, bucket), NumberingTask(db, config, bucket)]
     transact(db, lambda tr: feed.append(tr, same[1], "direct"))
     for task in tasks:
         while (seconds := task.run()) == 0.0:
@@ -369,7 +369,7 @@ def test_what_cq_has_not_written_holds_up_nobody_else(db: Any, name: str) -> Non
 
 
 def trimmed(db: Any, feed: Feed) -> None:
-    task = FeedTrimming(db, feed.configure(db))
+    task = FeedTrimTask(db, feed.configure(db))
     while task.run() == 0.0:
         pass
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.observers.feeds import deliver
-from cq.observers.feeds.trim import FeedTrimming
+from cq.observers.feeds.trim import FeedTrimTask
 from tests.simulation.store import FaultyTransaction, Reads
 
 
@@ -43,7 +43,7 @@ def removes_without_a_word() -> Any:
         tr.clear_range(*self.keys.messages_through(receiver, until))
         tr.clear_range(*self.keys.numbers_through(receiver, number))
 
-    return patch.object(FeedTrimming, "_remove", remove)
+    return patch.object(FeedTrimTask, "_remove", remove)
 
 
 FEEDING: Final[dict[Callable[[], Any], int]] = {

@@ -13,8 +13,8 @@ from cq.feeds.verify import verify_feed
 from cq.keys.feed import encode_name, split_mark
 from cq.observers.feeds import deliver
 from cq.observers.feeds import number as numbering
-from cq.observers.feeds.deliver import Delivering
-from cq.observers.feeds.number import Numbering
+from cq.observers.feeds.deliver import DeliveryTask
+from cq.observers.feeds.number import NumberingTask
 from cq.observers.feeds.tasks import read_status
 from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
@@ -72,8 +72,8 @@ class FeedWorld(Scenario):
                 (deliver, "WRITES", self.rng.choice((2, 5))),
                 (deliver, "MESSAGES", self.rng.choice((1, 3))),
                 (numbering, "MESSAGES", self.rng.choice((2, 6))),
-                (Delivering, "most", 2),
-                (Numbering, "most", 2),
+                (DeliveryTask, "most", 2),
+                (NumberingTask, "most", 2),
             ):
                 stack.enter_context(patch.object(owner, name, value))
         return stack
