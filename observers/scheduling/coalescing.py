@@ -1,9 +1,9 @@
-"""Lets work come together while there is much of it: a task that is woken soon after its last step waits a little.
+"""Coalescing of work: in a busy worker, a task that is notified soon after its last step waits before the next.
 
-A step costs something whatever it finds, a transaction and its commit above all. While work comes all the time, steps
-that begin at once find little each, and keep the processor and the store from whoever adds. So the busier a worker
-is, the longer a task waits from the beginning of one step to the next, up to what its kind allows; in a worker
-that has time to spare no task waits. What a step has left over is not waited with: a backlog is worked off at once.
+Each step has a fixed cost, mainly its transaction and commit. Under constant load, steps that start at once find little
+work each, and take processor and store time from the callers that add. So the pause between two steps of a task grows
+with the worker's load, up to the limit of the task's kind; in a worker with spare time no task waits. A backlog that a
+step leaves is processed without a pause.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from typing import Final
 from cq import runtime
 from cq.observers.scheduling.task import Job
 
-_IDLE: Final = 0.2
-_BUSY: Final = 0.7
-_SECONDS: Final = 0.5  # over which load is averaged, about
+_IDLE_LOAD: Final = 0.2  # no pause up to this load
+_BUSY_LOAD: Final = 0.7  # the whole pause from this load on
+_AVERAGE_SECONDS: Final = 0.5  # time constant of the load's moving average
 
 
 class Coalescer:
-    """How busy a worker is, and how long its tasks wait because of that; thread-safe."""
+    """A worker's load, and the pauses of its tasks that follow from it; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._load = 0.0
-        self._at = runtime.monotonic()
+        self._updated = runtime.monotonic()
 
-    def ran(self, job: Job, begun: float) -> None:
-        """A step of a job that began at that time has ended."""
+    def record_step(self, job: Job, begun: float) -> None:
+        """Add a job's step that began at `begun` and ends now to the load, and set the job's earliest next step."""
         now = runtime.monotonic()
         with self._lock:
-            self._load = self._load * exp((self._at - now) / _SECONDS) + (now - begun) / _SECONDS
-            self._at = now
-            share = (self._load - _IDLE) / (_BUSY - _IDLE)
+            # Steps run in parallel threads, so the load may exceed 1.
+            self._load = (
+                self._load * exp((self._updated - now) / _AVERAGE_SECONDS) + (now - begun) / _AVERAGE_SECONDS
+            )
+            self._updated = now
+            share = (self._load - _IDLE_LOAD) / (_BUSY_LOAD - _IDLE_LOAD)
         job.rests_until = begun + job.task.coalesce_seconds * min(1.0, max(0.0, share))
 
-    def left(self, job: Job) -> float:
-        """After how many seconds a job that has been woken is to run."""
+    def pause(self, job: Job) -> float:
+        """The seconds that a notified job must wait before its next step."""
         return max(0.0, job.rests_until - runtime.monotonic())

@@ -1,8 +1,8 @@
-"""Which task is next: queues get time by their weights, and within a queue whoever has waited longest comes first.
+"""Fair order of ready tasks: queues get time by their weights; within a queue the longest waiting task runs first.
 
 The cost of a queue's steps, see `Runner`, is counted as in start-time fair queueing (Goyal, Vin, Cheng 1996): divided
-by the queue's weight, and a queue that had nothing to do begins where the others are. So a flooded queue takes all the
-time that nobody else wants, and no more than its share of the rest.
+by the queue's weight, and a queue that was idle starts at the current virtual time. So a flooded queue takes all the
+time that the other queues leave, and at most its share while they have work.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_NEW_SECONDS = 0.01  # what a step of a queue is taken to cost before any was seen
+_NEW_SECONDS = 0.01  # assumed cost of a queue's step before the first has been measured
 
 
 @dataclass(slots=True)
 class _TaskKind(Generic[T]):
-    """Tasks of a queue of which so many may run at once; None for any number."""
+    """A queue's tasks of one kind; at most `width` of them run at once (None: no limit)."""
 
     width: int | None = None
     waiting: list[tuple[float, int, T]] = field(default_factory=list)
@@ -29,7 +29,7 @@ class _TaskKind(Generic[T]):
 
 @dataclass(slots=True)
 class _QueueTasks(Generic[T]):
-    """The tasks of one queue, by their kinds, and what its steps have cost."""
+    """The tasks of one queue by kind, and the cost of its steps so far."""
 
     weight: float = 1.0
     kinds: dict[Hashable, _TaskKind[T]] = field(default_factory=dict)
@@ -46,11 +46,11 @@ class _QueueTasks(Generic[T]):
 
     @property
     def claim(self) -> float:
-        """Time given so far, with what runs now; the least comes next."""
+        """Weighted time used so far, running steps included by their typical cost; the lowest claim runs next."""
         return self.spent + self.running * self.typical / self.weight
 
     def next(self, most: int) -> _TaskKind[T] | None:
-        """The kind whose turn it is, when no more than `most` tasks may run at once."""
+        """The kind with the longest waiting task that may run, if fewer than `most` tasks of the queue run."""
         if self.running >= most:
             return None
         ready = [
@@ -62,7 +62,7 @@ class _QueueTasks(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Tasks that wait to be run; not thread-safe."""
+    """Ready tasks in fair order; not thread-safe."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, _QueueTasks[T]] = {}
@@ -78,22 +78,23 @@ class FairQueue(Generic[T]):
         kind: Hashable = None,
         width: int | None = None,
     ) -> None:
-        """Have a task of a queue wait, as one that has waited since then; queues share time by weight.
+        """Add a task of the queue `lane` that has waited since `since`; queues share time by weight.
 
-        Of the queue's tasks of its kind, no more than `width` run at once; None for any number.
+        At most `width` of the queue's tasks of this kind run at once; None: no limit.
         """
-        there = self._lanes.setdefault(lane, _QueueTasks())
-        if there.is_idle:
-            there.spent = max(there.spent, self._clock)
-        there.weight = weight
-        of_kind = there.kinds.setdefault(kind, _TaskKind())
+        queue = self._lanes.setdefault(lane, _QueueTasks())
+        if queue.is_idle:
+            # Unused time is not saved up: otherwise a queue would block all others after an idle period.
+            queue.spent = max(queue.spent, self._clock)
+        queue.weight = weight
+        of_kind = queue.kinds.setdefault(kind, _TaskKind())
         of_kind.width = width
         heappush(of_kind.waiting, (since, next(self._numbers), task))
 
     def take(self, most: int) -> tuple[str, T] | None:
-        """The next task and its lane, None when nothing waits; `done` says that it has run.
+        """The next task and its lane, None if no task may run now; report its end by `done`.
 
-        No more than `most` tasks of one queue run at once: what another queue has to do must not wait for one of them.
+        At most `most` tasks of one queue run at once, so that a thread stays free for the other queues.
         """
         ready = ((name, lane.next(most)) for name, lane in self._lanes.items())
         name, kind = min(
@@ -108,10 +109,10 @@ class FairQueue(Generic[T]):
         return name, heappop(kind.waiting)[2]
 
     def done(self, lane: str, seconds: float, kind: Hashable = None) -> None:
-        """A task of the lane, of that kind, has run for so long."""
-        there = self._lanes[lane]
-        there.kinds[kind].running -= 1
-        there.spent += seconds / there.weight
-        there.typical = 0.8 * there.typical + 0.2 * seconds
-        if there.is_idle and there.spent <= self._clock:
-            del self._lanes[lane]  # it would begin where the others are
+        """Report that a task of this lane and kind has run, at a cost of `seconds`."""
+        queue = self._lanes[lane]
+        queue.kinds[kind].running -= 1
+        queue.spent += seconds / queue.weight
+        queue.typical = 0.8 * queue.typical + 0.2 * seconds
+        if queue.is_idle and queue.spent <= self._clock:
+            del self._lanes[lane]  # a new entry would start at the same virtual time

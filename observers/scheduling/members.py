@@ -1,9 +1,9 @@
-"""The workers of a store as their rows say: what each does, and to which of them a task belongs.
+"""The rows of a store's workers: the tasks that each can do, and the order in which workers own a task.
 
-A worker announces the kinds of tasks that it can do. A worker of another version may not know a kind that this one
-knows, and must not be counted on for it: the task would not be done. A row that says nothing of kinds is of a build
-before 0.1.0: such a worker is counted on for the oldest kinds only (`_OLDEST`). It may do tasks of other kinds all the
-same; then they are done twice, which does no harm.
+A worker announces the kinds of tasks that it can do. A worker of another version may not know every kind of this
+version; such a task must not be assigned to it, as no worker would run it. A row without kinds is of a build before
+0.1.0, and counts for the oldest kinds only (`_OLDEST`). If that worker does other kinds too, two workers run the same
+task, which does no harm.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from cq.keys import VERSIONSTAMP_BYTES, version_of
 from cq.store.api import WANT_ALL, TransactionRead, seconds_since
 
 ROLES: Final = ("combine", "export", "publish", "deliver")
-"""What an operator can have workers do: passes over buckets, exports, publishing clouds, and what feeds need."""
+"""Roles that an operator can give to workers: passes over buckets, exports, clouds, and the tasks of feeds."""
 MEASURE: Final = "measure"
-"""The role, and the kind, of workers with metrics: measuring queues, also those that nobody can work on."""
+"""The role, and the kind, of workers with metrics: they measure all queues, also those that no worker can work on."""
 LIMIT: Final = "limit"
-"""The kind of tasks that compare a queue with its limits, also one that is left alone."""
+"""The kind of tasks that compare a queue with its limits, also a queue that the worker leaves alone."""
 TRIM: Final = "trim"
-"""The kind of tasks that forget operation ids and emitters."""
+"""The kind of tasks that remove old operation ids and emitters."""
 WINDOW: Final = "window"
-"""The kind of tasks that take out of a window."""
+"""The kind of tasks that expire updates from a window."""
 SETTLE: Final = "settle"
-"""The kind of tasks that finish a change of shape and switch observers."""
+"""The kind of tasks that finish a rebucket and switch to backfilled observers."""
 EXPORTER: Final = "exporter"
 """The kind of tasks that export with the exporters of the application."""
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -41,12 +41,12 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "deliver": ("deliver",),
     MEASURE: (MEASURE,),
 }
-"""{role: the kinds of its tasks}. A new kind of task needs a name of its own here."""
+"""{role: the kinds of its tasks}. Add each new kind of task here under a new name."""
 _OLDEST: Final = frozenset({"combine", LIMIT, "export", EXPORTER, "publish", "deliver", MEASURE})
 ALIVE_BEATS: Final = 4
-"""A worker whose last beat is older, by the store's versions, counts as dead to those who look once."""
+"""A worker whose last beat is older than this many beats, by the store's versions, counts as dead to a single read."""
 BEAT_SECONDS: Final = 4.0
-"""How often a worker beats that has nothing to do: three requests to the store."""
+"""Seconds between the beats of an idle worker; a beat is three requests to the store."""
 _LONGEST_BEAT: Final = 24 * 3600.0
 
 
@@ -56,7 +56,7 @@ def kinds_of(roles: Iterable[str]) -> frozenset[str]:
 
 
 class TaskId(NamedTuple):
-    """One task, as it is shared out: its kind, the queue, and its number among the queue's tasks of the kind."""
+    """Identifies a task among all workers: its kind, the queue, and its number among the queue's tasks of the kind."""
 
     kind: str
     queue: str
@@ -68,14 +68,14 @@ class TaskId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """What a worker says of itself with each beat.
+    """The part of a worker's row that changes with its work.
 
     Attributes:
-        lacking: queues that it leaves alone, as they are paused or it has not their code; and as ROLE/QUEUE those of
-            which it leaves that role alone.
+        lacking: queues that it leaves alone, as they are paused or it lacks their code; as ROLE/QUEUE if it leaves
+            alone only that role of the queue.
         exporters: export queues that its application exports.
-        stuck: tasks of its own that have come to no end for long; others may take them over.
-        facts: for operators, in CBOR: what it has done, how fast, its latest error.
+        stuck: its tasks that hang or fail repeatedly; other workers may take them over.
+        facts: for operators, in CBOR: counts, rates and the latest error (`WorkerStatistics`).
     """
 
     lacking: frozenset[str] = frozenset()
@@ -85,22 +85,22 @@ class MemberReport:
 
     @property
     def names(self) -> tuple[frozenset[str], ...]:
-        """All that decides which tasks are the worker's."""
+        """The fields that decide which tasks the worker owns."""
         return self.lacking, self.stuck, self.exporters
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker as its row says.
+    """A worker, as read from its row.
 
     Attributes:
-        id: the worker's own, of 8 bytes.
+        id: the worker's id, of 8 bytes.
         stamp: the versionstamp of its latest beat.
         every: seconds until its next beat.
-        roles, queues: what it does, and for which queues (None for all).
+        roles, queues: its roles, and the queues that it works on (None for all).
         kinds: the kinds of tasks that it can do in these roles.
-        host, pid: where it runs.
-        report: what it says of itself.
+        host, pid: its machine and process.
+        report: the part of the row that changes with its work.
     """
 
     id: bytes
@@ -114,7 +114,7 @@ class Member:
     report: MemberReport
 
     def to_bytes(self) -> bytes:
-        """What is stored behind the versionstamp."""
+        """The row's value after the versionstamp."""
         report = self.report
         return codec.encode(
             {
@@ -133,7 +133,7 @@ class Member:
 
     @classmethod
     def of_row(cls, key: bytes, value: bytes) -> Member:
-        """The inverse; raises `CorruptData`."""
+        """The member of a stored row; raises `CorruptData`."""
         row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
         worker = keys.worker_of(key)
         if isinstance(row, dict):
@@ -162,22 +162,22 @@ class Member:
         )
 
     def age(self, version: int) -> float:
-        """How old its latest beat is in seconds, given a version of now."""
+        """Age of its latest beat in seconds, given the current version."""
         return seconds_since(version_of(self.stamp), version)
 
     def is_alive(self, version: int) -> bool:
-        """Whether it has beaten lately, given a version of now: for those who look once, and so have patience."""
+        """Whether it has beaten lately, given the current version: lenient, for callers that read the row only once."""
         return self.age(version) <= ALIVE_BEATS * max(BEAT_SECONDS, self.every)
 
     def does(self, task: TaskId) -> bool:
-        """Whether a task is one that it would do."""
+        """Whether it would run this task."""
         if task.kind not in self.kinds or (self.queues is not None and task.queue not in self.queues):
             return False
         lacking = self.report.lacking
         match task.kind:
-            case "measure" | "limit":  # also of a queue that it leaves alone
+            case "measure" | "limit":  # these also run for queues that it leaves alone
                 return True
-            case "deliver":  # a feed has nothing to do with a queue of its name
+            case "deliver":  # the task of a feed, which is independent of a queue of the same name
                 return True
             case "exporter":
                 return task.queue in self.report.exporters
@@ -197,7 +197,7 @@ _ROW: Final[Mapping[str, tuple[type, ...]]] = {
     "exporters": (list,),
     "facts": (dict,),
 }
-"""What a worker's row has; lists are of str."""
+"""{field of a worker's row: its types}; lists contain str."""
 
 
 def _is_of(part: Any, kinds: tuple[type, ...]) -> bool:
@@ -207,9 +207,9 @@ def _is_of(part: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def order(task: TaskId, members: Iterable[Member]) -> list[bytes]:
-    """The ids of the workers that do such tasks, in rendezvous order; those that are stuck in this one come last.
+    """The ids of the workers that do such tasks, in rendezvous order; the first owns the task.
 
-    The task belongs to the first.
+    Workers that report this task as stuck come last.
     """
     name = str(task)
     data = name.encode()
@@ -226,9 +226,9 @@ def order(task: TaskId, members: Iterable[Member]) -> list[bytes]:
 
 
 def read_members(tr: TransactionRead) -> list[Member]:
-    """All workers that have registered, also those that are gone but whose rows nobody has removed yet.
+    """All registered workers, including dead ones whose rows have not been removed yet.
 
-    A row that cannot be read, of a later version of cq say, stands for nobody: its tasks are done twice at worst.
+    An unreadable row, for example of a later version of cq, is skipped: at worst two workers run the same task.
     """
     found = []
     for row in tr.get_range(*keys.workers(), streaming_mode=WANT_ALL):

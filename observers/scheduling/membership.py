@@ -1,12 +1,12 @@
-"""Who works on what: workers register in the store, beat, and share out all tasks among themselves.
+"""Membership: workers register in the store, beat, and divide all tasks among themselves.
 
-Each worker keeps a row in the store that it writes anew with every beat, from the loop that does its work. It reads
-the rows of the others with the same transaction, and takes for gone whose row has not changed for several of its own
-reads and long enough by its own clock: no clocks of two machines are compared. A task belongs to the worker that comes
-first in rendezvous order (Thaler and Ravishankar 1998), so that a worker more or less moves few tasks.
+Each worker has a row in the store that it rewrites with every beat, from the loop that does its work. The same
+transaction reads the rows of the others. A worker is gone if its row has not changed for several reads and long enough
+by the reader's clock, so clocks of two machines are never compared. The first worker in rendezvous order (Thaler and
+Ravishankar 1998) owns a task, so few tasks move when a worker comes or goes.
 
-All of this is advice about who should work. That two workers on one bucket do no harm, when their views differ or one
-of them is late, is the pass's doing: it reads the bucket's state for real and writes it.
+Ownership only saves duplicate work; correctness does not depend on it. Two workers on one bucket do no harm when their
+views differ or one is late: a pass reads the bucket's state with a conflict range and writes it, so one of two fails.
 """
 
 from __future__ import annotations
@@ -38,11 +38,15 @@ from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_versioned
 from cq.store.version_clock import clock_of
 
-_BUSY: Final = 4  # times as often while it has something to do, and is missed so much sooner
-_FIRST_BEATS: Final = 10  # that come as soon: those who have just begun die more often than others
-_GONE_BEATS: Final = 3
-_OLD_BEATS: Final = 8  # that a row is so old says that its worker is gone, also at first sight
-_LATE_BEATS: Final = 2  # who has not beaten for so long before its row went has not left in good order
+_BUSY: Final = 4  # a busy worker beats this many times as often, so that its death is detected sooner
+_FIRST_BEATS: Final = (
+    10  # the first beats come as often as a busy worker's: new workers die more often than others
+)
+_GONE_BEATS: Final = 3  # a worker that misses this many beats is gone
+_OLD_BEATS: Final = 8  # at first sight, a worker whose row is this many beats old is gone
+_LATE_BEATS: Final = (
+    2  # a row removed after this many missed beats: the worker has died, not left in good order
+)
 log = logging.getLogger("cq.worker")
 
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
@@ -50,7 +54,7 @@ _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
 
 @dataclass(slots=True)
 class _Seen:
-    """What a worker has seen of another one: since when its beat is the same, by its own clock, in how many reads."""
+    """The latest beat seen of another worker: since when it is unchanged, by the own clock, and in how many reads."""
 
     stamp: bytes
     since: float
@@ -58,20 +62,20 @@ class _Seen:
 
 
 class Membership:
-    """A worker's registration, and the others as it sees them; to be used by one thread.
+    """A worker's registration, and its view of the other workers; for use by one thread.
 
     Args:
         db: a database of either store.
-        roles, queues: what the worker does, and for which queues (none for all).
-        every: seconds between its beats while it has nothing to do.
-        identity: a name that is this worker's alone; one that is started in place of another one which is known to be
-            dead takes over its row, and so its tasks, at once. None for one of its own.
+        roles, queues: the worker's roles, and the queues that it works on (empty for all).
+        every: seconds between its beats while it is idle.
+        identity: a unique name; a worker that replaces one known to be dead passes that one's name, and so takes over
+            its row and its tasks at once. None for a random one.
         clock: of this process, in seconds.
 
     Attributes:
         me: this worker, as of its latest beat.
-        others: the workers that live, but this one, as of the latest beat.
-        next_beat: when to beat again, by the clock.
+        others: the other live workers, as of the latest beat.
+        next_beat: time of the next beat, by the clock.
         version: of the latest beat.
     """
 
@@ -111,22 +115,22 @@ class Membership:
         self.version = 0
 
     def beat(self, report: MemberReport, *, is_busy: bool = False) -> bool:
-        """Write the own row and look at the others; whether tasks may belong to others than before.
+        """Write the own row and read the others; returns whether owners of tasks may have changed.
 
-        A worker that is busy says that it will beat again soon. Rows of workers that are gone are removed. Raises the
+        A busy worker beats again sooner, and its row says so. Removes the rows of dead workers. Raises the
         store's `FDBError`.
         """
         self._beats += 1
         every = self.every / _BUSY if is_busy or self._beats <= _FIRST_BEATS else self.every
         kinds = kinds_of(self._roles)
-        self.me = _that_fits(replace(self.me, roles=self._roles, kinds=kinds, report=report, every=every))
+        self.me = _limited(replace(self.me, roles=self._roles, kinds=kinds, report=report, every=every))
         began = runtime.monotonic()
         members, self.version = transact_versioned(self._db, self._beat)
         self._versions.observe(self.version, began)
         self.next_beat = self._clock() + every
         others = [member for member in members if member.id != self.id]
         gone = [member for member in others if self._is_gone(member)]
-        self._tell(others, gone)
+        self._emit_changes(others, gone)
         self._seen = {member.id: self._seen[member.id] for member in others}
         self.others = [member for member in others if member not in gone]
         if gone:
@@ -136,15 +140,15 @@ class Membership:
         return changed
 
     def is_mine(self, task: TaskId) -> bool:
-        """Whether a task belongs to this worker, as of the latest beat."""
+        """Whether this worker owns a task, as of the latest beat."""
         return order(task, [self.me, *self.others])[:1] == [self.id]
 
     def is_among(self, task: TaskId, number: int) -> bool:
-        """Whether this worker is one of the first so many that a task could belong to."""
+        """Whether this worker is among the first `number` workers in the task's order."""
         return self.id in order(task, [self.me, *self.others])[:number]
 
     def leave(self, seconds: float) -> None:
-        """Take the own row away, trying for so long: the others share out its tasks at once."""
+        """Remove the own row, trying for up to `seconds`, so that the others take over its tasks at once."""
 
         def leave(tr: Transaction) -> None:
             tr.options.set_timeout(int(seconds * 1000))
@@ -154,35 +158,36 @@ class Membership:
         transact(self._db, leave)
 
     def hurry(self) -> None:
-        """Beat as soon as possible: somebody has come or gone."""
+        """Beat as soon as possible: a worker has joined or left."""
         self.next_beat = self._clock()
 
     def _beat(self, tr: Transaction) -> list[Member]:
         members = read_members(tr.snapshot)
         tr.set_versionstamped_value(self._key, bytes(VERSIONSTAMP_BYTES) + self.me.to_bytes() + _OFFSET)
-        if all(member.id != self.id for member in members):  # new, or taken for gone
+        # A new worker, or one whose row another worker has removed: the others' watches must fire.
+        if all(member.id != self.id for member in members):
             tr.set_versionstamped_value(keys.WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
         return members
 
-    def _tell(self, found: list[Member], gone: list[Member]) -> None:
-        """Say who has come and who has gone since the beat before."""
-        if self._shape is None:
+    def _emit_changes(self, found: list[Member], gone: list[Member]) -> None:
+        """Emit events for workers that have joined, left or died since the previous beat."""
+        if self._shape is None:  # the first beat: the other workers are not new
             return
         known, there = {member.id for member in self.others}, {member.id for member in found}
         for member in found:
             if member.id not in known and member not in gone:
-                _tell_of(member, "worker_joined")
+                _emit(member, "worker_joined")
         for member in self.others:
             silent = self._clock() - self._seen[member.id].since
             if member.id not in there and silent <= max(self.every, _LATE_BEATS * member.every):
-                _tell_of(member, "worker_left")
+                _emit(member, "worker_left")
             elif member.id not in there or any(member.id == each.id for each in gone):
-                _tell_of(member, "worker_gone")
+                _emit(member, "worker_gone")
 
     def _is_gone(self, member: Member) -> bool:
-        """Whether a worker has not beaten for long; a row of long ago, by the store's versions, at first sight.
+        """Whether a worker has missed `_GONE_BEATS` beats; at first sight, whether its row is old by versions.
 
-        A jump of versions makes no row old: what this process has not seen of it counts as watched from now on.
+        A jump of the store's versions does not make a row old: only time that the version clock has observed counts.
         """
         now = self._clock()
         seen = self._seen.get(member.id)
@@ -196,19 +201,19 @@ class Membership:
         return seen.reads >= _GONE_BEATS and now - seen.since > _GONE_BEATS * member.every
 
 
-def _tell_of(member: Member, event: str) -> None:
+def _emit(member: Member, event: str) -> None:
     emit(event, worker=member.id.hex(), host=member.host, pid=member.pid)
 
 
-def _that_fits(member: Member) -> Member:
-    """The member, if its row can say all that it leaves alone; else it does nothing.
+def _limited(member: Member) -> Member:
+    """The member, without any role if the list of queues that it leaves alone does not fit into its row.
 
-    What it cannot say the others would not know, and nobody would do what they think is its.
+    Work left undone but not listed in the row would be lost: the other workers would assume that this worker does it.
     """
     if len(member.to_bytes()) <= codec.MAX_VALUE_BYTES - 1_000:
         return member
     log.warning(
-        "more queues are left alone than a worker can say: nothing is done until it is started for some by name"
+        "this worker leaves more queues alone than its row can list, so it stays idle: start it for fewer, named queues"
     )
     return replace(
         member, roles=frozenset(), kinds=frozenset(), report=MemberReport(facts=member.report.facts)
@@ -216,7 +221,7 @@ def _that_fits(member: Member) -> Member:
 
 
 def _remove(tr: Transaction, gone: list[Member]) -> None:
-    """Remove the rows of workers that are gone, unless they have beaten meanwhile."""
+    """Remove the rows of dead workers, except rows that have changed since they were read."""
     stored = [(member, tr.get(keys.worker(member.id))) for member in gone]
     left = [
         member

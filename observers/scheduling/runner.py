@@ -1,4 +1,4 @@
-"""Runs tasks in a few threads: none twice at once, each again as soon or as late as it asks, all in fair order."""
+"""A pool of threads that runs repeating tasks in fair order, never one task twice at once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cq.observers.scheduling.fair_queue import FairQueue
 T = TypeVar("T", bound=Hashable)
 
 DONE: Final = -1.0
-"""Returned by `work`: not again, until the task is submitted anew."""
+"""Returned by `work`: do not run the task again until it is submitted again."""
 
 
 class Lane(NamedTuple):
-    """Where a task waits: its queue, the queue's weight, and how many of a kind may run at once, see `FairQueue`."""
+    """A task's place in the order: its queue, the queue's weight, its kind, and the limit of the kind (`FairQueue`)."""
 
     queue: str
     weight: float
@@ -33,17 +33,16 @@ class Runner(Generic[T]):
     """A pool of threads that runs `work(task)` for each submitted task.
 
     Args:
-        work: returns after how many seconds the task is to run again: 0 for as soon as it is its turn, `DONE` for not
-            at all.
-        failed: called with the task and what `work` has raised, in its stead.
-        after: called with a task that is done or was discarded while it ran, when it may already be submitted again;
-            must not raise.
+        work: runs one step; returns the seconds until the next: 0 for as soon as possible, `DONE` for no other.
+        failed: called with the task and the error that `work` raised; returns a number as `work` does.
+        after: called with a task once it is done, or was discarded while it ran; another thread may already have
+            submitted it again; must not raise.
         threads: how many tasks run at once.
-        lane: where a task waits.
-        age: for how many seconds what is left of a task has waited, asked when it waits for its turn.
+        lane: a task's place in the order.
+        waited_seconds: how long a task's oldest work has waited; called when the task becomes ready.
 
     Attributes:
-        steps: how often a task has run so far.
+        steps: number of steps so far.
     """
 
     def __init__(
@@ -54,14 +53,15 @@ class Runner(Generic[T]):
         threads: int,
         *,
         lane: Callable[[T], Lane] = _one_lane,
-        age: Callable[[T], float] = lambda task: 0.0,
+        waited_seconds: Callable[[T], float] = lambda task: 0.0,
     ) -> None:
         self._work, self._failed, self._after = work, failed, after
-        self._lane, self._age = lane, age
+        self._lane, self._waited_seconds = lane, waited_seconds
         self._changed = runtime.condition()
         self._ready: FairQueue[tuple[int, T]] = FairQueue()
         self._later: list[tuple[float, int, T]] = []
-        self._tickets: dict[T, int] = {}  # of the tasks under way: what waits with another ticket is no more
+        # Heap entries cannot be removed cheaply, so discarded tasks stay: an entry is valid only with this ticket.
+        self._tickets: dict[T, int] = {}
         self._waiting: dict[T, float] = {}
         self._running: dict[T, float] = {}
         self._numbers = count()
@@ -72,7 +72,10 @@ class Runner(Generic[T]):
         self._started = False
 
     def submit(self, task: T, seconds: float = 0.0) -> None:
-        """Run the task, at its turn or later, unless it is already under way or the runner is closed; never blocks."""
+        """Run the task in its turn, after `seconds` seconds; never blocks.
+
+        Ignored for a task that is running or submitted already, and by a closed runner.
+        """
         with self._changed:
             if self._closed or task in self._tickets or task in self._running:
                 return
@@ -83,7 +86,7 @@ class Runner(Generic[T]):
             self._wait(task, seconds)
 
     def discard(self, task: T) -> bool:
-        """Run the task no more; whether it is not running any more. If it is, `after` will be called with it."""
+        """Do not run the task again; returns whether it is not running. `after` is called with it once it has ended."""
         with self._changed:
             self._tickets.pop(task, None)
             self._waiting.pop(task, None)
@@ -91,16 +94,16 @@ class Runner(Generic[T]):
             return task not in self._running
 
     def is_busy(self, task: T) -> bool:
-        """Whether the task is running, waiting for its turn, or waiting for its time."""
+        """Whether the task is running, ready or delayed."""
         return task in self._tickets or task in self._running
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until no task is under way, for so long at most; returns whether that is so."""
+        """Wait up to `seconds` seconds for all submitted tasks to end; returns whether they have."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._tickets and not self._running, seconds)
 
     def stuck(self, seconds: float) -> list[T]:
-        """The tasks that have been running for longer, and when nothing else came to an end either, those behind."""
+        """Tasks running longer than `seconds`; if they block all threads, also the tasks that have waited as long."""
         with self._changed:
             horizon = runtime.monotonic() - seconds
             found = [task for task, since in self._running.items() if since < horizon]
@@ -109,7 +112,7 @@ class Runner(Generic[T]):
             return found
 
     def close(self, seconds: float | None = None) -> bool:
-        """Take no more tasks and forget those that wait; wait for those that run, whether all came to an end."""
+        """Discard all tasks, and wait up to `seconds` for the running ones; returns whether all have ended."""
         with self._changed:
             self._closed = True
             self._tickets.clear()
@@ -120,7 +123,7 @@ class Runner(Generic[T]):
     # With the lock held
 
     def _wait(self, task: T, seconds: float) -> None:
-        """Have a task wait for its turn, or first for its time."""
+        """Add a task to the ready tasks, at once or after `seconds`."""
         ticket = self._tickets[task] = next(self._numbers)
         if seconds > 0.0:
             heappush(self._later, (runtime.monotonic() + seconds, ticket, task))
@@ -132,39 +135,41 @@ class Runner(Generic[T]):
         now = runtime.monotonic()
         lane = self._lane(task)
         self._waiting[task] = now
-        since = now - self._age(task)
+        since = now - self._waited_seconds(task)
         self._ready.put((ticket, task), lane.queue, lane.weight, since, lane.kind, lane.width)
 
     def _next(self) -> T | None:
-        """The next task, once there is one; None when the runner is closed."""
+        """Wait for the next task and mark it as running; None once the runner is closed."""
         while not self._closed:
             now = runtime.monotonic()
             while self._later and self._later[0][0] <= now:
                 _, ticket, task = heappop(self._later)
                 if self._tickets.get(task) == ticket:
                     self._queue(ticket, task)
+            # One thread stays free for other queues: a queue's steps may all hang, for example in a reporting database.
             taken = self._ready.take(max(1, self._threads - 1))
             if taken is None:
                 self._changed.wait(max(0.0, self._later[0][0] - now) if self._later else None)
                 continue
             _, (ticket, task) = taken
             if self._tickets.get(task) != ticket or task in self._running:
-                self._give_back(task, 0.0)
+                self._charge(task, 0.0)  # discarded since, so its kind's place is free again
                 continue
             del self._waiting[task]
             self._running[task] = now
             return task
         return None
 
-    def _give_back(self, task: T, seconds: float) -> None:
+    def _charge(self, task: T, seconds: float) -> None:
+        """End a taken task's turn, and charge its queue with `seconds`."""
         lane = self._lane(task)
         self._ready.done(lane.queue, seconds, lane.kind)
 
     def _cost(self, elapsed: float, used: float) -> float:
-        """The seconds of the whole pool that a step has cost its queue: its dominant share (Ghodsi et al. 2011).
+        """The cost of a step in seconds of the whole pool: its dominant share (Ghodsi et al. 2011).
 
-        A step holds one of the pool's threads while it lasts. While it uses a processor it holds the interpreter, and
-        so delays all other threads. Elapsed time alone would charge queues for the time that others make them wait.
+        A step holds one of the pool's threads for `elapsed` seconds. For `used` seconds of processor time it holds the
+        interpreter, and so delays all other threads. Elapsed time alone would charge a queue for delays by others.
         """
         return max(elapsed / self._threads, used)
 
@@ -182,13 +187,13 @@ class Runner(Generic[T]):
         used = runtime.thread_seconds()
         try:
             seconds = self._work(task)
-        except BaseException as error:  # noqa: BLE001 - nothing that a task does may end its thread unnoticed
+        except BaseException as error:  # noqa: BLE001 - an error of a task must not end the thread unnoticed
             seconds = self._failed(task, error)
         used = runtime.thread_seconds() - used
         with self._changed:
             self.steps += 1
             self._latest = runtime.monotonic()
-            self._give_back(task, self._cost(self._latest - self._running.pop(task), used))
+            self._charge(task, self._cost(self._latest - self._running.pop(task), used))
             is_over = task not in self._tickets or seconds < 0.0
             if is_over:
                 self._tickets.pop(task, None)
@@ -196,5 +201,6 @@ class Runner(Generic[T]):
                 self._wait(task, seconds)
             closed = self._closed
             self._changed.notify_all()
+        # Without the lock: `after` reads the store and submits tasks.
         if is_over and not closed:
             self._after(task)

@@ -125,7 +125,7 @@ class Worker:
             self._after,
             concurrency,
             lane=lambda job: Lane(job.task_id.queue, job.weight, type(job.task), job.task.max_parallel),
-            age=lambda job: job.task.waited_seconds,
+            waited_seconds=lambda job: job.task.waited_seconds,
         )
 
     def run(self, after_turn: Callable[[], object] = lambda: None) -> None:
@@ -349,7 +349,7 @@ class Worker:
 
     def _woken(self, job: Job) -> None:
         """There is work for a job."""
-        self._runner.submit(job, self._coalescer.left(job))
+        self._runner.submit(job, self._coalescer.pause(job))
 
     def _after(self, job: Job) -> None:
         """A job is done, or was left while it ran."""
@@ -380,7 +380,7 @@ class Worker:
             self._outdated()
             return DONE if self._draining else _REST_SECONDS
         finally:
-            self._coalescer.ran(job, begun)
+            self._coalescer.record_step(job, begun)
         job.failures = job.failures + 1 if job.task.problem else 0
         return DONE if job.failures and not job.owned else seconds  # the owner tries again
 

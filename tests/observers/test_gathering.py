@@ -32,7 +32,7 @@ class Clock:
     def step(self, job: Job, seconds: float) -> None:
         begun = self.now
         self.now += seconds
-        self.coalescer.ran(job, begun)
+        self.coalescer.record_step(job, begun)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_worker_with_time_to_spare_waits_for_nothing(clock: Clock) -> None:
     one = job(0)
     for _ in range(100):
         clock.step(one, 0.002)
-        assert clock.coalescer.left(one) == 0
+        assert clock.coalescer.pause(one) == 0
         clock.now += 0.02
 
 
@@ -58,7 +58,7 @@ def test_in_a_busy_worker_steps_of_a_task_begin_so_far_apart(clock: Clock) -> No
     apart = []
     for _ in range(100):
         for each in jobs:
-            clock.now += clock.coalescer.left(each)
+            clock.now += clock.coalescer.pause(each)
             apart.append(clock.now - begun.get(each, clock.now))
             begun[each] = clock.now
             clock.step(each, 0.004)
@@ -75,7 +75,7 @@ def test_a_step_that_takes_longer_is_not_waited_after(clock: Clock) -> None:
         clock.step(other, 1.0)
         clock.step(one, 2 * GATHER)
 
-        assert clock.coalescer.left(one) == 0
+        assert clock.coalescer.pause(one) == 0
 
 
 def test_a_task_that_gathers_nothing_never_waits(clock: Clock) -> None:
@@ -86,7 +86,7 @@ def test_a_task_that_gathers_nothing_never_waits(clock: Clock) -> None:
     for _ in range(100):
         clock.step(one, 0.05)
 
-        assert clock.coalescer.left(one) == 0
+        assert clock.coalescer.pause(one) == 0
 
 
 def test_who_was_busy_and_is_not_any_more_waits_no_more(clock: Clock) -> None:
@@ -94,9 +94,9 @@ def test_who_was_busy_and_is_not_any_more_waits_no_more(clock: Clock) -> None:
     for _ in range(20):
         clock.step(other, 0.05)
     clock.step(one, 0.01)
-    assert clock.coalescer.left(one) == pytest.approx(GATHER - 0.01)
+    assert clock.coalescer.pause(one) == pytest.approx(GATHER - 0.01)
 
     clock.now += 5
     clock.step(one, 0.01)
 
-    assert clock.coalescer.left(one) == 0
+    assert clock.coalescer.pause(one) == 0
