@@ -16,8 +16,8 @@ from cq.passes.batch import Limits
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, nothing_queued
-from tests.test_combining import Seen
-from tests.test_queue import concatenation
+from tests.passes.test_combine_pass import Seen
+from tests.queue.test_combine_queue import concatenation
 
 SEEDS = range(4)
 

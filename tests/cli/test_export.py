@@ -15,7 +15,7 @@ from cq.observers.sql.configured import export_tasks, find_export
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
-from tests.observers.sqlhelpers import combine
+from tests.observers.sql.sqlhelpers import combine
 
 
 @pytest.fixture

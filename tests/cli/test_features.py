@@ -8,8 +8,8 @@ import pytest
 
 import cq
 from tests.cli.conftest import Here
+from tests.config.test_features import needs_another
 from tests.helpers import add
-from tests.test_features import needs_another
 
 WANTED = "queue 'words' needs features that this version of cq lacks ('time travel'): upgrade cq"
 

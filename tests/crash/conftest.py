@@ -16,7 +16,7 @@ from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
 from tests.crash import vfs
-from tests.observers.conftest import postgres as postgres
+from tests.reporting_databases import postgres as postgres
 
 ROOT: Final = Path(__file__).parents[2]
 ROUNDS: Final = int(os.environ.get("CQ_TEST_CRASH_ROUNDS", "3"))

@@ -24,8 +24,8 @@ from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import SECONDS, Cli
 from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates
 from tests.crash.conftest import ROUNDS
-from tests.observers.conftest import new_schema
-from tests.observers.postgres import PostgresServer
+from tests.postgres import PostgresServer
+from tests.reporting_databases import new_schema
 
 ADDERS: Final = 3
 WORKERS: Final = 2

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.docs.test_following import DOCS, SECONDS, Reader, blocks, steps
-from tests.observers.postgres import PostgresServer
+from tests.postgres import PostgresServer
 
 NONE: Mapping[str, str] = MappingProxyType({})
 

@@ -24,7 +24,7 @@ from cq.observers.feeds.trim import trimming_tasks
 from cq.observers.scheduling.runner import DONE
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
-from tests.observers.exporthelpers import add, entries_aside, export_all, waits
+from tests.observers.export.exporthelpers import add, entries_aside, export_all, waits
 from tests.sized import MOST, Sized, words
 
 LONG = 990

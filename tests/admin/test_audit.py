@@ -1,0 +1,650 @@
+"""The audit: balanced at every moment of whatever cq does, and not balanced after any kind of damage."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cq
+from cq.admin.audit import audit_findings, check_audit
+from cq.admin.rebucket import finish_rebucket
+from cq.config.queue import read_config
+from cq.encoding import codec
+from cq.encoding.hashing import key_hash
+from cq.keys import QueueKeys
+from cq.keys.audit import AuditKeys
+from cq.observers.worker.worker import Worker
+from cq.passes.batch import Limits
+from cq.passes.combine_pass import Pass
+from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
+from cq.queue.set_aside import drop_aside, retry_aside
+from cq.store.embedded import FDBError
+from cq.store.transact import transact
+from cq.testing import drain
+from tests.faults import FaultyDatabase
+from tests.helpers import STAGING, add, aside, code_of, stored
+from tests.queue.test_combine_queue import Calls
+from tests.test_promises import in_threads
+
+MAY_BE_UNKNOWN = ("is being purged", "has begun anew", "has not yet included")
+SECONDS = 30.0
+
+
+def unbalanced(db: Any, name: str) -> list[str]:
+    """What a check finds, but for buckets that cannot be checked at that moment."""
+    return [line for line in audit_findings(db, name) if not any(why in line for why in MAY_BE_UNKNOWN)]
+
+
+def total(db: Any, name: str) -> list[int]:
+    """Added, stored, staged, waiting, aside and dropped of all buckets together, each of which is to be balanced."""
+    found = list(check_audit(db, name))
+    assert [str(each) for each in found if not each.is_balanced] == []
+    figures = ("added", "stored", "staged", "waiting", "aside", "dropped")
+    return [sum(getattr(each, what) for each in found) for what in figures]
+
+
+# Whatever cq does
+
+
+class Story:
+    """Steps in one thread that interleave what processes do, each followed by a check."""
+
+    def __init__(self, db: Any, name: str, seed: int) -> None:
+        self.db, self.name, self.random = db, name, random.Random(seed)
+        cq.configure(db, name, buckets=self.random.choice([1, 2, 5]), audit=self.random.random() < 0.5)
+        self.open: list[tuple[Any, Any]] = []
+        self.done: Counter[str] = Counter()
+
+    def begin_add(self) -> None:
+        keys = self.random.sample("abcdefgh", self.random.randint(1, 4))
+        updates = {key: self.random.choice([-(2**70), -3, -1, 1, 2, 2**63]) for key in keys}
+        once = self.random.choice([None, "one", "two", "three"])
+        tr = self.db.create_transaction()
+        cq.CombineQueue(self.name).add(tr, updates, once=once)
+        self.open.append((tr, "add"))
+
+    def begin_pass(self) -> None:
+        shape = self.random.choice(code_of(self.db, self.name).shapes)
+        bad = {codec.encode(key): "for this test" for key in self.random.sample("abcdefgh", 4)}
+        tr = self.db.create_transaction()
+        result = Pass(
+            tr,
+            shape,
+            self.random.randrange(shape.config.buckets),
+            limits=Limits(
+                read_bytes=self.random.choice([30, 10_000]),
+                repack_bytes=self.random.choice([0, 60, 10_000]),
+                overload_seconds=1e9,
+            ),
+            max_report=self.random.choice([1, 2, 100]),
+            max_take=self.random.choice([None, 1, 3]),
+            rejected=bad if self.random.random() < 0.4 else {},
+        ).run()
+        self.open.append((tr, result))
+
+    def end_some(self) -> None:
+        if not self.open:
+            return
+        tr, what = self.open.pop(self.random.randrange(len(self.open)))
+        try:
+            tr.commit().wait()
+        except FDBError:
+            self.done["conflict"] += 1
+            return
+        if what != "add":
+            self.done["repeated"] += what.repeated
+            self.done["folded"] += what.folded
+            self.done["aside"] += len(what.aside)
+            self.done["purged"] += what.purged
+
+    def rebucket(self) -> None:
+        self._when_possible(
+            "rebucket", lambda: cq.rebucket(self.db, self.name, self.random.choice([1, 2, 3, 8]))
+        )
+
+    def finish(self) -> None:
+        finish_rebucket(self.db, self.name)
+
+    def purge(self) -> None:
+        self._when_possible("purge", lambda: cq.purge(self.db, self.name))
+
+    def turn(self) -> None:
+        wanted = self.random.random() < 0.7
+        self._when_possible(f"audit {wanted}", lambda: cq.configure(self.db, self.name, audit=wanted))
+
+    def retry(self) -> None:
+        with contextlib.suppress(cq.InvalidData):  # a note about a purged value can only be dropped
+            self.done["retried"] += retry_aside(self.db, self.name)
+
+    def drop(self) -> None:
+        self.done["dropped"] += drop_aside(self.db, self.name)
+
+    def _when_possible(self, what: str, do: Callable[[], object]) -> None:
+        try:
+            do()
+            self.done[what] += 1
+        except cq.NotNow:
+            self.done[f"{what} not now"] += 1
+
+    def check(self) -> None:
+        if transact(self.db, lambda tr: read_config(tr, self.name)).audit is not None:
+            assert unbalanced(self.db, self.name) == []
+            self.done["checked"] += 1
+
+
+def test_the_audit_is_balanced_at_every_moment_of_whatever_is_under_way(db: Any, name: str) -> None:
+    done: Counter[str] = Counter()
+    for seed in range(25):
+        story = Story(db, f"{name}-{seed}", seed)
+        steps = {
+            story.begin_add: 16, story.begin_pass: 18, story.end_some: 28, story.rebucket: 2, story.finish: 2,
+            story.purge: 1, story.turn: 1, story.retry: 2, story.drop: 2,
+        }  # fmt: skip
+        for _ in range(3):
+            for step in story.random.choices(list(steps), list(steps.values()), k=80):
+                step()
+                story.check()
+            drain(db, story.name)  # while others have begun
+            story.check()
+        while story.open:
+            story.end_some()
+        drain(db, story.name)
+        cq.configure(db, story.name, audit=True)
+        _, values, staged, waiting, _, _ = total(db, story.name)
+        assert (staged, waiting) == (0, 0), f"seed {seed}"
+        expected = sum(value for _, value in cq.CombineQueue(story.name).scan(db))
+        assert plain(values) == plain(expected), f"seed {seed}"
+        done += story.done
+
+    for what in (
+        "checked", "conflict", "repeated", "folded", "aside", "retried", "dropped", "purge", "purged", "rebucket",
+        "audit True", "audit True not now", "audit False",
+    ):  # fmt: skip
+        assert done[what], f"no {what}: {done}"
+
+
+class Run:
+    """Adders with operation ids, operators and a checker, for a thread each; with faults in all."""
+
+    def __init__(self, db: Any, name: str, seed: int) -> None:
+        self.db, self.name, self.seed = db, name, seed
+        self.found: list[str] = []
+        self.ended, self.checked = threading.Event(), threading.Event()
+
+    def add(self, number: int) -> None:
+        rng = random.Random(self.seed * 100 + number)
+        faulty = FaultyDatabase(self.db, self.seed * 100 + number, conflict=0.1, unknown=0.2)
+        for turn in range(60):
+            updates = {f"k{rng.randrange(20)}": rng.randint(-9, 9) for _ in range(3)}
+            add(faulty, self.name, updates, once=f"{number}/{turn}" if turn % 2 else None)
+
+    def operate(self) -> None:
+        rng = random.Random(self.seed)
+        for turn in range(9):
+            with contextlib.suppress(cq.NotNow):
+                cq.rebucket(self.db, self.name, rng.choice([1, 3, 8]))
+            if turn == 4:
+                with contextlib.suppress(cq.NotNow):
+                    cq.purge(self.db, self.name)
+            with contextlib.suppress(cq.NotNow):
+                cq.configure(FaultyDatabase(self.db, turn), self.name, audit=turn % 3 != 1)
+            self.checked.clear()
+            assert self.checked.wait(SECONDS)
+
+    def check(self) -> None:
+        faulty = FaultyDatabase(self.db, self.seed, conflict=0, unknown=0)
+        while not self.ended.is_set():
+            with contextlib.suppress(cq.InvalidConfiguration):  # it is off just now
+                self.found += unbalanced(faulty, self.name)
+            self.checked.set()
+
+    def work(self) -> None:
+        try:
+            in_threads(*(partial(self.add, number) for number in range(3)), self.operate)
+        finally:
+            self.ended.set()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_audit_is_balanced_whenever_it_is_checked_in_a_live_run(db: Any, name: str, seed: int) -> None:
+    cq.configure(db, name, buckets=4)
+    run, limits = Run(db, name, seed), Limits(read_bytes=300)
+    workers = [
+        Worker(FaultyDatabase(db, seed + number), queues=[name], beat_seconds=0.1, limits=limits)
+        for number in range(2)
+    ]
+    threads = [threading.Thread(target=worker.run) for worker in workers]
+    for thread in threads:
+        thread.start()
+    in_threads(run.check, run.work)
+    for worker in workers:
+        worker.stop()
+    for thread in threads:
+        thread.join()
+    drain(db, name)
+
+    cq.configure(db, name, audit=True)
+    assert run.found == [], f"seed {seed}"
+    assert total(db, name)[1] == sum(value for _, value in cq.CombineQueue(name).scan(db))
+
+
+def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1, audit=True)
+    add(db, name, {"a": 1, "b": 20})
+    add(db, name, {"a": 300}, {"a": 300}, once="id")
+    assert total(db, name) == [621, 0, 0, 621, 0, 0]
+
+    code = code_of(db, name)
+    transact(
+        db, lambda tr: Pass(tr, code, 0, limits=STAGING, max_report=1, suspects=[codec.encode("a")]).run()
+    )
+    assert total(db, name) == [621, 20, 301, 0, 0, 300]
+    transact(db, lambda tr: Pass(tr, code, 0, rejected={codec.encode("a"): "for this test"}).run())
+    assert total(db, name) == [621, 20, 0, 0, 301, 300]
+    retry_aside(db, name)
+    assert total(db, name) == [621, 20, 0, 301, 0, 300]
+    transact(db, lambda tr: Pass(tr, code, 0, rejected={codec.encode("a"): "for this test"}).run())
+    drop_aside(db, name)
+    assert total(db, name) == [621, 20, 0, 0, 0, 601]
+    add(db, name, {"a": 5})
+    transact(db, lambda tr: Pass(tr, code, 0, rejected={codec.encode("a"): "for this test"}).run())
+    add(db, name, {"a": 5})
+    cq.purge(db, name)
+    add(db, name, {"a": 7})
+    drain(db, name)
+    assert total(db, name) == [7, 7, 0, 0, 0, 0]
+
+
+def test_a_row_that_is_not_of_cq_is_no_concern_of_the_audit(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1, audit=True)
+    add(db, name, {"a": 1})
+    transact(db, lambda tr: tr.set_versionstamped_key(QueueKeys(name).new_row(1, 0, 0), b"\xff"))
+    assert total(db, name) == [1, 0, 0, 1, 0, 0]
+    drain(db, name)
+    assert len(aside(db, name)) == 1
+    assert total(db, name) == [1, 1, 0, 0, 0, 0]
+    drop_aside(db, name)
+    assert total(db, name) == [1, 1, 0, 0, 0, 0]
+
+
+# Damage
+
+
+@pytest.fixture
+def busy(db: Any, name: str) -> QueueKeys:
+    """A queue in one bucket that has something everywhere: values, staged, waiting, repeated and set aside."""
+    cq.configure(db, name, buckets=1, audit=True)
+    words = [f"k{number}" for number in range(9)]
+    add(db, name, dict.fromkeys(words, 1))
+    drain(db, name)
+    add(db, name, dict.fromkeys(words, 10))
+    bad = codec.encode("k0")
+    transact(
+        db, lambda tr: Pass(tr, code_of(db, name), 0, limits=STAGING, rejected={bad: "for this test"}).run()
+    )
+    add(db, name, {"k1": 100, "k2": 100})
+    add(db, name, {"k1": 1000}, {"k1": 1000}, once="id")
+    assert total(db, name) == [2299, 9, 80, 2200, 10, 0]
+    return QueueKeys(name)
+
+
+def lose(bounds: Callable[[QueueKeys], tuple[bytes, bytes]], db: Any, keys: QueueKeys) -> None:
+    """Remove the first row of a range."""
+    key, _ = stored(db, bounds(keys))[0]
+    transact(db, lambda tr: tr.clear(key))
+
+
+def put(bounds: Callable[[QueueKeys], tuple[bytes, bytes]], value: bytes, db: Any, keys: QueueKeys) -> None:
+    """Replace the value of the first row of a range."""
+    key, _ = stored(db, bounds(keys))[0]
+    transact(db, lambda tr: tr.set(key, value))
+
+
+def rows(keys: QueueKeys) -> tuple[bytes, bytes]:
+    return keys.rows(1, 0)
+
+
+def staged(keys: QueueKeys) -> tuple[bytes, bytes]:
+    return keys.staged_of_bucket(1, 0)
+
+
+def row_twice(db: Any, keys: QueueKeys) -> None:
+    key, value = stored(db, keys.rows(1, 0))[0]
+    transact(db, lambda tr: tr.set(key[:-1] + bytes([key[-1] ^ 1]), value))
+
+
+def swap(db: Any, keys: QueueKeys) -> None:
+    """Exchange two different values: their sum is right."""
+    (one, first), (other, second) = stored(db, keys.staged_of_bucket(1, 0))[:2]
+    transact(db, lambda tr: (tr.set(one, codec.encode(3)), tr.set(other, codec.encode(17))))
+    assert codec.decode(first) + codec.decode(second) == 20
+
+
+def move(db: Any, keys: QueueKeys) -> None:
+    """Give a key's value to another key."""
+    key, value = stored(db, keys.values())[0]
+    transact(db, lambda tr: (tr.clear(key), tr.set(keys.value(codec.encode("other")), value)))
+
+
+def forget_the_first_try(db: Any, keys: QueueKeys) -> None:
+    """Without its markers, an operation counts as often as it was tried."""
+    transact(db, lambda tr: tr.clear_range(*keys.markers()))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (partial(lose, rows), "200 missing"),
+        (partial(put, rows, b"\xff"), "200 missing"),
+        (row_twice, "200 too much"),
+        (partial(lose, QueueKeys.values), "1 missing"),
+        (partial(put, QueueKeys.values, codec.encode(3)), "2 too much"),
+        (partial(put, QueueKeys.values, codec.encode(1 + 2**64)), "the sum is right, but not key by key"),
+        (partial(put, QueueKeys.values, codec.encode("1")), "1 missing"),
+        (partial(put, QueueKeys.values, b"\xff"), "1 missing"),
+        (move, "the sum is right, but not key by key"),
+        (swap, "the sum is right, but not key by key"),
+        (partial(lose, staged), "10 missing"),
+        (partial(put, staged, codec.encode(9)), "1 missing"),
+        (partial(lose, QueueKeys.aside), "10 missing"),
+        (partial(put, QueueKeys.aside, b"\xff"), "10 missing"),
+    ],
+)  # fmt: skip
+def test_damage_is_found(db: Any, name: str, busy: QueueKeys, damage: Any, said: str) -> None:
+    damage(db, busy)
+    (line,) = audit_findings(db, name)
+    assert said in line
+    assert line.startswith("bucket 0 of the audit: added 2,299, stored ")
+
+    if b"\xff" not in getattr(damage, "args", ()):
+        drain(db, name)  # which does not hide it
+        (line,) = audit_findings(db, name)
+        assert said in line
+
+
+def test_an_operation_that_counts_twice_is_found(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1, audit=True)
+    add(db, name, {"a": 5}, {"a": 5}, once="id")
+    drain(db, name)
+    assert total(db, name) == [10, 5, 0, 0, 0, 5]
+    transact(db, lambda tr: tr.clear_range(*QueueKeys(name).markers()))
+    add(db, name, {"a": 5}, once="id")  # forgotten, so it counts, and was added, too
+    drain(db, name)
+    assert total(db, name) == [15, 10, 0, 0, 0, 5]
+
+    add(db, name, {"a": 5}, once="id")
+    lost = QueueKeys(name).value(codec.encode("a"))
+    transact(db, lambda tr: tr.clear(lost))
+    drain(db, name)
+    (line,) = audit_findings(db, name)
+    assert "10 missing" in line
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(-(2**140), 2**140))))
+def test_sums_are_modulo_2_to_the_128_and_shown_modulo_2_to_the_64(pairs: list[tuple[bytes, int]]) -> None:
+    weighed = sum(weigh(key, amount) for key, amount in pairs)
+    amount = sum(amount for _, amount in pairs)
+
+    assert (plain(weighed) - amount) % 2**64 == 0
+    assert -(2**63) <= plain(weighed) < 2**63
+    assert (from_bytes(to_bytes(weighed)) - weighed) % MODULUS == 0
+    sums = Counter[bytes]()
+    for key, each in pairs:
+        sums[key] += each
+    if all(-(2**31) < each < 2**31 for each in sums.values()):
+        assert (weighed % MODULUS == 0) == (amount == 0 == sum(key_hash(key) * n for key, n in sums.items()))
+
+
+# What it costs
+
+
+def test_an_add_makes_one_atomic_addition_more_for_each_bucket(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1, audit=True)
+    words = cq.CombineQueue(name)
+    transact(db, lambda tr: words.add(tr, {"a": 1}))  # the configuration is known from here on
+    tr = Calls(db.create_transaction())
+
+    words.add(tr, {"a": 1, "b": 2, "c": 0}, once="id")
+
+    assert tr.made == [
+        "add_read_conflict_key",  # the queue's configuration
+        "set_versionstamped_key",  # one row
+        "set_versionstamped_value",  # the notification
+        "set_versionstamped_key",  # the marker of the operation
+        "add",  # the sum
+    ]
+    words.add(tr, [("a", 1), ("a", -1)])
+    assert tr.made.count("add") == 1  # a sum of 0 changes nothing
+
+
+def test_a_pass_writes_no_more_unless_it_leaves_a_row_out(db: Any, name: str) -> None:
+    made = []
+    for audit in (False, True):
+        cq.configure(db, f"{name}-{audit}", buckets=1, audit=audit)
+        for updates, once in (({"a": 1}, None), ({"b": 1}, "id"), ({"b": 1}, "id")):
+            add(db, f"{name}-{audit}", updates, once=once)
+            code, tr = code_of(db, f"{name}-{audit}"), Calls(db.create_transaction())
+            Pass(tr, code, 0).run()
+            tr._tr.commit().wait()
+            made.append([each for each in tr.made if each not in ("get", "get_read_version")])
+
+    without, with_audit = made[:3], made[3:]
+    assert with_audit[:2] == without[:2]
+    assert Counter(with_audit[2]) - Counter(without[2]) == Counter(["add"])
+
+
+def test_adds_to_one_bucket_do_not_conflict(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1, audit=True)
+    open_adds = [db.create_transaction() for _ in range(5)]
+    for tr in open_adds:
+        cq.CombineQueue(name).add(tr, {"hot": 1})
+    for tr in open_adds:
+        tr.commit().wait()
+
+    assert total(db, name) == [5, 0, 0, 5, 0, 0]
+
+
+# Turning it on and off
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_no_add_commits_under_a_configuration_before_the_audit(db: Any, name: str, wanted: bool) -> None:
+    cq.configure(db, name, audit=not wanted)
+    tr = db.create_transaction()
+    cq.CombineQueue(name).add(tr, {"a": 1})
+
+    cq.configure(db, name, audit=wanted)
+
+    with pytest.raises(Exception, match="1020"):
+        tr.commit().wait()
+
+
+def test_an_audit_that_is_on_stays_as_it_is(db: Any, name: str) -> None:
+    first = cq.configure(db, name, buckets=4, audit=True)
+    assert first.settings()["audit"] is True
+    add(db, name, {"a": 1})
+
+    assert cq.configure(db, name) == cq.configure(db, name, audit=True) == first
+    assert total(db, name) == [1, 0, 0, 1, 0, 0]
+
+
+def test_an_audit_that_is_turned_off_leaves_nothing(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=4)
+    add(db, name, {"a": 1, "b": 1})
+    on = cq.configure(db, name, audit=True)
+    assert on.audit is not None
+    bounds = AuditKeys(name).of_generation(on.audit.generation)
+    assert len(stored(db, bounds)) > 4
+
+    assert cq.configure(db, name, audit=False).audit is None
+    assert stored(db, bounds) == []
+    with pytest.raises(cq.InvalidConfiguration, match=f"no audit: `cq configure {name} --audit`"):
+        check_audit(db, name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"value": "decimal"}, {"value": "any"}, {"combiner": "maximum"}, {"value": "str", "combiner": "last"}],
+)
+def test_only_sums_of_int_have_an_audit(db: Any, name: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(
+        cq.InvalidConfiguration, match="expected values of int and the combiner sum for an audit"
+    ):
+        cq.configure(db, name, **settings, audit=True)
+    cq.configure(db, name, **settings)
+    with pytest.raises(
+        cq.InvalidConfiguration, match="expected values of int and the combiner sum for an audit"
+    ):
+        cq.configure(db, name, audit=True)
+    with pytest.raises(cq.QueueNotConfigured):
+        check_audit(db, f"{name}-none")
+
+
+def test_an_audit_cannot_begin_in_the_middle_of_a_purge(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    add(db, name, {"a": 1})
+    cq.purge(db, name)
+
+    with pytest.raises(cq.NotNow, match="is still being purged"):
+        cq.configure(db, name, audit=True)
+
+
+class Hooked:
+    """A database that does something before it makes its n-th transaction."""
+
+    def __init__(self, db: Any, hooks: Mapping[int, Callable[[], object]]) -> None:
+        self.db, self.hooks, self.made = db, hooks, 0
+
+    def create_transaction(self) -> Any:
+        self.made += 1
+        self.hooks.get(self.made, lambda: None)()
+        return self.db.create_transaction()
+
+
+def stop() -> None:
+    raise InterruptedError
+
+
+def test_turning_it_on_can_be_broken_off_and_done_again(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=2)
+    add(db, name, {f"k{number}": 1 for number in range(20)})
+    with pytest.raises(InterruptedError):
+        cq.configure(Hooked(db, {5: stop}), name, audit=True)  # type: ignore[arg-type]
+    add(db, name, {f"k{number}": 1 for number in range(20)})
+
+    first, second = check_audit(db, name)
+    assert first.is_balanced
+    assert str(second) == (
+        "bucket 1 of the audit is not checked: it holds what the audit has not yet included: "
+        f"run `cq configure {name} --audit` again"
+    )
+    cq.configure(db, name, audit=True)
+    assert total(db, name) == [40, 0, 0, 40, 0, 0]
+    cq.configure(Hooked(db, {3: stop}), name, audit=True)  # type: ignore[arg-type]  # which reads nothing again
+
+
+def test_what_two_include_at_once_counts_once(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {"a": 5})
+    hooked = Hooked(db, {4: lambda: cq.configure(db, name, audit=True)})  # behind the other one's reading
+
+    cq.configure(hooked, name, audit=True)  # type: ignore[arg-type]
+
+    assert total(db, name) == [5, 0, 0, 5, 0, 0]
+
+
+# Buckets that take more than one transaction to read
+
+
+class Slow:
+    """A database whose transactions are too old after so many rows of ranges."""
+
+    def __init__(self, db: Any, rows: int, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.db, self.rows, self.meanwhile, self.made = db, rows, meanwhile, 0
+
+    def create_transaction(self) -> Any:
+        self.made += 1
+        return SlowTransaction(self, self.db.create_transaction())
+
+
+class SlowTransaction:
+    def __init__(self, slow: Slow, tr: Any) -> None:
+        self._slow, self._tr, self._left = slow, tr, slow.rows
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    @property
+    def snapshot(self) -> Any:
+        return self
+
+    def get(self, key: bytes) -> Any:
+        return self._tr.snapshot.get(key)
+
+    def get_range(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        for row in self._tr.snapshot.get_range(*args, **kwargs):
+            if not self._left:
+                self._slow.meanwhile()
+                raise FDBError(1007)
+            self._left -= 1
+            yield row
+
+
+@pytest.fixture
+def large(db: Any, name: str) -> str:
+    """A queue in one bucket with 60 values, 40 staged, and 5 rows that wait."""
+    cq.configure(db, name, buckets=1, audit=True)
+    add(db, name, {f"k{number}": 1 for number in range(60)})
+    drain(db, name)
+    add(db, name, {f"k{number}": 1 for number in range(40)})
+    transact(db, lambda tr: Pass(tr, code_of(db, name), 0, limits=STAGING, max_report=0).run())
+    add(db, name, *[{"a": 1}] * 5)
+    return name
+
+
+def test_a_bucket_is_read_in_several_transactions_while_no_pass_writes_to_it(db: Any, large: str) -> None:
+    slow = Slow(db, 30, lambda: add(db, large, {"more": 1}))
+    (found,) = check_audit(slow, large)  # type: ignore[arg-type]
+
+    assert found.is_balanced, str(found)
+    assert (found.stored, found.staged, found.waiting) == (60, 40, 8)
+    assert slow.made == 1 + 4
+
+
+def test_a_pass_in_between_makes_it_begin_anew(db: Any, large: str) -> None:
+    slow = Slow(db, 60, lambda: drain(db, large) if slow.made == 2 else None)
+    (found,) = check_audit(slow, large)  # type: ignore[arg-type]
+
+    assert found.is_balanced, str(found)
+    assert (found.stored, found.staged, found.waiting) == (105, 0, 0)
+    assert slow.made == 1 + 3
+
+
+def test_a_large_bucket_that_passes_write_to_is_said_to_be_unknown(db: Any, large: str) -> None:
+    def write() -> None:
+        add(db, large, {"more": 1})
+        drain(db, large)
+
+    (found,) = check_audit(Slow(db, 60, write), large)  # type: ignore[arg-type]
+
+    assert not found.is_balanced
+    assert "more than can be read at one version while passes write to it: pause" in found.unknown
+    cq.configure(db, large, audit=False)
+    with pytest.raises(cq.NotNow, match=f"pause the queue .* run `cq configure {large} --audit` again"):
+        cq.configure(Slow(db, 60, write), large, audit=True)  # type: ignore[arg-type]
+
+
+def test_what_waits_has_to_be_read_at_one_version(db: Any, large: str) -> None:
+    (found,) = check_audit(Slow(db, 3), large)  # type: ignore[arg-type]
+
+    assert "when little is queued" in found.unknown
+    assert list(audit_findings(Slow(db, 6), large)) == []  # type: ignore[arg-type]

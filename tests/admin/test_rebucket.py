@@ -1,0 +1,434 @@
+"""Rebucketing, purging and deleting while the queue is in use: nothing is lost, repeated or out of order."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+
+import cq
+from cq import keys
+from cq.admin.rebucket import finish_rebucket
+from cq.config.queue import Shape, read_config
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of, overlapping
+from cq.intake.documents import Documents
+from cq.keys import QueueKeys
+from cq.keys.export import ExportKeys
+from cq.observers.export.queue import ExportQueue
+from cq.observers.top.index import top
+from cq.observers.worker.worker import Worker
+from cq.passes.batch import Limits
+from cq.passes.combine_pass import Pass
+from cq.queue.set_aside import retry_aside, set_aside
+from cq.store.embedded import FDBError
+from cq.store.transact import transact
+from cq.testing import assert_drained, assert_values, drain
+from tests.faults import FaultyDatabase
+from tests.helpers import add, aside, code_of, get, nothing_queued, stored
+from tests.passes.test_combine_pass import Seen
+from tests.queue.test_combine_queue import concatenation
+from tests.test_promises import in_threads
+
+SECONDS = 30.0
+
+
+def config_of(db: Any, name: str) -> Any:
+    return transact(db, lambda tr: read_config(tr, name))
+
+
+@pytest.mark.parametrize(
+    ("buckets", "others"), [(1, 1), (1, 7), (7, 1), (16, 16), (5, 3), (3, 4096), (4096, 3)]
+)
+def test_buckets_overlap_where_they_share_hashes(buckets: int, others: int) -> None:
+    words = [b"%d" % number for number in range(3000)]
+    found = {(bucket_of(word, buckets), bucket_of(word, others)) for word in words}
+    all_pairs = {
+        (bucket, other) for bucket in range(buckets) for other in overlapping(buckets, bucket, others)
+    }
+    assert found <= all_pairs
+    if max(buckets, others) < 20:
+        assert found == all_pairs
+
+
+class Mirror:
+    """An observer that keeps what it was told in the store, and checks that each old value is what it was told before.
+
+    Whoever told it something wrong ends up with a queue that differs from it.
+    """
+
+    def __init__(self, db: Any, name: str) -> None:
+        self.db, self.prefix = db, f"mirror/{name}/".encode()
+
+    def __call__(self, tr: Any, changes: list[cq.Change]) -> None:
+        for change in changes:
+            key = self.prefix + change.key.encode()
+            old = tr.get(key).value
+            assert old == (None if change.old is None else codec.encode(change.old)), change
+            if change.new is None:
+                tr.clear(key)
+            else:
+                tr.set(key, codec.encode(change.new))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        found = stored(self.db, (self.prefix, self.prefix + b"\xff"))
+        return {key[len(self.prefix) :].decode(): codec.decode(value) for key, value in found}
+
+
+class Story:
+    """Steps in one thread that interleave what processes do: adds and passes begun before a change, ended after it."""
+
+    def __init__(self, db: Any, name: str, seed: int) -> None:
+        self.db, self.name, self.random = db, name, random.Random(seed)
+        self.mirror, self.app = Mirror(db, name), cq.App()
+        self.app.queue(name, combiner=concatenation, observers=[cq.Observer("mirror", 1, self.mirror)])
+        self.app.configure(db, name, value="list", buckets=self.random.choice([1, 2, 5]))
+        self.queue = cq.CombineQueue(name)
+        self.open: list[tuple[Any, Any]] = []
+        self.expected: dict[str, list[int]] = {}
+        self.number = 0
+        self.done: Counter[str] = Counter()
+
+    def begin_add(self) -> None:
+        self.number += 1
+        updates = {key: [self.number] for key in self.random.sample("abcdefgh", self.random.randint(1, 3))}
+        tr = self.db.create_transaction()
+        self.queue.add(tr, updates)
+        self.open.append((tr, updates))
+
+    def begin_pass(self) -> None:
+        code = code_of(self.db, self.name, self.app)
+        shape = self.random.choice(code.shapes)
+        limits = Limits(
+            read_bytes=self.random.choice([30, 10_000]),
+            repack_bytes=self.random.choice([0, 10_000]),
+            overload_seconds=1e9,
+        )
+        tr = self.db.create_transaction()
+        bucket = self.random.randrange(shape.config.buckets)
+        attempt = Pass(tr, shape, bucket, limits=limits, max_report=self.random.choice([1, 100]))
+        attempt.run()
+        self.open.append((tr, attempt))
+
+    def end_some(self) -> None:
+        if not self.open:
+            return
+        tr, what = self.open.pop(self.random.randrange(len(self.open)))
+        try:
+            tr.commit().wait()
+        except FDBError:
+            self.done["conflict"] += 1
+            return
+        if isinstance(what, dict):
+            for key, update in what.items():
+                self.expected.setdefault(key, []).extend(update)
+
+    def rebucket(self) -> None:
+        try:
+            cq.rebucket(self.db, self.name, self.random.choice([1, 2, 3, 8]))
+            self.done["rebucket"] += 1
+        except cq.NotNow:
+            self.done["not now"] += 1
+
+    def finish(self) -> None:
+        self.done["finished"] += finish_rebucket(self.db, self.name)
+
+    def purge(self) -> None:
+        try:
+            cq.purge(self.db, self.name)
+        except cq.NotNow:
+            return
+        self.done["purge"] += 1
+        self.expected.clear()
+
+
+@pytest.mark.parametrize("with_purges", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_updates_are_combined_in_commit_order_whatever_is_under_way(
+    db: Any, name: str, seed: int, with_purges: bool
+) -> None:
+    story = Story(db, name, seed)
+    steps = [story.begin_add, story.begin_pass, story.end_some, story.end_some, story.rebucket, story.finish]
+    weights = [6, 8, 6, 6, 1, 1]
+    if with_purges:
+        steps, weights = [*steps, story.purge], [*weights, 1]
+    for _ in range(3):
+        for step in story.random.choices(steps, weights, k=80):
+            step()
+        drain(db, app=story.app)  # while others have begun
+        story.rebucket()
+    while story.open:
+        story.end_some()
+
+    drain(db, app=story.app)
+    assert_values(db, name, story.expected)
+    assert_drained(db, name)
+    assert story.mirror.values == story.expected
+    assert config_of(db, name).former is None
+    assert nothing_queued(db, name)
+    assert story.done["rebucket"] >= 3
+
+
+class TestRebucket:
+    """`rebucket` itself."""
+
+    def test_nothing_of_the_shape_before_is_left(self, db: Any, name: str) -> None:
+        cq.configure(db, name, buckets=4)
+        add(db, name, {f"k{number}": 1 for number in range(50)})
+        changed = cq.rebucket(db, name, 9)
+        assert (changed.buckets, changed.generation, changed.former) == (9, 2, Shape(1, 4))
+        add(db, name, {f"k{number}": 1 for number in range(50)})
+        drain(db, name)
+
+        assert_values(db, name, {f"k{number}": 2 for number in range(50)})
+        config = config_of(db, name)
+        assert (config.buckets, config.former) == (9, None)
+        for bounds in QueueKeys(name).of_generation(1):
+            assert stored(db, bounds) == []
+
+    def test_pending_updates_of_both_shapes_count_in_order(self, db: Any, name: str) -> None:
+        cq.configure(db, name, value=str, combiner="last", buckets=4)
+        add(db, name, {"a": "old"})
+        cq.rebucket(db, name, 16)
+        assert get(db, name, "a", pending=True) == "old"
+        add(db, name, {"a": "new"})
+        assert get(db, name, "a", pending=True) == "new"
+
+    def test_observers_are_not_told_again(self, db: Any, name: str) -> None:
+        seen, app = Seen(), cq.App()
+        app.queue(name, observers=[cq.Observer("seen", 1, seen)])
+        app.configure(db, name, buckets=2)
+        add(db, name, {f"k{number}": 1 for number in range(20)})
+        drain(db, app=app)
+        cq.rebucket(db, name, 7)
+        drain(db, app=app)
+        told = len(seen.changes)
+        add(db, name, {f"k{number}": 1 for number in range(20)})
+        drain(db, app=app)
+        assert len(seen.changes) == told + 20
+        assert {(change.old, change.new) for change in seen.changes[told:]} == {(1, 2)}
+
+    def test_what_the_shape_before_reports_is_not_complete(self, db: Any, name: str) -> None:
+        told: list[cq.Change] = []
+        app = cq.App()
+        app.queue(name, observers=[cq.Observer("seen", 1, lambda tr, changes: told.extend(changes))])
+        app.configure(db, name, buckets=1)
+        add(db, name, {"a": 1})
+        cq.rebucket(db, name, 2)
+        add(db, name, {"a": 1})
+        drain(db, app=app)
+        assert told == [cq.Change("a", None, 1, complete=False), cq.Change("a", 1, 2)]
+
+    def test_what_must_wait_is_said(self, db: Any, name: str) -> None:
+        cq.configure(db, name, buckets=8)
+        add(db, name, {"a": 1})
+        cq.rebucket(db, name, 3)
+        with pytest.raises(cq.NotNow, match="is still being rebucketed from 8 to 3 buckets"):
+            cq.rebucket(db, name, 5)
+        with pytest.raises(cq.NotNow, match="is still being rebucketed"):
+            cq.purge(db, name)
+        with pytest.raises(cq.NotNow, match="is still being rebucketed"):
+            cq.put_observer(db, name, top(1))
+        drain(db, name)
+        cq.purge(db, name)
+        with pytest.raises(cq.NotNow, match="is still being purged"):
+            cq.rebucket(db, name, 5)
+        drain(db, name)
+        add(db, name, {"a": 1})
+        drain(db, name)
+        cq.put_observer(db, name, top(1))
+        with pytest.raises(cq.NotNow, match=r"the observers top of queue .* are still being told"):
+            cq.rebucket(db, name, 5)
+        for wrong in (0, 4097, True, "8"):
+            with pytest.raises(cq.InvalidConfiguration, match="buckets to be 1 to 4,096"):
+                cq.rebucket(db, name, wrong)  # type: ignore[arg-type]
+        with pytest.raises(cq.QueueNotConfigured):
+            cq.rebucket(db, f"{name}-none", 5)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_workers_and_adders_go_on_meanwhile(self, db: Any, name: str, seed: int) -> None:
+        """In threads, with faults, and an observer that checks each old value."""
+        rng = random.Random(seed)
+        mirror, app = Mirror(db, name), cq.App()
+        app.queue(name, observers=[cq.Observer("mirror", 1, mirror)])
+        app.configure(db, name, buckets=4)
+        plans = [[f"k{rng.randrange(30)}" for _ in range(150)] for _ in range(3)]
+        workers = [
+            Worker(FaultyDatabase(db, seed + number), app, [name], beat_seconds=0.1) for number in range(2)
+        ]
+        threads = [threading.Thread(target=worker.run) for worker in workers]
+        for thread in threads:
+            thread.start()
+        in_threads(
+            *(partial(add, db, name, *({key: 1} for key in plan)) for plan in plans),
+            partial(reshape, db, name, rng),
+        )
+        for worker in workers:
+            worker.stop()
+        for thread in threads:
+            thread.join()
+        drain(db, app=app)
+        expected = Counter(key for plan in plans for key in plan)
+        assert_values(db, name, expected)
+        assert mirror.values == expected
+        assert config_of(db, name).former is None
+
+
+def reshape(db: Any, name: str, rng: random.Random) -> None:
+    """Rebucket a few times, each as soon as the one before is done; ends only if workers finish them."""
+    for _ in range(4):
+        cq.rebucket(db, name, rng.choice([1, 3, 8, 20]))
+        deadline = time.monotonic() + SECONDS
+        while config_of(db, name).former is not None:
+            assert time.monotonic() < deadline
+            changed = transact(db, lambda tr: tr.watch(keys.CHANGED))
+            fired = threading.Event()
+            changed.on_ready(lambda _, fired=fired: fired.set())
+            if config_of(db, name).former is not None:
+                fired.wait(1.0)
+            changed.cancel()
+
+
+class TestPurge:
+    """`purge`: all that was committed before goes, and observers hear of it."""
+
+    def test_values_go_and_observers_are_told(self, db: Any, name: str) -> None:
+        mirror, app = Mirror(db, name), cq.App()
+        app.queue(name, observers=[cq.Observer("mirror", 1, mirror)])
+        app.configure(db, name, buckets=3)
+        add(db, name, {f"k{number}": 1 for number in range(50)})
+        drain(db, app=app)
+        add(db, name, {"waits": 1})
+        cq.purge(db, name)
+        add(db, name, {"k1": 5, "later": 1})
+        drain(db, app=app)
+
+        assert_values(db, name, {"k1": 5, "later": 1})
+        assert mirror.values == {"k1": 5, "later": 1}
+        assert_drained(db, name)
+        add(db, name, {"k1": 1})
+        drain(db, app=app)
+        assert_values(db, name, {"k1": 6, "later": 1})
+
+    def test_what_was_set_aside_goes_too(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        encoded = config_of(db, name).key.encoder()("bad")
+        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, "broken", [1]))
+        cq.purge(db, name)
+        assert aside(db, name) == []  # at once: workers may be long in coming
+        drain(db, name)
+        assert aside(db, name) == []
+
+    def test_what_was_set_aside_before_is_not_added_again(self, db: Any, name: str) -> None:
+        cq.configure(db, name, buckets=1)
+        encoded = config_of(db, name).key.encoder()("bad")
+        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, "broken", [5]))
+        cq.purge(db, name)
+        assert retry_aside(db, name) == 0
+        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, "broken", [1]))
+        assert retry_aside(db, name) == 1
+        drain(db, name)
+        assert_values(db, name, {"bad": 1})
+
+    def test_a_key_that_an_observer_refuses_goes_and_is_noted(self, db: Any, name: str) -> None:
+        def refuse(tr: Any, changes: list[cq.Change]) -> None:
+            if any(change.new is None and change.key == "bad" for change in changes):
+                raise ValueError("not this one")
+            told.extend(change.key for change in changes if change.new is None)
+
+        told: list[str] = []
+        app = cq.App()
+        app.queue(name, observers=[refuse])
+        app.configure(db, name, buckets=1)
+        words = [f"k{number}" for number in range(40)]
+        add(db, name, dict.fromkeys([*words, "bad"], 1))
+        drain(db, app=app)
+        cq.purge(db, name)
+        drain(db, app=app)
+
+        assert_values(db, name, {})
+        assert sorted(set(told)) == sorted(words)
+        assert [each.error for each in aside(db, name)] == ["observer 'refuse': ValueError: not this one"]
+
+    def test_documents_that_are_stored_again_count_again(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        documents = Documents(cq.CombineQueue(name))
+        documents.put(db, b"1", {"a": 5, "b": 2})
+        drain(db, name)
+        cq.purge(db, name)
+        documents.put(db, b"1", {"a": 5, "b": 2})
+        drain(db, name)
+        assert_values(db, name, {"a": 5, "b": 2})
+        documents.put(db, b"1", {"a": 3})
+        drain(db, name)
+        assert_values(db, name, {"a": 3})
+
+    def test_a_second_purge_begins_anew(self, db: Any, name: str) -> None:
+        cq.configure(db, name, buckets=1)
+        add(db, name, {f"k{number}": 1 for number in range(10)})
+        drain(db, name)
+        cq.purge(db, name)
+        tr = db.create_transaction()
+        Pass(tr, code_of(db, name), 0, max_report=3).run()
+        tr.commit().wait()
+        add(db, name, {"between": 1})
+        cq.purge(db, name)
+        add(db, name, {"after": 1})
+        drain(db, name)
+        assert_values(db, name, {"after": 1})
+
+
+class TestDelete:
+    """`delete`: nothing of the queue is left, and whoever is under way notices."""
+
+    def test_nothing_is_left_and_it_can_be_made_again(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        cq.put_observer(db, name, top(1))
+        add(db, name, {"a": 1})
+        drain(db, name)
+        add(db, name, {"a": 1})
+        other = f"{name}-2"
+        cq.configure(db, other)
+        add(db, other, {"a": 1})
+        begun = db.create_transaction()
+        cq.CombineQueue(name).add(begun, {"a": 1})
+        passing = db.create_transaction()
+        Pass(passing, code_of(db, other), 0).run()
+        cq.delete(db, name)
+
+        with pytest.raises(FDBError) as conflict:
+            begun.commit().wait()
+        assert conflict.value.code == 1020
+        prefix = QueueKeys(name).prefix
+        assert stored(db, (prefix, prefix + b"\xff")) == []
+        with pytest.raises(cq.QueueNotConfigured):
+            add(db, name, {"a": 1})
+        with pytest.raises(cq.QueueNotConfigured):
+            cq.delete(db, name)
+        cq.configure(db, name, value=str, combiner="last")
+        add(db, name, {"a": "new"})
+        drain(db, name, other)
+        assert_values(db, name, {"a": "new"})
+        assert_values(db, other, {"a": 1})
+
+    def test_making_a_queue_takes_nothing_from_an_export_queue_of_its_name(self, db: Any, name: str) -> None:
+        exports = ExportQueue(name)
+        transact(db, lambda tr: exports.add(tr, "a", 1))
+        cq.configure(db, name)
+        assert len(stored(db, ExportKeys(name).all_rows())) == 1
+
+    def test_a_pass_under_way_writes_nothing(self, db: Any, name: str) -> None:
+        cq.configure(db, name, buckets=1)
+        add(db, name, {"a": 1})
+        tr = db.create_transaction()
+        Pass(tr, code_of(db, name), 0).run()
+        cq.delete(db, name)
+        with pytest.raises(FDBError) as conflict:
+            tr.commit().wait()
+        assert conflict.value.code == 1020

@@ -1,0 +1,225 @@
+"""What a transaction that knows a configuration from the cache conflicts with, and what it reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+import cq
+from cq.admin.rebucket import finish_rebucket
+from cq.config.queue import read_config, write_config
+from cq.feeds.feed import Feed
+from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.observers.top.index import top
+from cq.observers.worker.worker import Worker
+from cq.passes.combine_pass import Pass
+from cq.store.api import METADATA_VERSION, NOT_COMMITTED, error_code
+from cq.store.transact import transact
+from cq.testing import drain
+from tests.helpers import add, code_of, get
+from tests.queue.test_combine_queue import Calls
+from tests.test_promises import Counting, CountingTransaction, in_threads
+
+
+def observer(tr: Any, changes: list[cq.Change]) -> None:
+    """An observer that does nothing."""
+
+
+CHANGES: Final[dict[str, tuple[Callable[[Any, str], object], Callable[[Any, str], object]]]] = {
+    "observers": (lambda db, name: None, lambda db, name: cq.configure(db, name, observers=[observer])),
+    "put": (lambda db, name: None, lambda db, name: cq.put_observer(db, name, top())),
+    "remove": (
+        lambda db, name: cq.put_observer(db, name, top()),
+        lambda db, name: cq.remove_observer(db, name, "top"),
+    ),
+    "rebuild": (
+        lambda db, name: cq.put_observer(db, name, top()),
+        lambda db, name: cq.rebuild_observer(db, name, "top"),
+    ),
+    "window": (lambda db, name: None, lambda db, name: cq.configure(db, name, window="60/1")),
+    "audit on": (lambda db, name: None, lambda db, name: cq.configure(db, name, audit=True)),
+    "audit off": (
+        lambda db, name: cq.configure(db, name, audit=True),
+        lambda db, name: cq.configure(db, name, audit=False),
+    ),
+    "rebucket": (lambda db, name: None, lambda db, name: cq.rebucket(db, name, 3)),
+    "finish": (lambda db, name: cq.rebucket(db, name, 3), finish_rebucket),
+    "purge": (lambda db, name: None, cq.purge),
+    "limit": (lambda db, name: None, lambda db, name: cq.limit(db, name, seconds=5)),
+    "no limit": (lambda db, name: cq.limit(db, name, seconds=5), cq.limit),
+    "delete": (lambda db, name: None, cq.delete),
+}
+"""{what changes a configuration: what is done before, and the change}: each that docs/correctness.md marks with †."""
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_no_add_commits_under_an_outdated_configuration(db: Any, name: str, what: str) -> None:
+    before, change = CHANGES[what]
+    cq.configure(db, name, buckets=2, window="600/10")
+    before(db, name)
+    transact(db, lambda tr: read_config(tr, name))  # known from here on
+    tr = db.create_transaction()
+    cq.CombineQueue(name).add(tr, {"a": 1})
+
+    assert change(db, name) is not False
+
+    assert code_of_commit(tr) == NOT_COMMITTED
+
+
+def test_two_who_make_a_queue_conflict(db: Any, name: str) -> None:
+    tr = db.create_transaction()
+    with pytest.raises(cq.QueueNotConfigured):
+        read_config(tr, name)
+    tr.set(b"test/" + name.encode(), b"")
+
+    cq.configure(db, name)
+
+    assert code_of_commit(tr) == NOT_COMMITTED
+
+
+def set_metadata_version(db: Any) -> None:
+    """What another layer on the same cluster does."""
+    transact(db, lambda tr: tr.set_versionstamped_value(METADATA_VERSION, INCOMPLETE_VERSIONSTAMP))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda db, name: cq.configure(db, f"{name}-2"),
+        lambda db, name: Feed(name).configure(db),
+        lambda db, name: set_metadata_version(db),
+    ],
+    ids=["queue", "feed", "layer"],
+)
+def test_changes_of_others_abort_nothing(db: Any, name: str, change: Callable[[Any, str], object]) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, {"a": 1})
+    trs = [db.create_transaction() for _ in range(3)]
+    cq.CombineQueue(name).add(trs[0], {"a": 2})
+    Pass(trs[1], code_of(db, name), 0).run()
+    feed = Feed(f"{name}-feed")
+    feed.configure(db)
+    transact(db, lambda tr: feed.append(tr, "ann", "first"))
+    feed.append(trs[2], "ann", "second")
+
+    change(db, name)
+
+    assert [code_of_commit(tr) for tr in trs] == [None, None, None]
+    drain(db, name)
+    assert get(db, name, "a") == 3
+
+
+def test_a_change_of_a_feed_aborts_appends_under_way(db: Any, name: str) -> None:
+    feed = Feed(name)
+    feed.configure(db)
+    tr = db.create_transaction()
+    feed.append(tr, "ann", "late")
+
+    feed.configure(db, keep_seconds=5)
+
+    assert code_of_commit(tr) == NOT_COMMITTED
+
+
+def code_of_commit(tr: Any) -> int | None:
+    """Commit it; the code of the error with which that fails, None if it does not."""
+    try:
+        tr.commit().wait()
+    except Exception as error:
+        if error_code(error) is None:
+            raise
+        return error_code(error)
+    return None
+
+
+def test_a_known_configuration_is_not_read_again(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    transact(db, lambda tr: read_config(tr, name))
+    tr: Any = Calls(db.create_transaction())
+    snapshot = tr.__dict__["snapshot"] = Calls(tr.snapshot)
+
+    read_config(tr, name)
+    assert (tr.made, snapshot.made) == (["add_read_conflict_key"], ["get"])  # the metadata version only
+
+    read_config(snapshot, name)
+    assert (tr.made, snapshot.made) == (["add_read_conflict_key"], ["get", "get"])
+
+
+def test_a_transaction_that_adds_and_then_reads_commits_while_others_change_configurations(
+    db: Any, name: str
+) -> None:
+    cq.configure(db, name)
+    tries = 0
+
+    def run(tr: Any) -> None:
+        nonlocal tries
+        tries += 1
+        assert tries < 4
+        cq.CombineQueue(name).add(tr, {"a": 1})
+        set_metadata_version(db)
+        assert tr.get(b"test/" + name.encode()).value is None
+
+    transact(db, run)
+    drain(db, name)
+    assert get(db, name, "a") == 1
+
+
+class Disturbed(Counting):
+    """A database where another layer sets the metadata version right before each commit; a conflict is an error."""
+
+    def create_transaction(self) -> Any:
+        return DisturbedTransaction(self, self.db.create_transaction())
+
+
+class DisturbedTransaction(CountingTransaction):
+    def commit(self) -> Any:
+        set_metadata_version(self._counting.db)
+        return super().commit()
+
+    def on_error(self, error: Any) -> Any:
+        if error == NOT_COMMITTED:
+            super().on_error(error)
+            raise AssertionError("a change of the metadata version has aborted a transaction")
+        return self._tr.on_error(error)
+
+
+def test_adds_and_passes_go_on_while_another_layer_changes_the_metadata_version(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    queue = cq.CombineQueue(name)
+    adding, working = Disturbed(db), Disturbed(db)
+    worker = Worker(working, queues=[name])
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+
+    def adder() -> None:
+        for _ in range(50):
+            transact(adding, lambda tr: queue.add(tr, {"hot": 1}))
+
+    try:
+        in_threads(adder, adder)
+    finally:
+        worker.stop()
+        thread.join()
+    Worker(working, queues=[name]).drain()
+
+    assert dict(queue.scan(db)) == {"hot": 100}
+    assert worker.totals.passes > 1
+    assert adding.errors == working.errors == 0
+
+
+def test_a_configuration_that_was_not_committed_is_not_cached(db: Any, name: str) -> None:
+    """Also where options hide the transaction's own writes from the read that identifies the cache."""
+    cq.configure(db, name)
+    config = transact(db, lambda tr: read_config(tr.snapshot, name))
+    cq.configure(db, f"{name}-other")  # nothing is known any more
+    tr = db.create_transaction()
+    tr.options.set_snapshot_ryw_disable()
+    write_config(tr, replace(config, limited=True))
+    read_config(tr, name)
+    tr.cancel()
+
+    assert not transact(db, lambda tr: read_config(tr, name)).limited
+    cq.delete(db, f"{name}-other")

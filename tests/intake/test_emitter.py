@@ -1,0 +1,815 @@
+"""An emitter counts what it was given: each increment once, in order, whatever fails, and says what it could not."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+
+import cq
+from cq.intake.flush import FLUSH_BYTES
+from cq.keys import QueueKeys, parse_flush
+from cq.testing import assert_values, drain
+from tests.emitters import UNKNOWN, Gate, LateCommit, LostAnswers
+from tests.faults import FaultyDatabase
+from tests.helpers import get, stored
+from tests.queue.test_combine_queue import Calls
+from tests.test_promises import in_threads
+
+NOT_COMMITTED = 1020
+TIMED_OUT = 1031
+MODES = ("durable", "fast")
+CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))
+
+
+def app_of(name: str) -> cq.App:
+    app = cq.App()
+    app.queue(name, combiner=CONCATENATE)
+    return app
+
+
+class Calling:
+    """A database that knows the calls made on its latest transaction."""
+
+    def __init__(self, db: Any) -> None:
+        self.db = db
+        self.latest: Calls
+
+    def create_transaction(self) -> Any:
+        self.latest = Calls(self.db.create_transaction())
+        return self.latest
+
+
+def full() -> Exception:
+    return cq.QueueFull("the queue is full")
+
+
+def in_background(call: Callable[[], object]) -> threading.Thread:
+    """Start a call that is about to wait for something."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+# What it counts
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_counts_what_threads_emit(db: Any, name: str, mode: str) -> None:
+    cq.configure(db, name, key=str, value=int)
+    emitted: list[str] = []
+
+    def emit(number: int) -> None:
+        rng = Random(number)
+        for _ in range(30):
+            key = f"k{rng.randrange(5)}"
+            emitter.emit(key)
+            emitted.append(key)
+
+    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, at_most=20) as emitter:
+        in_threads(*(partial(emit, number) for number in range(4)))
+
+    drain(db, name)
+    assert_values(db, name, Counter(emitted))
+    found = emitter.statistics()
+    assert (found.emitted, found.committed, found.buffered, found.failed, found.lost) == (120, 120, 0, 0, 0)
+    assert 0 < found.keys <= 120
+    assert found.latest_failure == ""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(3))
+def test_each_counts_once_and_in_order_whatever_fails(tmp_path: Any, mode: str, seed: int) -> None:
+    """Of each thread's updates of a key the order is that of its calls, through lost answers and conflicts."""
+    db = cq.open(f"embedded:{tmp_path}/test.db")
+    app_of("q").configure(db, "q", value=str, buckets=3)
+    faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.3)
+    queue = cq.CombineQueue("q", combiner=CONCATENATE)
+
+    def emit(number: int) -> None:
+        rng = Random(100 * seed + number)
+        for step in range(20):
+            emitter.emit(f"k{rng.randrange(3)}", f"{number}:{step} ")
+            if number == 0 and step % 2:
+                emitter.flush()  # else a slow machine commits all of it at once, without a fault
+
+    with cq.Emitter(queue, faulty, mode=mode, at_most=rng_most(seed), every=0.001) as emitter:
+        in_threads(*(partial(emit, number) for number in range(3)))
+
+    drain(db, app=app_of("q"))
+    values = dict(queue.scan(db))
+    assert Counter(" ".join(values.values()).split()) == Counter(
+        f"{n}:{s}" for n in range(3) for s in range(20)
+    )
+    for value in values.values():
+        for number in range(3):
+            steps = [int(each.split(":")[1]) for each in value.split() if each.startswith(f"{number}:")]
+            assert steps == sorted(steps)
+    assert faulty.injected
+
+
+def rng_most(seed: int) -> int:
+    return (1, 7, 1_000)[seed]
+
+
+def test_a_durable_call_returns_when_it_is_committed(db: Any, name: str) -> None:
+    cq.configure(db, name)
+
+    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+        emitter.emit("k", 2)
+        assert get(db, name, "k", pending=True) == 2
+        emitter.emit_many({"k": 1, "l": 5})
+        assert get(db, name, "k", pending=True) == 3
+
+
+def test_durable_calls_that_wait_are_committed_together(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+    queue.close()
+
+    with cq.Emitter(queue, db) as emitter:
+        first = in_background(lambda: emitter.emit("k"))
+        queue.reached.wait()
+        others = [in_background(lambda: emitter.emit("k")) for _ in range(9)]
+        while emitter.statistics().buffered < 10:
+            others[0].join(0.001)
+        queue.open()
+        for thread in (first, *others):
+            thread.join()
+
+    assert get(db, name, "k", pending=True) == 10
+    assert emitter.statistics().flushes < 10
+
+
+def test_many_are_all_in_one_transaction(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+
+    with cq.Emitter(queue, db, mode="fast", at_most=100) as emitter:
+        emitter.emit_many({f"k{number}": 1 for number in range(90)})
+        emitter.emit_many({f"k{number}": 1 for number in range(90)})
+
+    assert emitter.statistics().flushes == 2
+    assert emitter.statistics().keys == 180
+
+
+def test_flushes_stay_within_what_a_transaction_should_write(db: Any, name: str) -> None:
+    cq.configure(db, name, value=str, combiner="last")
+    queue = Gate(name)
+
+    with cq.Emitter(queue, db, mode="fast") as emitter:
+        for number in range(40):
+            emitter.emit(f"k{number}", f"{number:050000}")
+
+    drain(db, name)
+    assert len(dict(queue.scan(db))) == 40
+    assert max(queue.sizes) < FLUSH_BYTES * 1.1
+
+
+def test_long_keys_count_as_much_as_they_take(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+
+    with cq.Emitter(queue, db, mode="fast", timeout=60) as emitter:
+        for number in range(150):
+            emitter.emit(f"{number:07900}")
+
+    assert emitter.statistics().committed == 150
+    assert max(queue.sizes) < FLUSH_BYTES * 1.1
+
+
+# What goes with the increments
+
+
+def position_of(db: Any, key: bytes) -> int:
+    return int(cq.transact(db, lambda tr: tr.get(key).value) or 0)
+
+
+def test_what_goes_with_increments_is_there_if_and_only_if_they_count(tmp_path: Any) -> None:
+    """As positions in logs of events are: at any time, whatever fails, and for several logs at once."""
+    db: Any = cq.open(f"embedded:{tmp_path}/test.db")
+    cq.configure(db, "q", buckets=2)
+    queue, logs = cq.CombineQueue("q"), ("a", "b", "c")
+    done = threading.Event()
+
+    def read(log: str) -> None:
+        for number in range(15):
+            emitter.emit_many({log: 1, "all": 2}, lambda tr: tr.set(log.encode(), b"%d" % (number + 1)))  # noqa: B023 - durable: this returns first
+
+    def look(tr: Any) -> None:
+        counts = [queue.get(tr.snapshot, log, pending=True) or 0 for log in logs]
+        assert counts == [int(tr.get(log.encode()).value or 0) for log in logs]
+
+    def watch() -> None:
+        while not done.is_set():
+            cq.transact(db, look)
+
+    with cq.Emitter(queue, FaultyDatabase(db, 1, conflict=0.2, unknown=0.3), timeout=60) as emitter:
+        watching = in_background(watch)
+        in_threads(*(partial(read, log) for log in logs))
+        done.set()
+        watching.join()
+
+    cq.transact(db, look)
+    drain(db, "q")
+    assert_values(db, "q", {**dict.fromkeys(logs, 15), "all": 90})
+    assert emitter.statistics().flushes < 45
+
+
+def test_a_log_that_another_process_reads_now_is_refused(db: Any, name: str) -> None:
+    """A process that was thought dead counts nothing twice, if it looks where it was."""
+    cq.configure(db, name)
+    key = name.encode()
+
+    def step(emitter: cq.Emitter, before: int) -> None:
+        def move(tr: Any) -> None:
+            if int(tr.get(key).value or 0) != before:
+                raise LookupError("somebody else reads this log")
+            tr.set(key, b"%d" % (before + 1))
+
+        emitter.emit_many({"k": 1}, move)
+
+    with cq.Emitter(cq.CombineQueue(name), db) as old, cq.Emitter(cq.CombineQueue(name), db) as new:
+        step(old, 0)
+        step(new, 1)
+        with pytest.raises(cq.FlushFailed, match="none of them counts: somebody else") as told:
+            step(old, 1)
+        old.emit("other")
+
+    assert not told.value.is_unknown
+    assert position_of(db, key) == get(db, name, "k", pending=True) == 2
+    assert get(db, name, "other", pending=True) == 1
+
+
+def test_a_log_goes_on_without_increments_and_from_asyncio(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    key = name.encode()
+
+    async def read() -> None:
+        await emitter.emit_many_async({"k": 1}, lambda tr: tr.set(key, b"1"))
+        await emitter.emit_many_async({}, lambda tr: tr.set(key, b"2"))
+
+    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+        asyncio.run(read())
+        assert position_of(db, key) == 2
+
+    with (
+        cq.Emitter(cq.CombineQueue(name), db, mode="fast") as fast,
+        pytest.raises(cq.InvalidData, match="durable"),
+    ):
+        fast.emit_many({"k": 1}, lambda tr: tr.set(key, b"3"))
+    assert get(db, name, "k", pending=True) == 1
+
+
+# What fails
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("key", "update"), [(1, 1), (True, 1), ("\ud800", 1), ("k", "1"), ("k", None), ("k", 1.0)]
+)
+def test_what_a_queue_does_not_take_harms_its_own_caller_only(
+    db: Any, name: str, mode: str, key: Any, update: Any
+) -> None:
+    cq.configure(db, name)
+
+    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60) as emitter:
+        emitter.emit("k")
+        with pytest.raises(cq.InvalidData):
+            emitter.emit(key, update)
+        with pytest.raises(cq.InvalidData):
+            emitter.emit_many({"k": 1, key: update})
+        emitter.emit("k")
+
+    assert get(db, name, "k", pending=True) == 2
+    assert emitter.statistics().emitted == 2
+
+
+def test_more_at_once_than_fits_is_refused(db: Any, name: str) -> None:
+    cq.configure(db, name, value="any", combiner="last")
+
+    with cq.Emitter(cq.CombineQueue(name), db, at_most=10) as emitter:
+        with pytest.raises(cq.TooLarge, match="11 updates at once are more than the 10"):
+            emitter.emit_many(dict.fromkeys("abcdefghijk", 1))
+        with pytest.raises(cq.TooLarge, match="an emitter takes"):
+            emitter.emit_many(dict.fromkeys("abcdefgh", "x" * 80_000))
+        emitter.emit_many({})
+
+    assert emitter.statistics().emitted == 0
+
+
+def test_durable_callers_are_told_of_their_flush(db: Any, name: str) -> None:
+    """And those of the next one are served."""
+    cq.configure(db, name)
+    queue = Gate(name)
+
+    with cq.Emitter(queue, db) as emitter:
+        queue.failure = full
+        with pytest.raises(
+            cq.FlushFailed, match=r"1 increments are given up, none of them counts: .* full"
+        ) as told:
+            emitter.emit("k")
+        assert isinstance(told.value.__cause__, cq.QueueFull)
+        assert not told.value.is_unknown
+        queue.failure = None
+        emitter.emit("k", 10)
+
+    assert get(db, name, "k", pending=True) == 10
+    found = emitter.statistics()
+    assert (found.committed, found.failed, found.failures) == (1, 1, 1)
+    assert found.latest_failure == "QueueFull: the queue is full"
+
+
+def test_a_durable_caller_is_told_when_nobody_knows(db: Any, name: str) -> None:
+    cq.configure(db, name)
+
+    losing = LostAnswers(db, TIMED_OUT)
+
+    with cq.Emitter(cq.CombineQueue(name), losing) as emitter:
+        losing.left = 1
+        with pytest.raises(cq.FlushFailed, match="may count all the same") as told:
+            emitter.emit("k")
+
+    assert told.value.is_unknown
+    assert get(db, name, "k", pending=True) == 1
+
+
+@pytest.mark.parametrize(("mode", "code"), [("durable", UNKNOWN), ("fast", UNKNOWN), ("fast", TIMED_OUT)])
+def test_a_lost_answer_counts_once(db: Any, name: str, mode: str, code: int) -> None:
+    """Nor is it an error that the queue is full by the time it is asked again."""
+    cq.configure(db, name)
+    queue, losing = Gate(name), LostAnswers(db, code)
+
+    with cq.Emitter(queue, losing, mode=mode) as emitter:
+        losing.left = 1
+        emitter.emit("k")
+
+    drain(db, name)
+    assert_values(db, name, {"k": 1})
+    assert emitter.statistics().committed == 1
+    assert len(queue.sizes) == 1
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_try_that_commits_while_the_next_does_counts_once(
+    db: Any, name: str, mode: str, is_first: bool
+) -> None:
+    """Whichever of the two is first: the other one fails."""
+    cq.configure(db, name)
+    late: Any = LateCommit(db, is_first=is_first)
+
+    with cq.Emitter(cq.CombineQueue(name), late, mode=mode) as emitter:
+        emitter.emit("k")
+
+    assert late.code == (0 if is_first else NOT_COMMITTED)
+    drain(db, name)
+    assert_values(db, name, {"k": 1})
+    assert emitter.statistics().committed == 1
+
+
+class FullAfterwards(cq.CombineQueue):
+    """A queue that is full as soon as the first commit of its database is under way."""
+
+    def __init__(self, name: str, late: LateCommit) -> None:
+        super().__init__(name)
+        self._late = late
+
+    def add(self, tr: Any, updates: Any, once: str | bytes | None = None) -> None:
+        if self._late.is_under_way:
+            raise full()
+        super().add(tr, updates, once)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_full_queue_does_not_end_the_doubt_about_an_earlier_try(db: Any, name: str, mode: str) -> None:
+    """The second try finds nothing of the first, which commits after all."""
+    cq.configure(db, name)
+    late = LateCommit(db, is_first=True)
+    emitter = cq.Emitter(FullAfterwards(name, late), late, mode=mode, timeout=0.3)  # type: ignore[arg-type]
+
+    def emit() -> None:
+        emitter.emit("k")
+        emitter.close()
+
+    with pytest.raises(cq.FlushFailed, match="they may count all the same") as raised:
+        emit()
+
+    assert raised.value.is_unknown
+    late.land()
+    assert late.code == 0
+    assert get(db, name, "k", pending=True) == 1
+    emitter.close()
+
+
+def test_a_refused_commit_leaves_no_doubt(db: Any, name: str) -> None:
+    """A conflict, and a full queue afterwards: none of it counts, and the caller is told so."""
+    cq.configure(db, name)
+    queue, refusing = Gate(name), LostAnswers(db, NOT_COMMITTED, is_made=False)
+
+    def fail_from_now_on() -> None:
+        queue.failure = full
+
+    refusing.on_loss = fail_from_now_on
+    with cq.Emitter(queue, refusing) as emitter:
+        refusing.left = 1
+        with pytest.raises(cq.FlushFailed, match="none of them counts") as raised:
+            emitter.emit("k")
+
+    assert not raised.value.is_unknown
+    assert get(db, name, "k", pending=True) is None
+
+
+def test_flushes_leave_one_key_for_each_emitter(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    for _ in range(2):
+        with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+            for _ in range(3):
+                emitter.emit("k")
+
+    queue = QueueKeys(name)
+    assert stored(db, queue.markers()) == []
+    assert [parse_flush(value)[1] for _, value in stored(db, queue.emitters())] == [3, 3]
+    drain(db, name)
+    assert_values(db, name, {"k": 6})
+
+
+def test_a_flush_issues_what_an_add_does_and_two_calls_more(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    calling: Any = Calling(db)
+
+    with cq.Emitter(cq.CombineQueue(name), calling) as emitter:
+        emitter.emit("k")
+        emitter.emit_many({"a": 1, "b": 2})
+
+    assert calling.latest.made == [
+        "add_read_conflict_key",  # the emitter's
+        "set_versionstamped_value",
+        "add_read_conflict_key",  # the queue's configuration, twice: for the emitter and for the add
+        "add_read_conflict_key",
+        "set_versionstamped_key",  # one row
+        "set_versionstamped_value",  # the notification
+        "commit",
+    ]
+
+
+def test_fast_keeps_what_fails_and_tries_it_again(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+    queue.failure = full
+
+    with cq.Emitter(queue, db, mode="fast", every=0.001) as emitter:
+        emitter.emit("k")
+        while emitter.statistics().failures < 2:
+            queue.reached.wait()
+        emitter.emit("k")
+        assert emitter.statistics().buffered == 2
+        queue.failure = None
+
+    assert get(db, name, "k", pending=True) == 2
+    assert emitter.statistics().failed == emitter.statistics().lost == 0
+
+
+def test_fast_callers_wait_for_room_and_are_told_when_there_is_none(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+    queue.close()
+
+    emitter = cq.Emitter(queue, db, mode="fast", at_most=4, timeout=0.05)
+    for _ in range(4):
+        emitter.emit("k")
+    with pytest.raises(cq.EmitterFull, match=r"no room for more within 0.05 s, nothing was taken"):
+        emitter.emit("k")
+    assert emitter.statistics().buffered == 4
+    with pytest.raises(cq.FlushFailed, match="not committed yet"):
+        emitter.flush()
+    emitter.timeout = 60.0
+    waiting = in_background(lambda: emitter.emit("l"))
+    while emitter.statistics().waits < 2:
+        waiting.join(0.001)
+    queue.open()
+    waiting.join()
+    emitter.close()
+
+    assert (get(db, name, "k", pending=True), get(db, name, "l", pending=True)) == (4, 1)
+
+
+def test_why_there_is_no_room_is_said(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+    queue.failure = full
+
+    emitter = cq.Emitter(queue, db, mode="fast", at_most=1, timeout=0.2)
+    emitter.emit("k")
+    with pytest.raises(cq.EmitterFull, match="the queue is full"):
+        emitter.emit("k")
+    with pytest.raises(cq.FlushFailed, match="the queue is full") as told:
+        emitter.close()
+
+    assert not told.value.is_unknown
+    assert emitter.statistics().lost == 1
+    assert get(db, name, "k", pending=True) is None
+
+
+def test_what_is_under_way_when_it_is_given_up_may_count(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+    queue.close()
+    emitter = cq.Emitter(queue, db, mode="fast", every=0.001, timeout=0.05)
+    emitter.emit("k")
+    queue.reached.wait()
+
+    with pytest.raises(cq.FlushFailed, match="may count all the same") as told:
+        emitter.close()
+
+    queue.open()
+    assert told.value.is_unknown
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_queue_made_anew_gets_nothing_that_was_meant_for_another(db: Any, name: str, mode: str) -> None:
+    cq.configure(db, name)
+    emitter = cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60, timeout=0.3)
+    if mode == "fast":
+        emitter.emit("k")
+    cq.delete(db, name)
+    cq.configure(db, name, combiner="maximum")
+
+    with pytest.raises(cq.FlushFailed, match="made anew with other settings") as told:
+        emitter.emit("k") if mode == "durable" else emitter.close()
+
+    assert isinstance(told.value.__cause__, cq.CodeMismatch | TimeoutError)
+    assert not told.value.is_unknown
+    assert get(db, name, "k", pending=True) is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: str, mode: str) -> None:
+    cq.configure(db, name)
+
+    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60) as emitter:
+        emitter.emit("k")
+        cq.rebucket(db, name, 3)
+        emitter.emit("k")
+
+    drain(db, name)
+    assert_values(db, name, {"k": 2})
+
+
+# Beginning and end
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"mode": "slow"}, {"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "1"}],
+)
+def test_settings_are_checked(db: Any, name: str, settings: dict[str, Any]) -> None:
+    cq.configure(db, name)
+
+    with pytest.raises(cq.InvalidConfiguration, match=r"expected (the )?\w+ to be"):
+        cq.Emitter(cq.CombineQueue(name), db, **settings)
+
+
+def test_it_needs_a_queue_and_its_combiner(db: Any, name: str) -> None:
+    with pytest.raises(cq.QueueNotConfigured):
+        cq.Emitter(cq.CombineQueue(name), db)
+    app_of(name).configure(db, name, value=str)
+    with pytest.raises(cq.CodeMismatch, match="combiner="):
+        cq.Emitter(cq.CombineQueue(name), db)
+    cq.Emitter(cq.CombineQueue(name, combiner=CONCATENATE), db).close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_closed_it_takes_nothing(db: Any, name: str, mode: str) -> None:
+    cq.configure(db, name)
+    emitter = cq.Emitter(cq.CombineQueue(name), db, mode=mode)
+    emitter.emit("k")
+    emitter.close()
+    emitter.close()
+
+    with pytest.raises(cq.EmitterClosed, match="is closed: make another one"):
+        emitter.emit("k")
+    with pytest.raises(cq.EmitterClosed):
+        emitter.emit_many({"k": 1})
+    emitter.flush()
+
+    assert get(db, name, "k", pending=True) == 1
+    assert emitter.statistics().emitted == 1
+
+
+def test_its_thread_ends_with_it(db: Any, name: str) -> None:
+    cq.configure(db, name)
+
+    with cq.Emitter(cq.CombineQueue(name), db):
+        threads = [each for each in threading.enumerate() if each.name == f"cq-emitter-{name}"]
+    for thread in threads:
+        thread.join()
+
+    assert len(threads) == 1
+
+
+def test_flush_waits_for_what_was_emitted(db: Any, name: str) -> None:
+    cq.configure(db, name)
+
+    with cq.Emitter(cq.CombineQueue(name), db, mode="fast", every=60) as emitter:
+        emitter.flush()
+        emitter.emit("k")
+        assert get(db, name, "k", pending=True) is None
+        emitter.flush()
+        assert get(db, name, "k", pending=True) == 1
+
+
+PROGRAM = """
+import os, sys, cq
+db = cq.open(sys.argv[1])
+emitter = cq.Emitter(cq.CombineQueue("q"), db, mode="fast", every=60, at_most=1_000)
+for _ in range(100):
+    emitter.emit("k")
+"""
+ENDINGS = {
+    "returns": ("", 0, 100),
+    "exits": ("sys.exit(3)", 3, 100),
+    "raises": ("raise RuntimeError", 1, 100),
+    "is killed": ("os.kill(os.getpid(), 9)", -9, None),
+    "store is gone": (
+        "emitter.timeout = 0.1; emitter.queue.add = None",
+        0,
+        None,
+    ),
+    "forks": (
+        """
+child = os.fork()
+try:
+    emitter.emit("k")
+except cq.EmitterClosed as error:
+    print(error)
+    sys.exit(7)
+finally:
+    if child and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 7:
+        os._exit(1)
+""",
+        0,
+        101,
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_is_buffered_is_flushed_when_the_process_ends_in_good_order(tmp_path: Any, ending: str) -> None:
+    url = f"embedded:{tmp_path}/test.db"
+    db = cq.open(url)
+    cq.configure(db, "q")
+    code, status, expected = ENDINGS[ending]
+
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM + code, url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == status, ended.stderr
+    assert get(db, "q", "k", pending=True) == expected
+    if ending == "store is gone":
+        assert "100 increments" in ended.stderr
+        assert "Traceback" not in ended.stderr
+    if ending == "forks":
+        assert "before this process was forked" in ended.stdout
+
+
+EMITTING = """
+import sys, cq
+db = cq.open(sys.argv[1])
+emitter = cq.Emitter(cq.CombineQueue("q"), db, mode=sys.argv[2], at_most=50, every=0.001)
+count = 0
+while True:
+    emitter.emit("k")
+    count += 1
+    print(count, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("mode", "lost"), [("durable", 0), ("fast", 50)])
+def test_a_kill_costs_no_more_than_was_said(tmp_path: Any, mode: str, lost: int) -> None:
+    url = f"embedded:{tmp_path}/test.db"
+    db = cq.open(url)
+    cq.configure(db, "q")
+
+    child = subprocess.Popen([sys.executable, "-c", EMITTING, url, mode], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    for line in child.stdout:
+        if int(line) >= 300:
+            break
+    child.kill()
+    last = [int(line) for line in child.stdout.read().split("\n")[:-1]] or [300]
+    child.wait()
+    child.stdout.close()
+
+    counted = get(db, "q", "k", pending=True)
+    assert last[-1] - lost <= counted <= last[-1] + 1
+
+
+# asyncio
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tasks_emit(db: Any, name: str, mode: str) -> None:
+    cq.configure(db, name)
+
+    async def main() -> None:
+        await asyncio.gather(*(emitter.emit_async(f"k{number % 3}") for number in range(60)))
+        await emitter.emit_many_async({"k0": 100})
+        if mode == "durable":
+            assert get(db, name, "k0", pending=True) == 120
+
+    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, at_most=10_000 if mode == "fast" else 7) as emitter:
+        asyncio.run(main())
+
+    drain(db, name)
+    assert_values(db, name, {"k0": 120, "k1": 20, "k2": 20})
+
+
+def test_a_loop_goes_on_while_tasks_wait(db: Any, name: str) -> None:
+    """For room, and for their flush."""
+    cq.configure(db, name)
+    queue = Gate(name)
+    queue.close()
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(emitter.emit_async("k")) for _ in range(5)]
+        while emitter.statistics().waits < 3:
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks[2:])
+        queue.open()
+        await asyncio.gather(*tasks)
+
+    with cq.Emitter(queue, db, mode="fast", at_most=2) as emitter:
+        asyncio.run(main())
+
+    assert get(db, name, "k", pending=True) == 5
+
+
+def test_a_task_that_is_cancelled_counts_if_it_was_taken(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+    queue.close()
+
+    async def main() -> None:
+        taken = asyncio.create_task(emitter.emit_async("taken"))
+        while not emitter.statistics().buffered:
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(emitter.emit_async("waiting"))
+        while not emitter.statistics().waits:
+            await asyncio.sleep(0)
+        for task in (taken, waiting):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        queue.open()
+
+    with cq.Emitter(queue, db, at_most=1) as emitter:
+        asyncio.run(main())
+
+    drain(db, name)
+    assert_values(db, name, {"taken": 1})
+
+
+def test_tasks_are_told_of_failures(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+    queue.failure = full
+
+    async def main() -> None:
+        with pytest.raises(cq.FlushFailed):
+            await emitter.emit_async("k")
+        with pytest.raises(cq.InvalidData):
+            await emitter.emit_async(1)
+
+    with cq.Emitter(queue, db) as emitter:
+        asyncio.run(main())
+
+
+def test_a_task_without_room_is_told_after_a_time(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+    queue.close()
+
+    async def main() -> None:
+        await emitter.emit_async("k")
+        with pytest.raises(cq.EmitterFull):
+            await emitter.emit_async("k")
+        queue.open()
+
+    with cq.Emitter(queue, db, mode="fast", at_most=1, timeout=0.05) as emitter:
+        asyncio.run(main())
+        emitter.timeout = 60.0
+
+    assert get(db, name, "k", pending=True) == 1

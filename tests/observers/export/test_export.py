@@ -1,0 +1,561 @@
+"""The export queue: blind adds, batches in order, nothing lost whatever fails, nobody held up."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cq
+from cq.config.queue import read_config
+from cq.encoding.hashing import bucket_of
+from cq.keys.export import ExportKeys
+from cq.observers.export import queue as export
+from cq.observers.export import state as exportstate
+from cq.observers.export import task as exporting
+from cq.observers.export.batch import ExportBatch, ExportPosition, PoisonEntryIsolator
+from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.observers.export.failure_note import LAST_PAUSE, pause_after
+from cq.observers.export.queue import BUCKETS, ExportQueue
+from cq.observers.export.rows import ExportEntry, encoded_key, pack, read_entries
+from cq.observers.export.state import ExportFailure, export_names, read_failures
+from cq.observers.export.task import ExportTask
+from cq.observers.scheduling.runner import DONE
+from cq.store.transact import transact
+from tests.faults import FaultyDatabase
+from tests.observers.export.exporthelpers import (
+    Kept,
+    add,
+    entries_aside,
+    export_all,
+    notified,
+    run_to_end,
+    tasks,
+    waits,
+)
+from tests.queue.test_combine_queue import Calls
+
+KEYS = st.one_of(
+    st.text(max_size=9), st.integers(), st.binary(max_size=9), st.tuples(st.text(max_size=3), st.integers())
+)
+
+
+def bucket(key: Any) -> int:
+    return bucket_of(encoded_key(key), BUCKETS)
+
+
+def test_what_is_added_is_exported_once_and_nothing_is_left(db: Any, name: str) -> None:
+    kept = Kept()
+    add(db, name, ("a", 1), ("b", [1, "x"]), (("t", 1), {"x": b"y"}), (7, "seven"), (b"7", 7.5))
+    add(db, name, ("a", 2), ("gone", 1))
+    add(db, name, ("gone", None))
+
+    export_all(db, name, kept)
+
+    assert kept.values == {"a": 2, "b": [1, "x"], ("t", 1): {"x": b"y"}, 7: "seven", b"7": 7.5}
+    assert waits(db, name) == 0
+    assert notified(db, name) == []
+    assert [task.run() for task in tasks(db, name, kept)] == [DONE] * BUCKETS
+
+
+def test_an_add_is_a_part_of_its_transaction(db: Any, name: str) -> None:
+    tr = db.create_transaction()
+    ExportQueue(name).add(tr, "a", 1)
+    tr.cancel()
+
+    assert waits(db, name) == 0
+
+
+@pytest.mark.parametrize(
+    "pair", [(1.5, 1), (True, 1), ("k" * 9000, 1), ("a", "v" * 100_000), ("a", object())]
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(db: Any, name: str, pair: Any) -> None:
+    with pytest.raises(cq.InvalidData):
+        add(db, name, ("ok", 1), pair)
+
+    assert waits(db, name) == 0
+
+
+def test_changes_are_added_blindly_a_row_and_a_notification_for_each_bucket(db: Any, name: str) -> None:
+    """However many changes: they share rows of up to 8 kB."""
+    observe = export.observer(cq.configure(db, name), {}, 1)
+    tr = Calls(db.create_transaction())
+
+    observe(tr, [cq.Change(f"key {number}", number, number + 1) for number in range(1_000)])
+
+    assert tr.made == ["set_versionstamped_key", "set_versionstamped_value"] * BUCKETS
+
+
+def test_adds_never_conflict_with_each_other_or_with_an_exporter(db: Any, name: str) -> None:
+    open_transactions = [db.create_transaction() for _ in range(20)]
+    for number, tr in enumerate(open_transactions):
+        tr.get_read_version().wait()
+        ExportQueue(name).add(tr, "hot", number)
+    add(db, name, ("hot", "first"))
+    kept = Kept()
+    export_all(db, name, kept)
+    for tr in open_transactions:
+        tr.commit().wait()
+    export_all(db, name, kept)
+
+    assert kept.values == {"hot": 19}
+
+
+def test_a_batch_has_all_entries_of_a_key_together_and_ascending(db: Any, name: str) -> None:
+    chosen = [key for key in map(str, range(200)) if bucket(key) == 3][:5]
+    for number in range(10):
+        add(db, name, *[(key, number) for key in chosen])
+    kept = Kept()
+
+    run_to_end(ExportTask(db, name, 3, kept))
+
+    (batch,) = kept.batches
+    entries = list(batch)
+    assert [entry.key for entry in entries] == [key for key in chosen for _ in range(10)]
+    assert [entry.value for entry in entries] == list(range(10)) * 5
+    for one, other in pairwise(entries):
+        assert one.key != other.key or one.sequence < other.sequence
+
+
+@given(
+    updates=st.lists(st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9)), max_size=8), max_size=20),
+    entries=st.integers(1, 10),
+)
+def test_batches_of_any_size_give_each_key_its_entries_in_commit_order(
+    tmp_path_factory: pytest.TempPathFactory, updates: list[list[tuple[Any, Any]]], entries: int
+) -> None:
+    db: Any = cq.open(f"embedded:{tmp_path_factory.mktemp('db') / 'test.db'}")
+    told: dict[bytes, list[Any]] = {}
+    sequences: list[bytes] = []
+
+    def exporter(batch: ExportBatch) -> None:
+        for entry in batch:
+            told.setdefault(entry.encoded_key, []).append(entry.value)
+            sequences.append(entry.sequence)
+
+    for pairs in updates:
+        add(db, "test", *pairs)
+    export_all(db, "test", exporter, batch_entries=entries)
+    db.close()
+
+    expected: dict[bytes, list[Any]] = {}
+    for pairs in updates:
+        for key, value in pairs:
+            expected.setdefault(encoded_key(key), []).append(value)
+    assert told == expected
+    assert len(set(sequences)) == len(sequences)
+
+
+def test_large_values_are_split_over_rows_and_come_out_whole(db: Any, name: str) -> None:
+    largest = "x" * 99_990
+    key = "k" * 7990
+    add(db, name, ("small", 1), (key, largest), (key, None), (key, largest + "y"))
+    kept = Kept()
+
+    export_all(db, name, kept, batch_bytes=1)
+
+    assert kept.values == {"small": 1, key: largest + "y"}
+    assert waits(db, name) == 0
+
+
+def test_generations_are_exported_one_after_the_other(db: Any, name: str) -> None:
+    for queue in [ExportQueue(name, generation=generation) for generation in (2, 1, 3)]:
+        tr = db.create_transaction()
+        queue.add(tr, "a", queue.generation)
+        tr.commit().wait()
+    kept = Kept()
+
+    export_all(db, name, kept)
+
+    assert [entry.value for batch in kept.batches for entry in batch] == [1, 2, 3]
+
+
+def test_the_observer_adds_every_change(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    config = transact(db, lambda tr: read_config(tr, name))
+    observe = export.observer(config, {}, 5)
+    changes = [cq.Change("a", None, 1), cq.Change("b", 1, None)]
+    transact(db, lambda tr: observe(tr, changes))
+    kept = Kept()
+
+    export_all(db, name, kept)
+
+    entries = [entry for batch in kept.batches for entry in batch]
+    assert sorted((entry.key, entry.value) for entry in entries) == sorted([("a", 1), ("b", None)])
+    assert {entry.sequence[:4] for entry in entries} == {b"\0\0\0\5"}
+
+
+def test_what_a_crash_leaves_between_export_and_clearing_is_exported_again(db: Any, name: str) -> None:
+    add(db, name, ("a", 1))
+
+    def crash(point: str) -> None:
+        if point == "exported":
+            raise KeyboardInterrupt
+
+    kept = Kept()
+    with pytest.raises(KeyboardInterrupt):
+        ExportTask(db, name, bucket("a"), kept, signal=crash).run()
+    export_all(db, name, kept)
+
+    first, again = kept.batches
+    assert [list(first)] == [list(again)]
+    assert waits(db, name) == 0
+
+
+def test_an_entry_that_comes_while_a_batch_is_exported_is_not_lost(db: Any, name: str) -> None:
+    add(db, name, ("a", 1))
+    later = iter([("a", 2), ("a", 3)])
+
+    def exporter(batch: ExportBatch) -> None:
+        for pair in later:
+            add(db, name, pair)
+            break
+
+    task = ExportTask(db, name, bucket("a"), exporter)
+    assert task.run() == DONE
+    assert notified(db, name) == [bucket("a")]
+    assert task.run() == DONE
+    assert notified(db, name) == [bucket("a")]
+    assert task.run() == DONE
+    assert notified(db, name) == []
+    assert waits(db, name) == 0
+
+
+def test_a_worker_with_an_old_batch_clears_nothing_that_came_since(db: Any, name: str) -> None:
+    add(db, name, ("a", 1))
+    kept = Kept()
+
+    def overtaken(batch: ExportBatch) -> None:
+        kept(batch)
+        if len(kept.batches) == 1:
+            export_all(db, name, kept)
+            add(db, name, ("a", 2))
+
+    assert ExportTask(db, name, bucket("a"), overtaken).run() == DONE
+
+    assert waits(db, name) == 1
+    assert notified(db, name) == [bucket("a")]
+    export_all(db, name, kept)
+    assert kept.values == {"a": 2}
+
+
+class TestFailures:
+    """An exporter that fails holds up its bucket, for a while, and says so."""
+
+    def test_it_is_tried_again_after_growing_pauses_and_noted(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1), ("b", 2))
+        assert bucket("a") != bucket("b")
+        kept, broken = Kept(), True
+
+        def exporter(batch: ExportBatch) -> None:
+            if broken and batch.bucket == bucket("a"):
+                raise ConnectionError("no route to host")
+            kept(batch)
+
+        task = ExportTask(db, name, bucket("a"), exporter)
+        pauses = [task.run() for _ in range(12)]
+        run_to_end(ExportTask(db, name, bucket("b"), exporter))
+
+        assert all(pause > 0 for pause in pauses)
+        assert pauses[4] > 2 * pauses[0]
+        assert pauses[-1] <= LAST_PAUSE
+        assert kept.values == {"b": 2}
+        (failure,) = failures(db, name)
+        assert failure.bucket == bucket("a")
+        assert failure.tries == 12
+        assert failure.error == task.problem == "ConnectionError: no route to host"
+        another = ExportTask(db, name, bucket("a"), exporter)
+        another.run()
+        (again,) = failures(db, name)
+        assert (again.tries, again.since) == (13, failure.since)
+        broken = False
+        run_to_end(task)  # which knows nothing of the other's note
+        assert failures(db, name) == []
+        run_to_end(another)
+        assert another.problem == task.problem == ""
+        assert kept.values == {"a": 1, "b": 2}
+
+    def test_a_failure_noted_when_another_worker_was_done_goes(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        kept = Kept()
+        task = ExportTask(db, name, bucket("a"), kept)
+
+        def late(batch: ExportBatch) -> None:
+            run_to_end(task)
+            raise ConnectionError("too late")
+
+        ExportTask(db, name, bucket("a"), late).run()
+        assert [each.error for each in failures(db, name)] == ["ConnectionError: too late"]
+        assert notified(db, name) == [bucket("a")]
+        run_to_end(task)
+        assert failures(db, name) == []
+        assert kept.values == {"a": 1}
+
+    def test_the_pauses_grow_to_a_limit(self) -> None:
+        assert pause_after(1) < 1
+        assert pause_after(500) <= LAST_PAUSE
+
+    def test_entries_that_can_never_be_exported_are_found_by_halving(
+        self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(exportstate, "_PAGE", 1)
+        bad = {f"k{number}" for number in (3, 250, 251, 499)}
+
+        def exporter(batch: ExportBatch) -> None:
+            if any(entry.key in bad and entry.value is not None for entry in batch):
+                raise CannotExport("one of them")
+            kept(batch)
+
+        kept = Kept()
+        add(db, name, *[(f"k{number}", number) for number in range(500)])
+        export_all(db, name, exporter)
+
+        assert kept.values.keys() == {f"k{number}" for number in range(500)} - bad
+        assert {encoded_key(key) for key in bad} == {each.encoded_key for each in entries_aside(db, name)}
+        assert {each.error for each in entries_aside(db, name)} == {"one of them"}
+        assert {each.value for each in entries_aside(db, name)} == {3, 250, 251, 499}
+        assert waits(db, name) == 0
+
+    def test_entries_that_the_exporter_names_are_set_aside_at_once(self, db: Any, name: str) -> None:
+        calls = []
+
+        def exporter(batch: ExportBatch) -> None:
+            calls.append(len(batch))
+            named = {entry.sequence: "it is odd" for entry in batch if entry.value % 50 == 1}
+            if named:
+                raise CannotExport("some are odd", named)
+
+        add(db, name, *[(number, number) for number in range(400)])
+        export_all(db, name, exporter)
+
+        assert len(calls) <= 2 * BUCKETS
+        assert sorted(each.value for each in entries_aside(db, name)) == list(range(1, 400, 50))
+
+    def test_an_entry_is_set_aside_before_the_exporter_passes_it(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        add(db, name, ("a", 2))
+
+        def exporter(batch: ExportBatch) -> None:
+            if any(entry.value == 1 for entry in batch):
+                raise CannotExport("bad", {batch.ordered[0].sequence: "bad"})
+            raise KeyboardInterrupt  # the process dies as it exports what comes behind
+
+        with pytest.raises(KeyboardInterrupt):
+            ExportTask(db, name, bucket("a"), exporter).run()
+        assert [each.value for each in entries_aside(db, name)] == [1]
+        export_all(db, name, Kept())
+        assert [each.value for each in entries_aside(db, name)] == [1]
+
+    def test_a_deployment_that_is_broken_sets_little_aside(self, db: Any, name: str) -> None:
+        add(db, name, *[(number, number) for number in range(1000)])
+
+        def exporter(batch: ExportBatch) -> None:
+            if len(batch):
+                raise CannotExport("no such column")
+
+        task = ExportTask(db, name, 0, exporter)
+        pause = task.run()
+
+        assert pause > 0
+        assert "entries cannot be exported, the latest with: no such column" in task.problem
+        assert len(entries_aside(db, name)) < 10
+
+    def test_settings_that_are_wrong_are_never_the_datas_fault(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+
+        def exporter(batch: ExportBatch) -> None:
+            raise cq.InvalidConfiguration("no URL")
+
+        assert ExportTask(db, name, bucket("a"), exporter).run() > 0
+        assert entries_aside(db, name) == []
+
+    def test_a_row_that_cq_has_not_written_is_set_aside(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        (row,) = rows(db, name)
+        transact(db, lambda tr: tr.set(row, b"\x00junk"))
+        add(db, name, ("a", 2))
+        kept = Kept()
+
+        export_all(db, name, kept)
+
+        assert kept.values == {"a": 2}
+        (aside,) = entries_aside(db, name)
+        assert (aside.encoded_key, aside.value) == (None, b"junk")
+
+    def test_a_row_from_the_future_is_left_and_said(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        export_all(db, name, Kept())
+        future = ExportKeys(name).row(bucket("a"), b"\0\0\0\1" + b"\x70" * 18)
+        transact(db, lambda tr: tr.set(future, b"\x00\x82\x41\x41\x01"))
+
+        task = ExportTask(db, name, bucket("a"), Kept())
+
+        assert task.run() > 0
+        assert "stamped later" in task.problem
+        assert waits(db, name) == 1
+
+    def test_a_store_that_fails_is_tried_again(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+
+        class Down:
+            options = None
+
+            def create_transaction(self) -> Any:
+                raise OSError("disk on fire")
+
+        task = ExportTask(Down(), name, bucket("a"), Kept())
+
+        assert task.run() > 0
+        assert task.problem == "OSError: disk on fire"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_or_reordered_under_faults_and_rivals(db: Any, name: str, seed: int) -> None:
+    """Two workers on all buckets, transactions that fail, commits that get lost, an exporter that fails."""
+    faulty = FaultyDatabase(db, seed)
+    draw = random.Random(seed)
+    kept, lock, done = Kept(), threading.Lock(), threading.Event()
+
+    def exporter(batch: ExportBatch) -> None:
+        with lock:
+            if draw.random() < 0.1:
+                raise ConnectionError
+            kept(batch)
+
+    def work() -> None:
+        mine = tasks(faulty, name, exporter, batch_entries=7)
+        while not done.is_set() or waits(db, name):
+            for task in mine:
+                task.run()
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    values: dict[int, Any] = {}
+    for number in range(150):
+        changes = {draw.randrange(30): draw.choice([None, number]) for _ in range(3)}
+        add(db, name, *changes.items())
+        values.update(changes)
+    done.set()
+    for worker in workers:
+        worker.join(60)
+
+    assert kept.values == {key: value for key, value in values.items() if value is not None}
+    assert faulty.injected.keys() >= {"conflict", "unknown, committed"}
+    assert entries_aside(db, name) == []
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=20), st.sets(st.integers(0, 20)))
+def test_halving_exports_all_but_the_bad_in_order(values: list[int], bad: set[int]) -> None:
+    """With few entries, so that no share of failures is too large."""
+    bad = set(list(bad)[:9])
+    exported: list[int] = []
+    passed: list[bytes] = []
+    aside: dict[bytes, str] = {}
+
+    def exporter(batch: ExportBatch) -> None:
+        if any(entry.value in bad for entry in batch):
+            raise CannotExport("bad")
+        assert all(sequence in aside or sequence in passed for sequence in earlier(batch))
+        exported.extend(entry.value for entry in batch.ordered)
+        passed.extend(entry.sequence for entry in batch.ordered)
+
+    def earlier(batch: ExportBatch) -> list[bytes]:
+        here = {entry.sequence for entry in batch.ordered}
+        return [
+            entry.sequence for entry in entries if entry.sequence <= batch.last and entry.sequence not in here
+        ]
+
+    def set_aside(batch: ExportBatch, errors: Mapping[bytes, str]) -> None:
+        aside.update(errors)
+
+    entries = [ExportEntry(number, value, b"%04d" % number, b"") for number, value in enumerate(values)]
+    batch = ExportBatch(
+        "q", 0, entries, entries[-1].sequence, 0, b"", (), lambda _: ExportPosition(0, b"", False)
+    )
+    halving = PoisonEntryIsolator(exporter, set_aside)
+    try:
+        halving.export(batch)
+    except ExportFailed:
+        assert sum(value in bad for value in values) >= 10
+        return
+
+    assert exported == [value for value in values if value not in bad]
+    assert aside.keys() == {entry.sequence for entry in entries if entry.value in bad}
+
+
+def test_a_deployment_that_fails_for_all_sets_no_more_aside_with_each_try() -> None:
+    passed = 0
+    aside: dict[bytes, str] = {}
+
+    def exporter(batch: ExportBatch) -> None:
+        for entry in batch.ordered:  # what was passed once is skipped, as the fence does
+            if entry.value >= passed:
+                raise CannotExport("broken", {entry.sequence: "broken"})
+
+    def set_aside(batch: ExportBatch, errors: Mapping[bytes, str]) -> None:
+        nonlocal passed
+        aside.update(errors)
+        passed += len(errors)
+
+    entries = [ExportEntry(number, number, b"%04d" % number, b"") for number in range(600)]
+    batch = ExportBatch(
+        "q", 0, entries, entries[-1].sequence, 0, b"", (), lambda _: ExportPosition(0, b"", False)
+    )
+    halving = PoisonEntryIsolator(exporter, set_aside)
+    for _ in range(20):
+        with pytest.raises(ExportFailed, match="entries cannot be exported"):
+            halving.export(batch)
+
+    assert len(aside) < 150
+
+
+def test_rows_are_packed_up_to_a_size(db: Any) -> None:
+    rows = pack([(encoded_key(number), "x" * 100) for number in range(200)])
+
+    assert 2 <= len(rows) <= 4
+    assert all(len(row) < 9_000 for _, row in rows)
+    counters = [counter for counter, _ in rows]
+    assert counters == sorted(counters)
+
+
+def test_the_names_of_export_queues_are_found(db: Any, name: str) -> None:
+    cq.configure(db, f"{name}-0")
+    add(db, f"{name}-1", ("a", 1))
+    add(db, f"{name}-2", ("a", 1))
+
+    found = transact(db, lambda tr: [each for each in export_names(tr.snapshot) if each.startswith(name)])
+
+    assert found == [f"{name}-1", f"{name}-2"]
+
+
+def test_a_read_ends_at_its_limits(db: Any, name: str) -> None:
+    for number in range(10):
+        add(db, name, ("a", number))
+
+    def read(tr: Any, **limits: int) -> Any:
+        return read_entries(
+            tr.snapshot, ExportKeys(name), bucket("a"), tr.get_read_version().wait(), **limits
+        )
+
+    assert len(transact(db, lambda tr: read(tr, limit_bytes=10**6, limit_entries=3)).entries) == 3
+    assert len(transact(db, lambda tr: read(tr, limit_bytes=1, limit_entries=100)).entries) == 1
+    assert transact(db, lambda tr: read(tr, limit_bytes=10**6, limit_entries=10)).at_end
+
+
+def failures(db: Any, name: str) -> list[ExportFailure]:
+    return transact(db, lambda tr: read_failures(tr, ExportKeys(name)))
+
+
+def rows(db: Any, name: str) -> list[bytes]:
+    return transact(db, lambda tr: [row.key for row in tr.get_range(*ExportKeys(name).all_rows())])
+
+
+def test_the_modules_constants_are_what_the_documentation_says() -> None:
+    assert (BUCKETS, exporting.BATCH_ENTRIES) == (8, 5_000)

@@ -1,0 +1,400 @@
+"""What `cq doctor` looks at, and what it says of each thing that can be wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import cq
+from cq import runtime
+from cq.config.queue import QueueConfig
+from cq.errors import CodeMismatch, StoreUnreachable
+from cq.observers.forward.spec import forward_spec
+from cq.observers.monitoring import doctor_cluster, doctor_embedded
+from cq.observers.monitoring.doctor import Check, doctor
+from cq.observers.sql.configured import export_spec
+from cq.store.embedded import Database as Embedded
+from tests.conftest import cluster_url
+from tests.observers.sql.sqlhelpers import configure, sql
+
+EMBEDDED = ["python", "cq", "binding", "client library", "store file", "room"]
+CLUSTER = ["python", "cq", "binding", "client library", "cluster file"]
+
+
+class Binding(ModuleType):
+    """FoundationDB's binding on a machine without the client library."""
+
+    LATEST_API_VERSION = 730
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__("fdb")
+        self.error = error
+
+    def is_api_version_selected(self) -> bool:
+        return False
+
+    def api_version(self, version: int) -> None:
+        raise self.error
+
+
+@pytest.fixture(autouse=True)
+def binding(monkeypatch: pytest.MonkeyPatch) -> Binding:
+    """The same machine for all tests: with a binding, and no library."""
+    found = Binding(Exception("Unable to locate the FoundationDB API shared library!"))
+    monkeypatch.setitem(sys.modules, "fdb", found)
+    monkeypatch.setattr(doctor_cluster, "version", lambda name: "7.3.69")
+    return found
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Of an embedded store that is not there yet."""
+    return f"embedded:{tmp_path / 'test.db'}"
+
+
+@pytest.fixture
+def db(url: str) -> Iterator[Any]:
+    """The store of `url`."""
+    database: Any = cq.open(url)
+    yield database
+    database.close()
+
+
+def looks(url: str) -> dict[str, Check]:
+    """{name: check}, each of one line."""
+    checks = {check.name: check for check in doctor(url)}
+    assert [check for check in checks.values() if "\n" in check.message] == []
+    return checks
+
+
+def wrong(url: str) -> dict[str, str]:
+    """{name: what to do} of what is not as it should be."""
+    return {name: check.message for name, check in looks(url).items() if not check.ok}
+
+
+# The embedded store
+
+
+def test_a_store_that_is_in_order_is_said_to_be(db: Any, url: str) -> None:
+    cq.configure(db, "words")
+
+    checks = looks(url)
+
+    assert list(checks) == [*EMBEDDED, "store", "clock", "queue words"]
+    assert all(check.ok for check in checks.values())
+    assert checks["store"].message == "it answers; queues: 1"
+    assert checks["queue words"].message == "active, buckets: 1"
+
+
+def test_a_store_that_is_not_there_yet_is_no_failure_and_is_not_made(url: str, tmp_path: Path) -> None:
+    checks = looks(url)
+
+    assert list(checks) == EMBEDDED
+    assert all(check.ok for check in checks.values())
+    assert "is not there yet" in checks["store file"].message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_client_library_an_embedded_store_is_in_order_and_that_is_said(url: str) -> None:
+    check = looks(url)["client library"]
+
+    assert check.ok
+    assert check.message.startswith(
+        "not needed by an embedded store (FoundationDB's client library cannot be"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("missing/test.db", "does not exist: make it first"),
+        (".", "is a directory"),
+        ("other.db", "is not a cq"),
+    ],
+)
+def test_a_file_that_can_be_no_store_is_named(tmp_path: Path, path: str, said: str) -> None:
+    (tmp_path / "other.db").write_text("Dear reader, " * 100)
+
+    found = wrong(f"embedded:{tmp_path / path}")
+
+    assert list(found) == ["store file"]
+    assert said in found["store file"]
+
+
+def test_a_damaged_store_is_named(db: Any, url: str, tmp_path: Path) -> None:
+    db.close()
+    with (tmp_path / "test.db").open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096)
+
+    assert "is damaged" in wrong(url)["store"]
+
+
+def test_a_url_that_names_no_store_is_said(tmp_path: Path) -> None:
+    assert "names no store: write embedded:PATH" in wrong("cq.db")["store"]
+
+
+def test_a_full_disk_is_said(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
+
+    assert "1.0 MB are free in " in wrong(url)["room"]
+
+
+@pytest.mark.usefixtures("db")
+def test_a_file_near_its_limit_is_said(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_embedded, "_max_file_bytes", lambda: 10_000)
+
+    assert "SQLite takes 0.0 MB" in wrong(url)["store file"]
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [(0, "0.0 MB"), (999_900_000, "999.9 MB"), (1_500_000_000, "1.5 GB"), (4_398_046_511_104, "4.4 TB")],
+)
+def test_sizes_are_in_units_that_fit(size: int, shown: str) -> None:
+    assert doctor_embedded._size(size) == shown
+
+
+def test_a_clock_that_was_set_back_is_said(db: Any, url: str) -> None:
+    cq.configure(db, "words")
+
+    class HourBefore(runtime.Machine):
+        def time_ns(self) -> int:
+            return super().time_ns() - 3600 * 10**9
+
+    with runtime.using(HourBefore()):
+        assert "s ahead of this machine's clock" in wrong(url)["clock"]
+
+
+# A cluster
+
+
+@pytest.fixture
+def cluster_file(tmp_path: Path) -> str:
+    """A well-formed one."""
+    file = tmp_path / "fdb.cluster"
+    file.write_text("test:abc@127.0.0.1:4500\n")
+    return str(file)
+
+
+@pytest.fixture
+def cluster(db: Any, cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a cluster that answers: the embedded store plays it."""
+    monkeypatch.setattr(doctor_cluster, "open_cluster", lambda path, answer_within: db)
+    monkeypatch.setattr(doctor_cluster, "client_version", lambda: "7.3.69")
+    monkeypatch.setattr(doctor_cluster, "server_versions", lambda db: ["7.3.43"])
+    monkeypatch.setattr(doctor_cluster, "CLOCK_SECONDS", 0.2)
+    return f"fdb:{cluster_file}"
+
+
+def test_a_cluster_that_is_in_order_is_said_to_be(cluster: str, db: Any) -> None:
+    cq.configure(db, "words")
+
+    checks = looks(cluster)
+
+    assert list(checks) == [*CLUSTER, "store", "versions", "clock", "queue words"]
+    assert all(check.ok for check in checks.values())
+    assert checks["client library"].message == "7.3.69, which this binding can use"
+    assert checks["versions"].message == (
+        "the cluster is of version 7.3.43, and the client library of 7.3.69"
+    )
+
+
+def test_a_cluster_cannot_do_without_the_client_library(cluster_file: str) -> None:
+    checks = looks(f"fdb:{cluster_file}")
+
+    assert list(checks) == CLUSTER
+    assert list(wrong(f"fdb:{cluster_file}")) == ["client library"]
+    assert "install the package `foundationdb-clients`" in checks["client library"].message
+
+
+def test_a_binding_that_is_newer_than_the_library_is_told_which_one_fits(
+    cluster_file: str, binding: Binding
+) -> None:
+    binding.error = RuntimeError("The installed library supports a maximum version of 730.")
+
+    assert "run `pip install 'foundationdb==7.3.*'`" in wrong(f"fdb:{cluster_file}")["client library"]
+
+
+def test_a_missing_binding_is_said(cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setitem(sys.modules, "fdb", None)
+    monkeypatch.setattr(doctor_cluster, "version", missing)
+
+    assert "run `pip install 'foundationdb" in wrong(f"fdb:{cluster_file}")["binding"]
+
+
+def test_a_missing_cluster_file_is_named_together_with_the_missing_library(
+    tmp_path: Path,
+) -> None:
+    found = wrong(f"fdb:{tmp_path / 'no.cluster'}")
+
+    assert list(found) == ["client library", "cluster file"]
+    assert "no.cluster: No such file" in found["cluster file"]
+
+
+def test_a_file_that_is_no_cluster_file_is_named(cluster: str, cluster_file: str) -> None:
+    Path(cluster_file).write_text("127.0.0.1:4500")
+
+    assert "is no cluster file: expected" in wrong(cluster)["cluster file"]
+
+
+def test_a_cluster_file_that_the_client_cannot_rewrite_is_named(
+    cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+
+    assert "or its folder cannot be written" in wrong(cluster)["cluster file"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_it_is_said_where_the_cluster_file_was_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cluster_file: str
+) -> None:
+    monkeypatch.delenv("FDB_CLUSTER_FILE", raising=False)
+    assert looks(f"fdb:{cluster_file}")["cluster file"].message.endswith(", named by the store's URL")
+    monkeypatch.chdir(tmp_path)
+    assert looks("fdb:")["cluster file"].message == "fdb.cluster, found in the current folder"
+    monkeypatch.setenv("FDB_CLUSTER_FILE", cluster_file)
+    assert looks("fdb:")["cluster file"].message.endswith(", named by $FDB_CLUSTER_FILE")
+
+
+def test_a_cluster_that_does_not_answer_is_said(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(path: str, answer_within: float) -> None:
+        raise StoreUnreachable(f"no answer from the cluster in {path} within {answer_within:g} s")
+
+    monkeypatch.setattr(doctor_cluster, "open_cluster", silent)
+
+    checks = looks(cluster)
+
+    assert list(checks) == [*CLUSTER, "store"]
+    assert checks["store"].message.endswith("within 3 s")
+
+
+@pytest.mark.parametrize("servers", [["7.1.61"], ["7.1.61", "7.3.43"]])
+def test_versions_that_do_not_match_are_said(
+    cluster: str, monkeypatch: pytest.MonkeyPatch, servers: list[str]
+) -> None:
+    monkeypatch.setattr(doctor_cluster, "server_versions", lambda db: servers)
+
+    assert wrong(cluster)["versions"].startswith(f"the cluster is of version {', '.join(servers)}, and")
+
+
+@pytest.mark.parametrize("speed", [0, 10])
+def test_versions_that_do_not_advance_with_the_clock_are_said(
+    cluster: str, monkeypatch: pytest.MonkeyPatch, speed: int
+) -> None:
+    monkeypatch.setattr(doctor_cluster, "current_version", lambda db: int(speed * 1e6 * time.time()))
+
+    assert "so ages are not told right" in wrong(cluster)["clock"]
+
+
+@pytest.mark.cluster
+def test_a_real_cluster_is_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the binding and the library that are installed
+    checks = {check.name: check for check in doctor(cluster_url())}
+
+    assert [*checks][:8] == [*CLUSTER, "store", "versions", "clock"]
+    assert [check for check in [*checks.values()][:8] if not check.ok] == []
+
+
+# Queues and exports
+
+
+def test_a_paused_queue_is_said(db: Any, url: str) -> None:
+    cq.configure(db, "words")
+    cq.pause(db, "words", "a release")
+
+    assert wrong(url) == {"queue words": "paused (a release): run `cq resume words` when the cause is mended"}
+
+
+def test_a_queue_of_a_newer_cq_is_said(db: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cq.configure(db, "words")
+
+    def newer(name: str, data: bytes) -> QueueConfig:
+        raise CodeMismatch(f"queue {name!r} was configured by a newer version of cq: upgrade cq")
+
+    monkeypatch.setattr(QueueConfig, "from_bytes", newer)
+
+    assert "upgrade cq" in wrong(url)["queue words"]
+
+
+@pytest.mark.usefixtures("sqlite_url")
+def test_an_export_that_is_in_order_is_said_to_be(db: Any, url: str) -> None:
+    configure(db, "words")
+
+    check = looks(url)["export of words"]
+
+    assert check.ok
+    assert check.message.endswith("report.db: the tables are as expected")
+
+
+@pytest.mark.usefixtures("sqlite_url")
+def test_tables_that_are_missing_or_different_are_said(db: Any, url: str) -> None:
+    cq.configure(db, "others", observers=[export_spec("others")])
+    assert "run `cq export init others`" in wrong(url)["export of others"]
+
+    found = configure(db, "words")
+    sql(found, "ALTER TABLE report DROP COLUMN value")
+
+    assert "it has no column 'value'" in wrong(url)["export of words"]
+
+
+def test_a_reporting_database_without_a_url_is_said(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REPORTS", raising=False)
+    cq.configure(db, "words", observers=[export_spec("words", url_env="REPORTS")])
+
+    assert wrong(url)["export of words"].startswith("$REPORTS is not set: give the URL")
+
+
+def test_a_reporting_database_that_is_down_is_said_without_its_password(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_REPORTING_URL", "postgresql://user:secret@127.0.0.1:1/reports")
+    cq.configure(db, "words", observers=[export_spec("words")])
+
+    found = wrong(url)["export of words"]
+
+    assert found.startswith(
+        "the reporting database cannot be used: start it, or mend its URL in $CQ_REPORTING_URL"
+    )
+    assert "Connection refused" in found
+    assert "secret" not in found
+
+
+def test_a_queue_that_is_paused_and_an_export_that_is_broken_are_both_said(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:////nothing/of/this/name.db")
+    cq.configure(db, "words", observers=[export_spec("words")])
+    cq.pause(db, "words")
+
+    assert list(wrong(url)) == ["queue words", "export of words"]
+
+
+def test_a_forward_is_looked_at_and_what_is_wrong_with_it_said(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cq.configure(db, "words", observers=[forward_spec("all")])
+    monkeypatch.setenv("CQ_FORWARD_URL", f"embedded:{tmp_path}/central.db")
+    assert "there is no store where $CQ_FORWARD_URL says" in wrong(url)["forward of words"]
+    with Embedded(tmp_path / "central.db") as central:
+        assert "'all' is not configured" in wrong(url)["forward of words"]
+        cq.configure(central, "all")
+
+    check = looks(url)["forward of words"]
+
+    assert (check.ok, check.message) == (True, "queue 'all' of the store in $CQ_FORWARD_URL takes it")

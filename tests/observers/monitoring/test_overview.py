@@ -1,0 +1,217 @@
+"""What operators see of workers: those that live, those that are dead, what they do, and what stands out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import cq
+from cq.admin.status import current_version, status
+from cq.observers.monitoring.overview import Activity, Overview, WorkerStatus, overview, remarks
+from cq.observers.scheduling import members as module
+from cq.observers.scheduling.members import MemberReport
+from cq.observers.scheduling.membership import Membership
+from cq.observers.telemetry.totals import WorkerCounts
+from cq.observers.telemetry.worker_facts import WorkerStatistics
+from cq.observers.worker.worker import Worker
+from cq.passes.pass_result import PassResult
+from tests.clocks import set_clock
+from tests.helpers import add
+from tests.observers.worker.test_worker import running, told_app
+
+SECONDS = 20.0
+
+
+def seen_when(db: Any, name: str, met: Callable[[Overview], bool]) -> Overview:
+    """What is seen, once that is so."""
+    deadline = time.monotonic() + SECONDS
+    while not met(seen := overview(db, name)):
+        assert time.monotonic() < deadline, seen
+        current_version(db)
+    return seen
+
+
+def of(seen: Overview, membership: Membership) -> WorkerStatus:
+    (found,) = (worker for worker in seen.workers if worker.id == membership.id.hex())
+    return found
+
+
+@pytest.fixture
+def row(db: Any, name: str) -> Any:
+    """The row of a worker for this queue, which is written by hand."""
+    membership = Membership(db, queues=[name], every=600.0)
+    yield membership
+    membership.leave(1.0)
+
+
+def test_a_worker_that_lives_says_what_it_does(db: Any, name: str) -> None:
+    told, app = told_app(name)
+    app.configure(db, name, buckets=4)
+    with running(Worker(db, app, [name], beat_seconds=0.1)):
+        add(db, name, {"a": 1, "b": 1})
+        told.wait_for(a=1, b=1)
+        seen = seen_when(db, name, lambda seen: seen.activity[name].updates == 2)
+        (worker,) = (each for each in seen.workers if each.queues == [name])
+        assert (worker.alive, worker.buckets, worker.roles) == (
+            True,
+            4,
+            ["combine", "deliver", "export", "publish"],
+        )
+        assert worker.passes == seen.activity[name].passes > 0
+        assert seen.activity[name].workers == 1
+        assert not any(name in line for line in remarks(seen))
+    assert all(each.id != worker.id for each in overview(db, name).workers)
+
+
+def test_a_worker_that_beats_no_more_is_dead(db: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.0)
+    cq.configure(db, name)
+    dead = Membership(db, queues=[name], every=1e-6)
+    facts = {"queues": {name: [7, 7, 0, 3.5, 3.5]}, "totals": {"passes": 7}}
+    dead.beat(MemberReport(facts=facts))
+    seen = seen_when(db, name, lambda seen: not of(seen, dead).alive)
+    assert of(seen, dead).beat_seconds > 0
+    assert seen.activity[name].workers == 0
+    assert any(f"worker {dead.id.hex()} is dead: its latest beat is" in line for line in remarks(seen))
+    assert of(seen, dead).passes_per_second == 0.0, "rates are those of its last beat"
+    dead.leave(1.0)
+
+
+def test_a_queue_whose_code_no_worker_has_is_named(db: Any, name: str, row: Membership) -> None:
+    cq.configure(db, name)
+    row.beat(MemberReport(lacking=frozenset({name})))
+    said = remarks(overview(db, name))
+    assert f"queue {name!r}: nobody combines it: the workers that live have not its code" in said
+    assert f"worker {row.id.hex()} leaves alone: {name}" in said
+    cq.pause(db, name)
+    assert not any("nobody" in line for line in remarks(overview(db, name)))
+
+
+def test_a_queue_that_no_worker_is_for_is_named(db: Any, name: str, row: Membership) -> None:
+    other = f"{name}-2"
+    cq.configure(db, other)
+    row.beat(MemberReport())
+    seen = overview(db, other)
+    assert (
+        f"queue {other!r}: nobody combines it: the workers that live are for other queues, or do other things"
+        in (remarks(seen))
+    )
+
+
+def test_what_a_window_refuses_and_whether_taking_out_gets_on_is_said(db: Any, name: str) -> None:
+    cq.configure(db, name, window=(60, 1))
+    window = cq.Window(name)
+    with set_clock() as clock:
+        cq.transact(db, lambda tr: window.add(tr, {"a": 1, "b": 1}, at=clock.now - 100))
+        cq.transact(db, lambda tr: window.add(tr, {"a": 1}, at=clock.now + 100))
+        cq.transact(db, lambda tr: window.add(tr, {"a": 1}))
+        clock.now += 91
+        said = remarks(overview(db, name))
+
+    assert f"queue {name!r}: its window has refused 2 updates as too late, 1 as too early" in said
+    assert f"queue {name!r}: what has left its window waits to be taken out for 30.0 s" in said
+
+
+def test_what_workers_are_stuck_in_and_their_latest_error_are_shown(
+    db: Any, name: str, row: Membership
+) -> None:
+    cq.configure(db, name)
+    facts = WorkerStatistics(WorkerCounts()).collect(3, "bucket 0: RuntimeError: no")
+    row.beat(MemberReport(stuck=frozenset({f"combine/{name}/0"}), facts=facts))
+    seen = overview(db, name)
+    assert of(seen, row).buckets == 3
+    said = remarks(seen)
+    assert f"worker {row.id.hex()} comes to no end with: combine/{name}/0" in said
+    assert f"worker {row.id.hex()} had at last the error: bucket 0: RuntimeError: no" in said
+
+
+def test_numbers_are_summed_over_the_workers_that_live(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.0)
+    cq.configure(db, name)
+    rows = [Membership(db, queues=[name], every=every) for every in (600.0, 600.0, 1e-6)]
+    for member in rows:
+        member.beat(MemberReport(facts={"queues": {name: [10, 20, 3, 1.5, 2.5]}}))
+    seen = seen_when(db, name, lambda seen: not of(seen, rows[2]).alive)
+    activity = seen.activity[name]
+    assert (activity.workers, activity.passes, activity.updates, activity.conflicts) == (2, 20, 40, 6)
+    assert (activity.passes_per_second, activity.updates_per_second) == (3.0, 5.0)
+    assert of(seen, rows[0]).passes_per_second == 1.5
+    for member in rows:
+        member.leave(1.0)
+
+
+def test_rates_are_those_since_the_beat_before() -> None:
+    totals, now = WorkerCounts(), [100.0]
+    facts = WorkerStatistics(totals, clock=lambda: now[0])
+    for _ in range(8):
+        totals.count("words", PassResult(rows=2, updates=3, conflicts=1))
+    now[0] += 4
+    assert facts.collect(0, "")["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
+    now[0] += 0.1  # too short to say anything
+    assert facts.collect(0, "")["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
+    now[0] += 4
+    assert facts.collect(0, "")["queues"] == {"words": [8, 24, 8, 0.0, 0.0]}
+
+
+def test_of_many_queues_the_busiest_are_named() -> None:
+    totals, now = WorkerCounts(), [100.0]
+    facts = WorkerStatistics(totals, clock=lambda: now[0])
+    for number in range(300):
+        totals.count(f"q{number}", PassResult())
+    facts.collect(0, "")
+    totals.count("q7", PassResult())
+    now[0] += 4
+    named = facts.collect(0, "x" * 10_000)
+    assert "q7" in named["queues"]
+    assert len(named["queues"]) == 100
+    assert len(named["error"]) == 300
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"waiting_buckets": 4, "oldest_seconds": 60.0}, "`cq rebucket words --buckets 16`"),
+        ({"waiting_buckets": 3, "oldest_seconds": 60.0}, ""),
+        ({"waiting_buckets": 4, "oldest_seconds": 1.0}, ""),
+        ({"waiting_buckets": 4, "oldest_seconds": 60.0, "former_buckets": 2}, "being drained"),
+        ({"buckets": 64, "rows": 5_000, "bytes": 300_000}, "`cq rebucket words --buckets 16`"),
+        ({"buckets": 8, "rows": 5_000, "bytes": 300_000}, "`cq rebucket words --buckets 4`"),
+        ({"buckets": 4, "rows": 5_000, "bytes": 300_000}, ""),
+        ({"buckets": 64, "rows": 5_000, "bytes": 3_000_000}, ""),
+        ({"buckets": 64, "rows": 50, "bytes": 3_000}, ""),
+    ],
+)
+def test_a_number_of_buckets_is_recommended_from_what_waits(
+    db: Any, name: str, changes: dict[str, Any], said: str
+) -> None:
+    cq.configure(db, name)
+    (queue,) = status(db, name)
+    buckets = changes.pop("buckets", 4)
+    queue = replace(queue, name="words", settings={**queue.settings, "buckets": buckets}, **changes)
+    alive = WorkerStatus("id", "here", 1, "0.1", ["combine"], None, True, 0.1, None, 4, 0, 0.0, [], [], "")
+    seen = Overview([queue], {"words": Activity(workers=1, concurrency=12)}, {}, [alive])
+    found = remarks(seen)
+    assert [said in line for line in found] == ([True] if said else [])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_single_buckets_are_named_only_while_a_worker_combines_the_queue(
+    db: Any, name: str, workers: int
+) -> None:
+    cq.configure(db, name)
+    (queue,) = status(db, name)
+    queue = replace(queue, name="words", outstanding={0: 60.0}, oldest_seconds=60.0)
+    alive = WorkerStatus(
+        "id", "here", 1, "0.1", ["combine"], None, bool(workers), 0.1, None, 4, 0, 0.0, [], [], ""
+    )
+
+    found = remarks(Overview([queue], {"words": Activity(workers, workers)}, {}, [alive]))
+
+    assert any("bucket 0 has waited" in line for line in found) == bool(workers)
+    assert ("no worker is alive" in found) == (not workers)

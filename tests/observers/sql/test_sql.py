@@ -1,0 +1,705 @@
+"""Exporting into SQL: the table is what the queue's values are, whatever they contain, and says what is wrong."""
+
+from __future__ import annotations
+
+import random
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects import mysql
+
+import cq
+from cq.config.queue import read_config
+from cq.encoding.codec import KeyType, ValueType
+from cq.keys.export import ExportKeys, first_sequence, generation_of
+from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.observers.export.task import ExportTask
+from cq.observers.monitoring.export_status import export_status
+from cq.observers.scheduling.runner import DONE
+from cq.observers.sql import verify as sqlverify
+from cq.observers.sql.check import init
+from cq.observers.sql.columns import declare_columns
+from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
+from cq.observers.sql.dialects.dialect import CannotConvert
+from cq.observers.sql.dialects.mysql import Mysql
+from cq.observers.sql.dialects.postgresql import Postgresql
+from cq.observers.sql.engine import ReportingDatabase, values_bound
+from cq.observers.sql.progress import ProgressTables
+from cq.observers.sql.secrets import Secrets
+from cq.observers.sql.table import Columns, DefaultLayout, TableDefinition
+from cq.observers.sql.verify import verify
+from cq.store.transact import transact
+from tests.observers.export.exporthelpers import entries_aside
+from tests.observers.sql.sqlhelpers import add, combine, configure, problems, sql, table_of, work
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Any]:
+    """The store does not matter here: what depends on it is tested with the export queue."""
+    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
+    yield database
+    database.close()
+
+
+@pytest.mark.usefixtures("reporting_url")
+class TestTable:
+    """Rows are what the queue's values are."""
+
+    def test_it_holds_the_values_after_any_updates(self, db: Any, name: str) -> None:
+        export = configure(db, name)
+        draw = random.Random(5)
+        expected: dict[str, int] = {}
+        for _ in range(8):
+            updates = {f"k{draw.randrange(40)}": draw.randint(-2, 2) for _ in range(10)}
+            for key, update in updates.items():
+                expected[key] = expected.get(key, 0) + update
+            add(db, name, updates)
+            if draw.random() < 0.5:
+                combine(db, name)
+                work(db, name)
+        combine(db, name)
+        work(db, name)
+
+        assert table_of(export) == sorted((key, value) for key, value in expected.items() if value)
+        assert verify(db, export).differences == []
+
+    def test_keys_that_collations_take_for_one_stay_apart(self, db: Any, name: str) -> None:
+        export = configure(db, name)
+        keys = ["a", "A", "a ", " a", "á", "a\u0301", "ß", "ss", "", "\U0001f600", "ﬁ", "İ"]
+        add(db, name, dict.fromkeys(keys, 1))
+        combine(db, name)
+        work(db, name)
+
+        assert sorted(key for (key, _) in table_of(export)) == sorted(keys)
+        assert verify(db, export).differences == []
+
+    @pytest.mark.parametrize(
+        ("key_type", "keys"),
+        [
+            (int, [0, -1, 2**63 - 1, -(2**63)]),
+            (bytes, [b"", b"\x00", b"\xff", b"a", b"A", b"a\x00"]),
+            ("(str, int)", [("a", 1), ("A", 1), ("a", 2)]),
+            ("(bytes, str, int)", [(b"\x00", "é", -5), (b"", "", 0)]),
+        ],
+    )
+    def test_keys_of_all_types(self, db: Any, name: str, key_type: Any, keys: list[Any]) -> None:
+        export = configure(db, name, key=key_type)
+        add(db, name, dict.fromkeys(keys, 7))
+        combine(db, name)
+        work(db, name)
+        assert len(table_of(export)) == len(keys)
+        assert verify(db, export).differences == []
+
+        add(db, name, dict.fromkeys(keys[1:], -7))
+        combine(db, name)
+        work(db, name)
+
+        found = verify(db, export)
+        assert (found.values, found.rows, found.differences) == (1, 1, [])
+
+    @pytest.mark.parametrize(
+        ("value_type", "values"),
+        [
+            ("int", [1, -(2**63), 2**63 - 1]),
+            ("float", [0.1, -1e300, 5e-324]),
+            ("decimal", [Decimal("0.10"), Decimal("-12345678901234567890.123456789")]),
+            ("str", ["", "é\U0001f600", "x" * 70_000, "'; DROP TABLE report; --", "%s :a \\"]),
+            ("bytes", [b"", b"\x00\xff" * 999]),
+            ("bool", [True, False]),
+            ("datetime", [datetime(2024, 2, 29, 12, 0, 0, 123456, UTC), datetime.max.replace(tzinfo=UTC)]),
+            ("list", [[1, "a", None, [b"x", Decimal("1.5")]], []]),
+            ("dict", [{"a": {"b": 1.5}, "é": None}, {}, {"large": [1e23, -1e300], "text": "\\u0000"}]),
+            ("set", [{1, 2}, {"a"}]),
+            ("any", [1, "a", [1], b"x"]),
+        ],
+    )
+    def test_values_of_all_types(self, db: Any, name: str, value_type: str, values: list[Any]) -> None:
+        export = configure(db, name, value=value_type, combiner="last")
+        add(db, name, {str(number): value for number, value in enumerate(values)})
+        combine(db, name)
+        work(db, name)
+
+        assert entries_aside(db, name) == []
+        assert len(table_of(export)) == len(values)
+        assert verify(db, export).differences == []
+
+    def test_names_are_identifiers_whatever_they_contain(self, db: Any, name: str) -> None:
+        export = configure(db, name, table='sélect "x`; DROP %s :a')
+        add(db, name, {"a": 1})
+        combine(db, name)
+        work(db, name)
+
+        assert table_of(export) == [("a", 1)]
+        assert verify(db, export).differences == []
+
+    def test_transactions_that_take_turns_at_a_file_are_no_more_than_one(self, db: Any, name: str) -> None:
+        """Several would wait for each other in threads that others could use."""
+        configure(db, name)
+        export = find_export(db, name)
+        buckets = [
+            each for each in export_tasks(db, export.config, export.observer) if isinstance(each, ExportTask)
+        ]
+
+        is_file = export.reporting.engine.dialect.name == "sqlite"
+        assert {each.max_parallel for each in buckets} == {1 if is_file else None}
+
+    def test_a_batch_is_one_statement_to_write_and_one_to_delete(self, db: Any, name: str) -> None:
+        export = configure(db, name)
+        add(db, name, {str(number): 1 for number in range(2000)})
+        combine(db, name)
+        work(db, name)
+        for _ in range(3):  # several entries of each key
+            add(db, name, {str(number): 1 for number in range(1, 2000, 2)})
+            combine(db, name)
+        add(db, name, {str(number): -1 for number in range(0, 2000, 2)})
+        combine(db, name)
+        config = find_export(db, name)
+        task = export_tasks(db, config.config, config.observer)[1]
+        with statements(task) as seen:
+            assert task.run() == DONE
+        task.end()
+        inserts = [each for each in seen if each[0].startswith("INSERT") and "report" in each[0]]
+        deletes = [each for each in seen if each[0].startswith("DELETE") and "report" in each[0]]
+
+        assert len(inserts) == 1
+        assert len(deletes) == 1
+        assert "VALUES (" in inserts[0][0] or 100 < inserts[0][1] < 150
+        assert verify(db, export, wait_seconds=0).differences == []
+
+    def test_what_cannot_be_stored_is_set_aside_and_the_rest_goes_on(self, db: Any, name: str) -> None:
+        export = configure(db, name)
+        add(db, name, {"big": 2**63, "ok": 1, "other": 2})
+        add(db, name, {"x" * 7000: 1})
+        combine(db, name)
+        work(db, name)
+
+        rows = {key for key, _ in table_of(export)}
+        errors = {each.error for each in entries_aside(db, name)}
+        assert rows >= {"ok", "other"}
+        assert "big" not in rows
+        assert any("exceeds the 64 bits of a BIGINT" in error for error in errors)
+        (difference,) = [each for each in verify(db, export).differences if each.key == "big"]
+        assert difference.reason.startswith("set aside: ")
+        # When it fits again, it is exported again.
+        add(db, name, {"big": -(2**62)})
+        combine(db, name)
+        work(db, name)
+        assert ("big", 2**62) in table_of(export)
+
+
+def test_a_text_that_postgresql_cannot_hold_is_set_aside(db: Any, name: str, postgres_url: str) -> None:
+    export = configure(db, name, value="str", combiner="last")
+    add(db, name, {"nul": "a\x00b", "nul\x00key": "v", "ok": "v"})
+    combine(db, name)
+    work(db, name)
+
+    assert table_of(export) == [("ok", "v")]
+    assert len(entries_aside(db, name)) == 2
+    assert all("U+0000" in each.error for each in entries_aside(db, name))
+
+
+@contextmanager
+def statements(task: Any) -> Iterator[list[tuple[str, int]]]:
+    """(statement, number of rows) of all that a task executes."""
+    seen: list[tuple[str, int]] = []
+
+    def note(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        given = parameters.values() if isinstance(parameters, dict) else []
+        arrays = [len(each) for each in given if isinstance(each, list)]
+        rows = len(parameters) if isinstance(parameters, list) else max(arrays, default=1)
+        seen.append((" ".join(statement.split()), rows))
+
+    engine = task._isolator._exporter.reporting.engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+class TestChecks:
+    """What is there is compared with what is expected, and the difference is named."""
+
+    @pytest.mark.usefixtures("reporting_url")
+    def test_tables_are_made_once_and_then_found(self, db: Any, name: str) -> None:
+        cq.configure(db, name, observers=[export_spec("report")])
+        export = find_export(db, name)
+
+        assert init(export.reporting, export.definition) == ["cq_progress", "cq_tables", "report"]
+        assert init(export.reporting, export.definition) == []
+
+    @pytest.mark.usefixtures("reporting_url")
+    def test_a_table_that_is_missing_is_said_with_what_to_do(self, db: Any, name: str) -> None:
+        cq.configure(db, name, observers=[export_spec("report")])
+        add(db, name, {"a": 1})
+        combine(db, name)
+
+        assert any(
+            f"no table 'cq_progress': run `cq export init {name}`" in each for each in problems(db, name)
+        )
+        (status,) = export_status(db, name)
+        assert (status.state, status.waiting_buckets) == ("failing", 1)
+        assert "cq export init" in status.error
+        export = find_export(db, name)
+        init(export.reporting, export.definition)
+        work(db, name)
+        assert table_of(export) == [("a", 1)]
+        (status,) = export_status(db, name)
+        assert (status.state, status.error, status.waiting_buckets) == ("active", "", 0)
+
+    @pytest.mark.usefixtures("reporting_url")
+    @pytest.mark.parametrize(
+        ("columns", "difference"),
+        [
+            ({"value": sa.BigInteger()}, "it has no column 'sequence'"),
+            ({"value": sa.Text(), "sequence": sa.LargeBinary(22)}, "column 'value' is TEXT, expected BIGINT"),
+        ],
+    )
+    def test_a_table_of_other_columns_is_refused(
+        self, db: Any, name: str, columns: dict[str, Any], difference: str
+    ) -> None:
+        cq.configure(db, name, observers=[export_spec("report")])
+        export = find_export(db, name)
+        with export.reporting.transaction() as (conn, dialect):
+            columns = columns | {"updated_at": dialect.time()}
+            made = [sa.Column(column, of) for column, of in columns.items()]
+            key = sa.Column("key", dialect.key_type("str", 1), primary_key=True)
+            sa.Table("report", sa.MetaData(), key, *made).create(conn)
+
+        with pytest.raises(ExportFailed, match=difference):
+            init(export.reporting, export.definition)
+
+    def test_a_key_that_is_not_compared_byte_by_byte_is_refused(
+        self, db: Any, name: str, postgres_url: str
+    ) -> None:
+        cq.configure(db, name, observers=[export_spec("report")])
+        export = find_export(db, name)
+        sql(
+            export,
+            "CREATE TABLE report (key TEXT PRIMARY KEY, value BIGINT, sequence BYTEA, updated_at TIMESTAMPTZ)",
+        )
+
+        with pytest.raises(ExportFailed, match="column 'key' has the collation default, expected C"):
+            init(export.reporting, export.definition)
+
+    def test_a_primary_key_of_other_columns_is_refused(self, db: Any, name: str, sqlite_url: str) -> None:
+        cq.configure(db, name, observers=[export_spec("report")])
+        export = find_export(db, name)
+        sql(
+            export,
+            "CREATE TABLE report (key TEXT COLLATE NOCASE, value BIGINT, sequence BLOB, updated_at TEXT, "
+            "extra TEXT NOT NULL, PRIMARY KEY (value))",
+        )
+
+        with pytest.raises(ExportFailed, match=r"its primary key is \(value\), expected \(key\)") as told:
+            init(export.reporting, export.definition)
+        assert "column 'extra' is not cq's, and takes no row without a value for it" in str(told.value)
+
+    def test_a_key_without_case_is_refused_by_sqlite_too(self, db: Any, name: str, sqlite_url: str) -> None:
+        cq.configure(db, name, observers=[export_spec("report")])
+        export = find_export(db, name)
+        sql(
+            export,
+            "CREATE TABLE report (key TEXT COLLATE NOCASE PRIMARY KEY, value BIGINT, sequence BLOB, updated_at TEXT)",
+        )
+
+        with pytest.raises(ExportFailed, match="has the collation NOCASE, expected BINARY"):
+            init(export.reporting, export.definition)
+
+
+class TestColumns:
+    """Columns of an application's own."""
+
+    COLUMNS = Columns(
+        key={"word": sa.String(50)},
+        value={"count": sa.BigInteger(), "first": sa.String(1), "extra": sa.JSON()},
+        key_row=lambda key: {"word": key},
+        value_row=lambda key, value: {"count": value, "first": key[:1], "extra": {"n": value}},
+        key_of=lambda row: row["word"],
+    )
+
+    @pytest.mark.usefixtures("reporting_url")
+    def test_they_are_filled_by_its_functions(self, db: Any, name: str) -> None:
+        export = configure(db, name, columns=declare_columns("by-letter", self.COLUMNS))
+        add(db, name, {"ab": 1, "AB": 2, "c": 3})
+        combine(db, name)
+        work(db, name)
+        add(db, name, {"c": -3})
+        combine(db, name)
+        work(db, name)
+
+        assert table_of(export, "word", "count", "first") == [("AB", 2, "A"), ("ab", 1, "a")]
+        assert [extra for (_, extra) in table_of(export, "word", "extra")] == [{"n": 2}, {"n": 1}]
+        found = verify(db, export)
+        assert (found.differences, found.are_rows_checked) == ([], True)
+
+    @pytest.mark.usefixtures("reporting_url")
+    def test_what_the_database_refuses_is_found_and_set_aside(self, db: Any, name: str) -> None:
+        """The functions cannot know that a column is too short: the database does."""
+        columns = Columns(
+            key={"word": sa.String(50)},
+            value={"count": sa.BigInteger(), "label": sa.String(3)},
+            key_row=lambda key: {"word": key},
+            value_row=lambda key, value: {"count": value, "label": None if value == 2 else "x" * value},
+        )
+        export = configure(db, name, columns=declare_columns(f"short-{name}", columns))
+        if "sqlite" in str(export.reporting):
+            sql(export, "DROP TABLE report")
+            sql(
+                export,
+                "CREATE TABLE report (word VARCHAR(50) PRIMARY KEY, count BIGINT, label VARCHAR(3) "
+                "CHECK (length(label) <= 3), sequence BLOB, updated_at TEXT)",
+            )
+        add(db, name, {f"k{number}": 1 for number in range(100)} | {"bad": 5, "null": 2})
+        combine(db, name)
+        work(db, name)
+
+        (aside,) = entries_aside(db, name)
+        assert aside.value == 5
+        assert len(table_of(export)) == 101
+        found = verify(db, export)
+        assert ([each.key for each in found.differences], found.are_rows_checked) == (["bad"], False)
+
+    @pytest.mark.usefixtures("reporting_url")
+    def test_what_the_driver_cannot_send_is_found_and_set_aside(self, db: Any, name: str) -> None:
+        """Neither the functions nor the database get to see it: the driver, or SQLAlchemy, refuses it."""
+        given = {1: date(2026, 1, 1), 2: "no date", 3: object(), 4: 7}
+        columns = Columns(
+            key={"word": sa.String(50)},
+            value={"day": sa.Date(), "count": sa.BigInteger()},
+            key_row=lambda key: {"word": key},
+            value_row=lambda key, value: {
+                "day": given[value] if value < 3 else None,
+                "count": given[value] if value >= 3 else 0,
+            },
+        )
+        export = configure(db, name, columns=declare_columns(f"refused-{name}", columns))
+        add(db, name, {f"k{number}": 1 for number in range(20)} | {"text": 2, "object": 3, "ok": 4})
+        combine(db, name)
+        work(db, name)
+
+        assert sorted(each.value for each in entries_aside(db, name)) == [2, 3]
+        assert table_of(export, "word", "count")[-1] == ("ok", 7)
+        assert len(table_of(export)) == 21
+
+    def test_what_the_functions_raise_sets_the_entry_aside(self, db: Any, name: str, sqlite_url: str) -> None:
+        columns = Columns(
+            key={"word": sa.String(50)},
+            value={"inverse": sa.Float()},
+            key_row=lambda key: {"word": key},
+            value_row=lambda key, value: {"inverse": 1 / (value - 1)},
+        )
+        export = configure(db, name, columns=declare_columns(f"inverse-{name}", columns))
+        add(db, name, {"bad": 1, "ok": 2})
+        combine(db, name)
+        work(db, name)
+
+        assert table_of(export) == [("ok", 1.0)]
+        assert [each.error for each in entries_aside(db, name)] == ["ZeroDivisionError: division by zero"]
+
+    def test_a_worker_without_the_application_exports_nothing(
+        self, db: Any, name: str, sqlite_url: str
+    ) -> None:
+        cq.configure(db, name, observers=[export_spec("report", columns="not-declared@1")])
+
+        with pytest.raises(ExportFailed, match="no columns 'not-declared@1': start it with --app"):
+            find_export(db, name)
+        config = transact(db, lambda tr: read_config(tr, name))
+        assert export_tasks(db, config, config.observers[0]) == []
+        (status,) = export_status(db, name)
+        assert "start it with --app" in status.error
+
+    @pytest.mark.parametrize("key", [{}, {"sequence": sa.Text()}, {"a": sa.Text()}])
+    def test_columns_that_are_taken_are_refused(self, key: dict[str, Any]) -> None:
+        with pytest.raises(cq.InvalidConfiguration, match="names that are not taken"):
+            Columns(key=key, value={"a": sa.Text()}, key_row=lambda key: {}, value_row=lambda key, value: {})
+
+
+class TestTls:
+    """The URLs of the page on reporting have drivers check the server."""
+
+    def test_certificate_and_host_are_checked(self, tmp_path: Path) -> None:
+        page = (Path(__file__).parents[3] / "docs" / "howto" / "reporting.md").read_text()
+        urls = re.findall(r'CQ_REPORTING_URL="(.+)"', page)
+        on_postgresql, on_mysql = (ReportingDatabase(url).engine for url in urls)
+
+        given = on_postgresql.dialect.create_connect_args(on_postgresql.url)[1]
+        assert given["sslmode"] == "verify-full"
+        given = on_mysql.dialect.create_connect_args(on_mysql.url)[1]
+        assert given["ssl"] == {"ca": given["ssl"]["ca"]}
+        given["ssl"] = {"capath": str(tmp_path)}  # in place of the file, which is not here
+        context = pymysql.connect(**given, defer_connect=True).ctx
+        assert context.check_hostname
+        assert context.verify_mode == ssl.CERT_REQUIRED
+
+
+class TestSecrets:
+    """Passwords are in no message, and nowhere in the store."""
+
+    SECRET = "s3cr3t/%40word"  # noqa: S105 - as it stands in a URL
+    URL = f"postgresql://someone:{SECRET}@127.0.0.1:1/nothing"
+
+    def test_an_outage_is_told_without_the_password(
+        self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv("CQ_REPORTING_URL", self.URL)
+        cq.configure(db, name, observers=[export_spec("report")])
+        add(db, name, {"a": 1})
+        combine(db, name)
+
+        told = [*problems(db, name), *(each.error for each in export_status(db, name)), *caplog.messages]
+        stored = transact(db, lambda tr: [row.key + row.value for row in tr.get_range(b"", b"\xff")])
+
+        assert any("refused" in each.lower() for each in told), told
+        for secret in (self.SECRET, "s3cr3t/@word", "s3cr3t"):
+            assert not any(secret in each for each in told)
+            assert not any(secret.encode() in each for each in stored)
+        assert "s3cr3t" not in str(find_export(db, name).reporting)
+
+    def test_a_message_that_has_it_is_redacted(self) -> None:
+        reporting = ReportingDatabase("postgresql://someone:hunter2@127.0.0.1:1/nothing")
+        with pytest.raises(ExportFailed) as told, reporting.transaction():
+            pass
+        error = sa.exc.OperationalError("", {}, Exception("no user with password hunter2 here"))
+        assert "hunter2" not in str(reporting._to_cq_error(error))
+        assert "hunter2" not in str(told.value)
+
+    @pytest.mark.parametrize(
+        ("url", "message", "expected"),
+        [
+            ("postgresql://u:a@h/d", "a table failed: bad a", "*** table failed: bad ***"),
+            ("postgresql://u:in@h/d", "invalid integer in string", "invalid integer *** string"),
+            ("postgresql://u:a+b@h/d", "a+b, xa+b", "***, xa+b"),
+            ("postgresql://u:s3cr3t%2Fw@h/d", "xs3cr3t/wx s3cr3t%2Fw", "x***x ***"),
+            ("postgresql://h/d?password=hunter2", 'option "hunter2"', 'option "***"'),
+            ("postgresql://h/d?password=hunter2", "?password=hunter2&a=b", "?password=***&a=b"),
+            ("postgresql://h/d?sslpassword=a%20b", "a b, a+b, a%20b", "***, ***, ***"),
+            ("mysql://h/d?passwd=hunter2&ssl_key_password=other", "hunter2 other", "*** ***"),
+            ("postgresql://h/d?password=one&password=two", "one two", "*** ***"),
+            ("postgresql://h/d?passfile=file&sslkey=key", "file key", "file key"),
+            ("postgresql://u:@h/d?password=", "nothing", "nothing"),
+        ],
+    )
+    def test_whole_words_are_redacted_wherever_the_url_has_them(
+        self, url: str, message: str, expected: str
+    ) -> None:
+        assert Secrets(sa.make_url(url)).redact(message) == expected
+
+    def test_a_password_in_the_query_is_in_no_message(self) -> None:
+        reporting = ReportingDatabase("postgresql://127.0.0.1:1/nothing?user=ann&password=hunter2")
+        with pytest.raises(ExportFailed), reporting.transaction():
+            pass
+        error = sa.exc.OperationalError("", {}, Exception("no user with password hunter2 here"))
+        assert "hunter2" not in str(reporting._to_cq_error(error))
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "mysql://u:hunter2@127.0.0.1:1/d?zzz=1",
+            "mysql://u:p@127.0.0.1:1/d?zzz=hunter2",
+            "mysql://u:p@127.0.0.1:1/d?read_timeout=hunter2",
+            "mysql://u:p@127.0.0.1:1/d?port=hunter2",
+            "mysql://u:p@127.0.0.1:1/d?ssl_ca=/nonexistent/hunter2",
+        ],
+    )
+    def test_parameters_that_a_driver_refuses_are_named_without_their_values(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("REPORTS", url)
+        reporting = ReportingDatabase(env="REPORTS")
+        for use in (reporting.transaction, reporting.reading):
+            with pytest.raises(cq.InvalidConfiguration, match=r"in \$REPORTS refuses the URL") as told, use():
+                pass
+            assert "hunter2" not in str(told.value)
+            assert f"({sa.make_url(url).query and next(iter(sa.make_url(url).query))})" in str(told.value)
+
+    @pytest.mark.parametrize(
+        "url", ["postgres//u:hunter2@h/d", "hunter2", "://u:hunter2@h", "oracle://u:hunter2@h/d"]
+    )
+    def test_a_url_that_is_none_is_not_shown(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REPORTS", url)
+        with pytest.raises(cq.InvalidConfiguration, match=r"REPORTS|oracle") as told:
+            _ = ReportingDatabase(env="REPORTS").engine
+        assert "hunter2" not in str(told.value)
+
+    def test_a_url_that_is_missing_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("CQ_REPORTING_URL", raising=False)
+        with pytest.raises(cq.InvalidConfiguration, match=r"\$CQ_REPORTING_URL is not set"):
+            _ = ReportingDatabase().engine
+
+    def test_a_url_in_place_of_a_variables_name_is_not_shown(self) -> None:
+        with pytest.raises(cq.InvalidConfiguration) as told:
+            export_spec("report", url_env=self.URL)
+        assert "s3cr3t" not in str(told.value)
+
+
+@pytest.mark.parametrize("table", ["", "x" * 64, "a\nb", " a", 5])
+def test_names_that_not_every_database_takes_are_refused(table: Any) -> None:
+    with pytest.raises(cq.InvalidConfiguration, match="expected a name"):
+        export_spec(table)
+
+
+class TestVerify:
+    """What differs is named, and what is on its way is not called different."""
+
+    @pytest.fixture
+    def export(self, db: Any, name: str, reporting_url: str) -> Export:
+        export = configure(db, name)
+        add(db, name, {"a": 1, "b": 2, "c": 3})
+        combine(db, name)
+        work(db, name)
+        return export
+
+    def test_rows_changed_missing_and_too_many_are_named(self, db: Any, name: str, export: Export) -> None:
+        quote = "`" if "mysql" in str(export.reporting) or "mariadb" in str(export.reporting) else '"'
+        sql(export, "UPDATE report SET value = 9 WHERE KEY = 'a'".replace("KEY", f"{quote}key{quote}"))
+        sql(export, "UPDATE report SET KEY = 'z' WHERE KEY = 'b'".replace("KEY", f"{quote}key{quote}"))
+
+        found = verify(db, export)
+
+        assert sorted((each.key, each.value, each.row) for each in found.differences) == [
+            ("a", 1, {"key": "a", "value": 9}),
+            ("b", 2, None),
+            ("z", None, {"key": "z", "value": 2}),
+        ]
+        assert (found.values, found.rows, found.waiting) == (3, 3, [])
+
+    def test_what_waits_is_not_a_difference(self, db: Any, name: str, export: Export) -> None:
+        add(db, name, {"a": 1, "d": 1, "b": -2})
+        combine(db, name)
+
+        found = verify(db, export, wait_seconds=0)
+        assert found.differences == []
+        assert sorted(found.waiting) == ["a", "b", "d"]
+        work(db, name)
+        found = verify(db, export, wait_seconds=0)
+        assert (found.differences, found.waiting) == ([], [])
+
+    def test_it_ends_early_when_all_differs(
+        self, db: Any, name: str, export: Export, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlverify, "PAGE", 1)
+        monkeypatch.setattr(sqlverify, "MOST", 2)
+        sql(export, "DELETE FROM report")
+
+        found = verify(db, export)
+        assert (len(found.differences), found.whole) == (2, False)
+
+    def test_an_export_that_is_not_complete_cannot_be_verified(
+        self, db: Any, name: str, export: Export
+    ) -> None:
+        cq.configure(db, name, observers=[export_spec("other")])
+        export = find_export(db, name)
+        init(export.reporting, export.definition)
+
+        with pytest.raises(cq.CqError, match="still being told of all values"):
+            verify(db, export)
+        combine(db, name)
+        work(db, name)
+        assert verify(db, export).differences == []
+
+
+class TestMysqlStatements:
+    """What is sent to MySQL and MariaDB, for where there is none to run it."""
+
+    @pytest.fixture(params=[False, True], ids=["mysql", "mariadb"])
+    def dialect(self, request: pytest.FixtureRequest) -> Any:
+        return Mysql(is_mariadb=request.param)
+
+    def compiled(self, statement: Any) -> str:
+        text = statement.compile(dialect=mysql.dialect(), compile_kwargs={"render_postcompile": True})
+        return " ".join(str(text).split())
+
+    def test_keys_are_compared_by_bytes_trailing_spaces_included(self, dialect: Any) -> None:
+        layout = DefaultLayout(KeyType.parse((str, bytes)), ValueType.parse("int"))
+        table = TableDefinition("t", layout).table(dialect)
+        text = self.compiled(sa.schema.CreateTable(table))
+
+        collation = "utf8mb4_nopad_bin" if "nopad" in text else "utf8mb4_0900_bin"
+        assert f"`key_1` VARCHAR(384) CHARACTER SET utf8mb4 COLLATE {collation} NOT NULL" in text
+        assert "`key_2` VARBINARY(384) NOT NULL" in text
+        assert "`sequence` VARBINARY(22) NOT NULL" in text
+        assert "PRIMARY KEY (`key_1`, `key_2`)" in text
+
+    def test_a_batch_is_one_upsert_and_one_delete(self, dialect: Any) -> None:
+        layout = DefaultLayout(KeyType.parse(str), ValueType.parse("int"))
+        definition = TableDefinition("t", layout)
+        table, sent = definition.table(dialect), []
+
+        class Connection:
+            def execute(self, statement: Any) -> None:
+                sent.append(statement)
+
+        rows = [definition.row(dialect, key, 1, b"s", key_row={"key": key}, now=None) for key in ("a", "b")]
+        dialect.upsert(Connection(), table, rows)
+        dialect.delete(Connection(), table, [{"key": "a"}, {"key": "b"}])
+        upsert, delete = map(self.compiled, sent)
+
+        assert upsert.startswith("INSERT INTO `t` (`key`, `value`, `sequence`, `updated_at`) VALUES (")
+        assert "ON DUPLICATE KEY UPDATE" in upsert
+        assert upsert.count("(%s, %s, %s, %s)") == 2
+        assert "DELETE FROM `t` WHERE" in delete
+
+    def test_progress_is_locked_row_by_row(self, dialect: Any) -> None:
+        own = ProgressTables.of(dialect, None)
+        missing = dialect.insert_if_missing(
+            own.tables, {"name": "t", "store": b"s", "queue": "q", "claim": b"c"}
+        )
+
+        assert "ON DUPLICATE KEY UPDATE" in self.compiled(missing)
+        assert self.compiled(own._locking(sa.select(own.progress.c.sequence))).endswith("FOR UPDATE")
+
+    def test_limits_are_checked_before_the_database_is_asked(self, dialect: Any) -> None:
+        for kind, value in [("int", 2**63), ("float", float("nan")), ("decimal", Decimal(10) ** 40)]:
+            with pytest.raises(CannotConvert):
+                dialect.to_sql(kind, value)
+        with pytest.raises(CannotConvert, match="exceeds the 768"):
+            dialect.check_key(["x" * 769])
+        moment = dialect.to_sql("datetime", datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))))
+        assert moment.isoformat() == "2024-01-01T00:00:00"
+
+
+def test_a_decimal_that_postgresql_cannot_hold_is_refused_before() -> None:
+    dialect = Postgresql()
+    for fits in ("9e131071", "1e-16383", "0e-20000"):
+        assert dialect.to_sql("decimal", Decimal(fits)) == Decimal(fits)
+    for exceeds in ("1e131072", "1e-16384", "1e-20000"):
+        with pytest.raises(CannotConvert, match="digits of a NUMERIC"):
+            dialect.to_sql("decimal", Decimal(exceeds))
+
+
+def test_an_exporter_says_what_is_wrong_with_data_and_what_with_the_database(sqlite_url: str) -> None:
+    reporting = ReportingDatabase()
+    with pytest.raises(ExportFailed, match="no such table"), reporting.transaction() as (conn, _):
+        conn.execute(sa.text("SELECT * FROM missing"))
+    with reporting.transaction() as (conn, _):
+        conn.execute(sa.text("CREATE TABLE t (a INTEGER NOT NULL)"))
+    with pytest.raises(CannotExport, match="NOT NULL"), reporting.transaction() as (conn, _):
+        conn.execute(sa.text("INSERT INTO t VALUES (NULL)"))
+    with (
+        pytest.raises(CannotExport, match="too large"),
+        reporting.transaction() as (conn, _),
+        values_bound(),
+    ):
+        conn.execute(sa.text("INSERT INTO t VALUES (:a)"), {"a": 2**70})
+    reporting.close()
+
+
+def test_the_layout_of_keys_is_the_documented_one() -> None:
+    keys = ExportKeys("words")
+    assert keys.control == b"cq/q/words/ec"
+    assert (generation_of(first_sequence(7)), generation_of(b"\0\1"), generation_of(b"")) == (7, 1 << 16, 0)
+    assert (
+        keys.new_row(1, 2, 3)[:-4]
+        == b"cq/q/words/eq" + b"\0\0\0\1" + b"\0\0\0\2" + b"\0" * 10 + b"\0" * 7 + b"\3"
+    )

@@ -1,0 +1,325 @@
+"""Everything at once: workers killed, stopped and woken, PostgreSQL restarted, connections cut; nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+import cq
+from cq.encoding.hashing import bucket_of
+from cq.keys.export import ExportKeys
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.rows import encoded_key
+from cq.observers.export.state import read_failures
+from cq.observers.export.task import ExportTask
+from cq.observers.scheduling.runner import DONE
+from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
+from cq.observers.sql.exporter import SqlExporter
+from cq.observers.sql.verify import verify
+from cq.store.transact import transact
+from tests.observers.export.exporthelpers import entries_aside, notified, waits
+from tests.observers.sql.sqlhelpers import add, combine, configure, sql, table_of, work
+from tests.postgres import PostgresServer
+
+SECONDS = 60.0
+AUDIT = """
+CREATE TABLE audit (id BIGSERIAL PRIMARY KEY, what TEXT, key TEXT, bucket BIGINT, sequence BYTEA);
+CREATE FUNCTION audit_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO audit (what, key, sequence) VALUES ('delete', OLD.key, OLD.sequence);
+    ELSE
+        INSERT INTO audit (what, key, sequence) VALUES ('write', NEW.key, NEW.sequence);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE FUNCTION audit_progress() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO audit (what, bucket, sequence) VALUES ('progress', NEW.bucket, NEW.sequence);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON report FOR EACH ROW EXECUTE FUNCTION audit_row();
+CREATE TRIGGER audit AFTER UPDATE ON cq_progress FOR EACH ROW EXECUTE FUNCTION audit_progress();
+"""
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Any]:
+    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
+    yield database
+    database.close()
+
+
+def audited(export: Export) -> int:
+    """Check the history of the table, as its triggers have written it down; returns how much of it there is.
+
+    Each row written is newer than all that its bucket had been exported up to: nothing was repeated or reordered, and
+    no row came back.
+    """
+    with export.reporting.reading() as (conn, _):
+        rows = conn.execute(sa.text("SELECT what, key, bucket, sequence FROM audit ORDER BY id")).all()
+    progress = [b""] * BUCKETS
+    written: dict[str, bytes] = {}
+    for what, key, bucket, sequence in rows:
+        if what == "progress":
+            assert bytes(sequence) > progress[bucket]
+            progress[bucket] = bytes(sequence)
+        elif what == "write":
+            assert bytes(sequence) > progress[bucket_of(encoded_key(key), BUCKETS)]
+            assert bytes(sequence) > written.get(key, b"")
+            written[key] = bytes(sequence)
+    return len(rows)
+
+
+class Workers:
+    """Processes that export."""
+
+    def __init__(self, store: str, queue: str, seed: int) -> None:
+        self._args = [store, queue]
+        self._draw = random.Random(seed)
+        self.processes: list[subprocess.Popen[str]] = []
+        self.died = 0
+
+    def start(self, chance: float) -> None:
+        """One more, which kills itself with this chance at each point."""
+        script = Path(__file__).with_name("exportworker.py")
+        root = Path(__file__).parents[3]
+        command = [sys.executable, str(script), *self._args, str(self._draw.random()), str(chance)]
+        environment = os.environ | {"PYTHONPATH": str(root)}
+        self.processes.append(
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+        )
+
+    def replace_dead(self, chance: float) -> None:
+        """Start another one for each that has died."""
+        for process in list(self.processes):
+            if process.poll() is not None:
+                assert process.returncode == -signal.SIGKILL
+                self.died += 1
+                self._forget(process)
+                self.start(chance)
+
+    def kill(self) -> None:
+        """End them all."""
+        for process in list(self.processes):
+            process.kill()
+            self._forget(process)
+
+    def _forget(self, process: subprocess.Popen[str]) -> None:
+        process.wait(SECONDS)
+        assert process.stdout is not None
+        process.stdout.close()
+        self.processes.remove(process)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_is_lost_repeated_or_back_whatever_is_killed(
+    db: Any, name: str, tmp_path: Path, postgres: PostgresServer, postgres_url: str, seed: int
+) -> None:
+    export = configure(db, name, buckets=2)
+    sql(export, AUDIT)
+    draw = random.Random(seed)
+    workers = Workers(f"embedded:{tmp_path / 'test.db'}", name, seed)
+    expected: dict[str, int] = {}
+    frozen: subprocess.Popen[str] | None = None
+    try:
+        for _ in range(3):
+            workers.start(0.01)
+        for process in workers.processes:
+            assert process.stdout is not None
+            process.stdout.readline()  # it is ready, or dead
+        for step in range(60):
+            updates = {f"k{draw.randrange(12)}": draw.choice([1, -1, 2]) for _ in range(4)}
+            for key, update in updates.items():
+                expected[key] = expected.get(key, 0) + update
+            add(db, name, updates)
+            combine(db, name)
+            workers.replace_dead(0.01)
+            if draw.random() < 0.7:
+                wait_for_an_export(db, name)
+            if step % 20 == 7:
+                frozen = draw.choice(workers.processes)
+                freeze(frozen, tmp_path / "test.db-lock")
+            elif step % 20 == 15 and frozen is not None:
+                frozen.send_signal(signal.SIGCONT)
+            if step in (25, 45):
+                export.reporting.close()
+                postgres.restart()
+            elif step % 10 == 3:
+                cut_connections(export)
+    finally:
+        workers.kill()
+    work(db, name)
+
+    assert dict(table_of(export)) == {key: value for key, value in expected.items() if value}
+    assert waits(db, name) == 0
+    assert entries_aside(db, name) == []
+    assert verify(db, export).differences == []
+    assert audited(export) > 100
+    assert workers.died > 0
+
+
+def freeze(process: subprocess.Popen[str], lock: Path) -> None:
+    """Stop a process, but not within a commit to the store: all others would wait for it to go on."""
+    with lock.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        process.send_signal(signal.SIGSTOP)
+        with contextlib.suppress(ChildProcessError):  # it has died meanwhile
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
+def wait_for_an_export(db: Any, name: str, seconds: float = 1.0) -> None:
+    """Wait until any bucket is exported, for so long at most: all who would do it may be dead or frozen."""
+    waiting = notified(db, name)
+    if not waiting:
+        return
+    fired = threading.Event()
+    key = ExportKeys(name).state(waiting[0])
+    watch = transact(db, lambda tr: tr.watch(key))
+    watch.on_ready(lambda _: fired.set())
+    fired.wait(seconds)
+    watch.cancel()
+
+
+def cut_connections(export: Export) -> None:
+    """Cut all connections to the database but this one, in whatever transaction they are."""
+    sql(
+        export,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE pid <> pg_backend_pid() AND usename = current_user",
+    )
+
+
+@pytest.mark.parametrize("point", ["locked", "applied"])
+def test_a_connection_that_is_cut_in_the_transaction_loses_nothing(
+    db: Any, name: str, postgres_url: str, point: str
+) -> None:
+    export = configure(db, name)
+    add(db, name, {"a": 1})
+    combine(db, name)
+    cut: list[str] = []
+
+    def cut_once(reached: str) -> None:
+        if reached == point and not cut:
+            cut.append(reached)
+            cut_connections(find_export(db, name))
+
+    task = exporting(db, export, "a", cut_once)
+    assert task.run() > 0
+    assert "terminat" in task.problem or "closed" in task.problem
+    assert failing(db, name)
+    assert task.run() == DONE
+    assert failing(db, name) == []
+    assert table_of(export) == [("a", 1)]
+
+
+@pytest.mark.parametrize("point", ["locked", "applied", "committed"])
+def test_a_server_that_is_restarted_in_the_transaction_loses_nothing(
+    db: Any, name: str, postgres: PostgresServer, postgres_url: str, point: str
+) -> None:
+    export = configure(db, name)
+    add(db, name, {"a": 1})
+    combine(db, name)
+    restarted: list[str] = []
+
+    def restart_once(reached: str) -> None:
+        if reached == point and not restarted:
+            restarted.append(reached)
+            postgres.restart()
+
+    task = exporting(db, export, "a", restart_once)
+    pauses = [task.run()]
+    while pauses[-1] != DONE and len(pauses) < 5:
+        pauses.append(task.run())
+
+    assert pauses[-1] == DONE
+    assert table_of(export) == [("a", 1)]
+    assert waits(db, name) == 0
+
+
+def test_a_worker_that_stands_still_in_its_transaction_holds_its_bucket_only(
+    db: Any, name: str, postgres_url: str
+) -> None:
+    """The others wait for it for as long as the database lets them, and then go on with other buckets."""
+    export = configure(db, name)
+    first, second = keys_of_two_buckets()
+    add(db, name, {first: 1, second: 2})
+    combine(db, name)
+
+    def others(reached: str) -> None:
+        if reached == "applied":
+            assert exporting(db, find_export(db, name), second).run() == DONE
+
+    assert exporting(db, export, first, others).run() == DONE
+    assert table_of(export) == sorted([(first, 1), (second, 2)])
+
+
+def test_commits_are_durable_where_the_server_is_set_to_promise_less(
+    db: Any, name: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = sa.make_url(postgres_url)
+    options = f"{url.query['options']} -csynchronous_commit=off"
+    less = url.update_query_dict({"options": options})
+    monkeypatch.setenv("CQ_REPORTING_URL", less.render_as_string(hide_password=False))
+    export = configure(db, name)
+    with export.reporting.transaction() as (conn, _):
+        inside = conn.execute(sa.text("SHOW synchronous_commit")).scalar_one()
+        timeout = conn.execute(sa.text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+    with export.reporting.reading() as (conn, _):
+        outside = conn.execute(sa.text("SHOW synchronous_commit")).scalar_one()
+
+    assert (inside, outside, timeout) == ("on", "off", "1min")
+
+
+def test_an_outage_holds_up_nothing_but_the_export(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_REPORTING_URL", "postgresql://nobody@127.0.0.1:1/nothing")
+    cq.configure(db, name, observers=[export_spec("report")])
+    started = time.monotonic()
+    for number in range(5):
+        add(db, name, {f"k{number}": 1})
+        combine(db, name)
+    found = find_export(db, name)
+    tasks: list[Any] = export_tasks(db, found.config, found.observer)
+    pauses = [task.run() for task in tasks]
+    for task in tasks:
+        task.end()
+
+    assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 1 for number in range(5)}
+    assert max(pauses) > 0
+    assert all("refused" in task.problem for task in tasks if task.problem)
+    assert time.monotonic() - started < SECONDS
+
+
+def exporting(db: Any, export: Export, key: str, at: Any = lambda point: None) -> ExportTask:
+    """The task of a key's bucket; `at` is called with the points that it reaches."""
+    exporter = SqlExporter(export.reporting, export.definition, export.store, signal=at)
+    return ExportTask(db, export.queue, bucket_of(encoded_key(key), BUCKETS), exporter)
+
+
+def failing(db: Any, name: str) -> list[Any]:
+    return transact(db, lambda tr: read_failures(tr.snapshot, ExportKeys(name)))
+
+
+def keys_of_two_buckets() -> tuple[str, str]:
+    """Two keys that are in different buckets."""
+    keys = [f"k{number}" for number in range(20)]
+    first = keys[0]
+    other = next(
+        key for key in keys if bucket_of(encoded_key(key), BUCKETS) != bucket_of(encoded_key(first), BUCKETS)
+    )
+    return first, other

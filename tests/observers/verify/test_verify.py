@@ -1,0 +1,459 @@
+"""`cq verify` of what observers keep: damage to a top, its clouds and an export is found, named and mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import cq
+from cq.admin.backfill import current_generation
+from cq.bucket.pass_runner import PassRunner
+from cq.config.queue import read_config
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
+from cq.keys import QueueKeys
+from cq.keys.export import ExportKeys, first_sequence
+from cq.keys.top import CloudKeys, TopKeys
+from cq.observers.builtin import FACTORIES
+from cq.observers.export.queue import BUCKETS, ExportQueue
+from cq.observers.export.state import Control
+from cq.observers.top import cloud
+from cq.observers.top.cloud import CloudHead, CloudReader
+from cq.observers.top.index import top
+from cq.observers.top.ranking import Ranking
+from cq.observers.top.scores import descending
+from cq.observers.verify import top as verifytop
+from cq.observers.verify.queue import Difference, VerifyProgress, verification
+from cq.store.transact import transact
+from cq.testing import assert_drained, assert_values, drain
+from cq.verify.kinds import KINDS
+from tests.helpers import add, stored
+from tests.observers.export.exporthelpers import entries_aside
+from tests.observers.sql.sqlhelpers import configure as configure_export
+from tests.observers.sql.sqlhelpers import sql, table_of
+from tests.verify.test_verify import Writes, put
+
+VALUES = {f"k{number}": number for number in range(1, 41)}
+
+
+def found_in(db: Any, name: str, **settings: Any) -> list[Difference]:
+    """The differences of a queue; not those that another test has made of another queue of a cluster."""
+    return [each for each in verification(db, name, **settings).run() if name.encode() in each.where]
+
+
+def kinds(found: list[Difference]) -> set[str]:
+    return {each.kind for each in found}
+
+
+# The top and its clouds
+
+
+class Topped:
+    """A queue with a top with ranks, whose cloud is published; in groups where a group function is given."""
+
+    def __init__(self, db: Any, name: str, **settings: Any) -> None:
+        self.db, self.name = db, name
+        self.app = cq.App()
+        self.app.queue(name, observers=[top(5, every=0, ranks=True, **settings)])
+        self.app.configure(db, name, buckets=4)
+        self.queue = QueueKeys(name)
+        self.top = TopKeys(self.queue, 1)
+        self.clouds = CloudKeys(self.queue)
+        add(db, name, VALUES)
+        drain(db, name, app=self.app)
+
+    def combine(self) -> None:
+        """Passes only: nothing is published."""
+        code = self.app.code(transact(self.db, lambda tr: read_config(tr, self.name)), FACTORIES)
+        for bucket in [PassRunner(self.db, code, number) for number in range(code.config.buckets)]:
+            while bucket.combine().more:
+                pass
+
+    def found(self, **settings: Any) -> list[Difference]:
+        return found_in(self.db, self.name, app=self.app, **settings)
+
+    def entry(self, key: str, score: object) -> bytes:
+        return self.top.entries(None) + descending(score) + key.encode()  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def topped(db: Any, name: str) -> Topped:
+    return Topped(db, name)
+
+
+def head(topped: Topped, **changes: Any) -> bytes:
+    """The published head with changes."""
+    key = topped.clouds.head(None)
+    value = transact(topped.db, lambda tr: tr.get(key).value)
+    return replace(CloudHead.from_bytes(value), **changes).to_bytes()
+
+
+NUMBER = (39).to_bytes(8, "little")
+TOPS: dict[str, tuple[str, Callable[[Topped], Writes]]] = {
+    "an entry is missing": ("top-missing", lambda t: {t.entry("k7", 7): None}),
+    "an entry of a key without a value": (
+        "top-extra",
+        lambda t: {t.entry("k99", 7): codec.encode(7)},
+    ),
+    "an entry of another score": ("top-extra", lambda t: {t.entry("k7", 8): codec.encode(8)}),
+    "an entry that does not stand where its score does": (
+        "top-unreadable",
+        lambda t: {t.entry("k7", 7): codec.encode(8)},
+    ),
+    "an entry that is no CBOR": ("top-unreadable", lambda t: {t.entry("k7", 7): b"\xff"}),
+    "an entry of no group": ("top-unreadable", lambda t: {t.top.all_entries() + b"\xff\xff": b"\x01"}),
+    "a key that no top has": ("top-unreadable", lambda t: {t.top.data() + b"?": b""}),
+    "a wrong count": ("top-count", lambda t: {t.top.count(None): bytes(8)}),
+    "no count": ("top-count", lambda t: {t.top.count(None): None}),
+    "a count of a group without entries": ("top-count", lambda t: {t.top.count("nothing"): NUMBER}),
+    "a count under a key too long": ("top-count", lambda t: {t.top.count(None) + b"x": NUMBER}),
+    "a wrong count of a score": ("top-rank", lambda t: {t.top.node(None, descending(7)): NUMBER}),
+    "a wrong count of some scores": ("top-rank", lambda t: {t.top.node(None, descending(7)[:1]): NUMBER}),
+    "no count of a score": ("top-rank", lambda t: {t.top.node(None, descending(7)): None}),
+    "a count of a score that nothing has": (
+        "top-rank",
+        lambda t: {t.top.node(None, descending(700)): NUMBER},
+    ),
+    "a count under a key too short": ("top-rank", lambda t: {t.top.node(None, b"abc")[:-1]: NUMBER}),
+    "a mark without a notification": ("cloud-notification", lambda t: {t.top.mark(None): bytes(10)}),
+    "a cloud that is no CBOR": ("cloud-unreadable", lambda t: {t.clouds.head(None): b"\xff"}),
+    "a cloud that is not of its digest": (
+        "cloud-unreadable",
+        lambda t: {t.clouds.head(None): head(t, digest=bytes(16))},
+    ),
+    "a cloud without its pieces": (
+        "cloud-unreadable",
+        lambda t: {t.clouds.head(None): head(t, data=b"", pieces=2)},
+    ),
+    "a cloud of other entries": (
+        "cloud-different",
+        lambda t: {
+            t.clouds.head(None): head(
+                t,
+                data=cloud.encode_entries([("k1", 1)]),
+                digest=cloud.digest_of(cloud.encode_entries([("k1", 1)])),
+            )
+        },
+    ),
+    "a piece of a cloud that is not published": ("cloud-piece", lambda t: {t.clouds.piece(None, 9, 0): b"x"}),
+    "a piece under a key too long": ("cloud-piece", lambda t: {t.clouds.piece(None, 9, 0) + b"x": b"x"}),
+    "a cloud under a key too long": ("cloud-piece", lambda t: {t.clouds.head(None) + b"x": b"x"}),
+    "what no cloud has": ("cloud-piece", lambda t: {t.clouds.heads()[:-1] + b"?": b"x"}),
+}
+
+
+@pytest.mark.parametrize(("kind", "damage"), TOPS.values(), ids=TOPS)
+def test_damage_to_a_top_is_named_and_mended(
+    topped: Topped, kind: str, damage: Callable[[Topped], Writes]
+) -> None:
+    assert topped.found() == []
+    put(topped.db, damage(topped))
+
+    found = topped.found()
+
+    assert kind in kinds(found)
+    assert kinds(found) <= {kind, "top-missing", "top-extra", "top-count", "top-rank"}
+    assert topped.found() == found
+    assert topped.found(repair=True) == [replace(each, repaired=True) for each in found]
+    assert topped.found() == []
+    drain(topped.db, topped.name, app=topped.app)
+    assert topped.found() == []
+    assert_values(topped.db, topped.name, VALUES)
+    first = [("k40", 40), ("k39", 39), ("k38", 38), ("k37", 37), ("k36", 36)]
+    shown = transact(topped.db, CloudReader(topped.name).read)
+    assert [(each.key, each.score) for each in shown.entries] == first
+    ranking = Ranking(topped.name)
+    page = transact(topped.db, lambda tr: ranking.page(tr.snapshot, limit=100))
+    assert [(each.key, each.score) for each in page.entries] == sorted(
+        VALUES.items(), key=lambda item: item[1], reverse=True
+    )
+    assert transact(topped.db, lambda tr: ranking.count(tr.snapshot)) == 40
+    assert [transact(topped.db, lambda tr: ranking.rank(tr, f"k{n}")) for n in (40, 7)] == [1, 34]  # noqa: B023
+
+
+def test_a_top_is_built_anew_once_for_all_that_differs(topped: Topped) -> None:
+    put(topped.db, {topped.entry(f"k{number}", number): None for number in range(1, 10)})
+
+    found = topped.found(repair=True)
+
+    assert len(found) > 9
+    drain(topped.db, topped.name)
+    generation = transact(topped.db, lambda tr: current_generation(tr.snapshot, topped.name, "top"))
+    assert generation == 2
+
+
+def test_a_group_with_more_entries_than_one_transaction_counts(
+    topped: Topped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifytop, "_COUNTED", 7)
+    assert topped.found() == []
+    put(topped.db, {topped.top.count(None): (39).to_bytes(8, "little")})
+
+    found = topped.found(repair=True)
+
+    assert [(each.kind, each.what) for each in found] == [("top-count", "39 entries counted, 40 there")]
+    drain(topped.db, topped.name)
+    assert topped.found() == []
+
+
+def test_groups_and_scores_of_an_application(db: Any, name: str) -> None:
+    topped = Topped(db, name, score=lambda key, value: -value, group=lambda key, value: f"of {value % 3}")
+    assert topped.found() == []
+    without = verification(db, name)
+    assert list(without.run()) == []
+    assert "start this process with --app" in without.notes[0]
+    entry = topped.top.entries("of 1") + descending(-7) + b"k7"
+    put(db, {entry: None, topped.top.count("of 1"): None})
+
+    found = topped.found()
+
+    assert kinds(found) == {"top-missing", "top-count", "top-rank"}
+    assert [each.key for each in found if each.kind == "top-missing"] == ["k7"]
+
+
+def test_a_top_that_is_being_built_is_compared_as_far_as_it_is(topped: Topped) -> None:
+    """While another one is read, which stands still."""
+    cq.rebuild_observer(topped.db, topped.name, "top")
+    put(topped.db, {topped.entry("k7", 7): None})
+    assert topped.found() == []
+    add(topped.db, topped.name, {"k1": 100})
+
+    assert topped.found() == []
+    drain(topped.db, topped.name, app=topped.app)
+    assert topped.found() == []
+
+
+def test_a_cloud_that_is_yet_to_be_published_is_in_order(topped: Topped) -> None:
+    """As its mark says so."""
+    add(topped.db, topped.name, {"k1": 100})
+    topped.combine()
+
+    assert topped.found() == []
+    put(topped.db, {topped.top.mark(None): None})
+    assert [each.kind for each in topped.found()] == ["cloud-different"]
+
+
+def test_counts_that_change_while_they_are_compared_are_not_told(
+    topped: Topped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifytop, "_COUNTED", 3)
+    new = iter(range(10_000))
+
+    def change(progress: VerifyProgress) -> None:
+        if progress.part == "counts of the top":
+            add(topped.db, topped.name, {f"new {next(new)}": 1})
+            topped.combine()
+
+    found = verification(topped.db, topped.name, app=topped.app, progress=change)
+
+    assert list(found.run()) == []
+    assert "too fast" in found.notes[0]
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(
+    topped: Topped, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """No pass is needed for what nobody reads yet to be cleared."""
+    monkeypatch.setattr(verifytop, "_COUNTED", 3)
+    cq.rebuild_observer(topped.db, topped.name, "top")
+    topped.combine()
+    pieces = 0
+
+    def rebuild(progress: VerifyProgress) -> None:
+        nonlocal pieces
+        if progress.part == verifytop.COUNTS:
+            pieces += 1
+            if pieces == after:
+                cq.rebuild_observer(topped.db, topped.name, "top")
+
+    found = verification(topped.db, topped.name, app=topped.app, progress=rebuild)
+
+    assert list(found.run()) == []
+    assert pieces >= after
+
+
+# Exports
+
+
+@pytest.fixture
+def exported(db: Any, name: str, sqlite_url: str) -> ExportKeys:
+    """The keys of the export queue of a queue whose values are exported, and of which changes wait to be."""
+    configure_export(db, name, buckets=4)
+    add(db, name, VALUES)
+    drain(db, name)
+    transact(
+        db, lambda tr: ExportQueue(name, generation=1).add_many(tr, [("k1", 1), ("k2", "x" * 200_000)][:1])
+    )
+    return ExportKeys(name)
+
+
+def row_key(keys: ExportKeys, db: Any) -> bytes:
+    return stored(db, keys.all_rows())[0][0]
+
+
+def entry_row(key: str, value: object) -> bytes:
+    return b"\x00" + codec.encode([codec.encode(key), value])
+
+
+def sequence(version: int) -> bytes:
+    return first_sequence(1)[:4] + version.to_bytes(8, "big") + bytes(10)
+
+
+def waiting(keys: ExportKeys, row: bytes) -> Writes:
+    """A row of a bucket that has a notification."""
+    return {keys.row(1, sequence(1)): row, keys.notification(1): bytes(10)}
+
+
+EXPORTS: dict[str, tuple[str, Callable[[ExportKeys, bytes], Writes]]] = {
+    "a row that is no CBOR": (
+        "export-row",
+        lambda e, key: waiting(e, b"\x00\xff"),
+    ),
+    "a row of no kind": (
+        "export-row",
+        lambda e, key: waiting(e, b"?"),
+    ),
+    "a piece without the last one": (
+        "export-row",
+        lambda e, key: waiting(e, b"\x01abc"),
+    ),
+    "a last piece without the first one": (
+        "export-row",
+        lambda e, key: waiting(e, b"\x02abc"),
+    ),
+    "a row from the future": ("export-row", lambda e, key: {e.row(1, sequence(1 << 62)): entry_row("k1", 1)}),
+    "a row of a bucket that there is not": (
+        "export-row",
+        lambda e, key: {e.row(BUCKETS, sequence(1)): entry_row("k1", 1)},
+    ),
+    "a row under a key too short": ("export-row", lambda e, key: {key[:-1]: entry_row("k1", 1)}),
+    "a row in another bucket": (
+        "export-row",
+        lambda e, key: {
+            e.row((bucket_of(codec.encode("k1"), BUCKETS) + 1) % BUCKETS, sequence(1)): entry_row("k1", 1),
+            e.notification((bucket_of(codec.encode("k1"), BUCKETS) + 1) % BUCKETS): bytes(10),
+        },
+    ),
+    "rows without a notification": (
+        "export-notification",
+        lambda e, key: {e.notification(bucket_of(codec.encode("k1"), BUCKETS)): None},
+    ),
+    "a notification of a bucket that there is not": (
+        "export-notification",
+        lambda e, key: {e.notification(BUCKETS): bytes(10)},
+    ),
+    "a state that cannot be read": ("export-state", lambda e, key: {e.state(1): b"\xff"}),
+    "a state of a bucket that there is not": (
+        "export-state",
+        lambda e, key: {e.state(BUCKETS): codec.encode([0, b""])},
+    ),
+    "a control that cannot be read": ("export-state", lambda e, key: {e.control: b"\xff"}),
+    "a control under a key too long": (
+        "export-state",
+        lambda e, key: {e.control + b"x": Control().to_bytes()},
+    ),
+    "a failure that cannot be read": (
+        "export-state",
+        lambda e, key: {e.failure(1): codec.encode(["an error"])},
+    ),
+    "a failure of the whole that cannot be read": ("export-state", lambda e, key: {e.failure(None): b"\xff"}),
+    "a reason that cannot be read": ("export-state", lambda e, key: {e.stopped: codec.encode("why")}),
+    "a keeper's notification that is no versionstamp": ("export-state", lambda e, key: {e.keeper: b"x"}),
+    "an entry set aside that cannot be read": (
+        "export-aside",
+        lambda e, key: {e.aside_piece(1, sequence(1), 0): b"\xff"},
+    ),
+    "a piece set aside without the first one": (
+        "export-aside",
+        lambda e, key: {e.aside_piece(1, sequence(1), 1): b"x"},
+    ),
+    "an entry set aside under a key too short": (
+        "export-aside",
+        lambda e, key: {e.aside_piece(1, sequence(1), 1)[:-1]: b"x"},
+    ),
+    "what no export queue has": ("unknown-key", lambda e, key: {e.prefix + b"?": b""}),
+}
+
+
+@pytest.mark.parametrize(("kind", "damage"), EXPORTS.values(), ids=EXPORTS)
+def test_damage_to_an_export_queue_is_named_and_mended(
+    db: Any,
+    name: str,
+    exported: ExportKeys,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    damage: Callable[[ExportKeys, bytes], Writes],
+) -> None:
+    monkeypatch.delenv("CQ_REPORTING_URL")
+    assert found_in(db, name) == []
+    put(db, damage(exported, row_key(exported, db)))
+
+    found = found_in(db, name)
+
+    assert [each.kind for each in found] == [kind]
+    assert found_in(db, name) == found
+    assert found_in(db, name, repair=True) == [replace(each, repaired=each.repairable) for each in found]
+    assert found_in(db, name) == [each for each in found if not each.repairable]
+
+
+def test_a_row_of_an_export_queue_that_cannot_be_read_is_kept(
+    db: Any, name: str, exported: ExportKeys
+) -> None:
+    put(db, {exported.row(1, sequence(1)): b"\x01abc", exported.notification(1): bytes(10)})
+
+    found_in(db, name, repair=True)
+
+    (kept,) = entries_aside(db, name)
+    assert (kept.bucket, kept.encoded_key, kept.value) == (1, None, b"\x01abc")
+    drain(db, name)
+    assert len(entries_aside(db, name)) == 1
+
+
+def test_entries_in_several_rows_are_in_order(db: Any, name: str, exported: ExportKeys) -> None:
+    big = "x" * 99_000
+    transact(db, lambda tr: ExportQueue(name).add_many(tr, [(("a" * 7_000), big), ("b", 1)]))
+
+    assert found_in(db, name, wait_seconds=0) == []
+
+
+def test_a_table_that_differs_is_named_and_exported_anew(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = configure_export(db, name, buckets=4)
+    add(db, name, VALUES)
+    drain(db, name)
+    assert found_in(db, name) == []
+    sql(export, "UPDATE report SET value = 99 WHERE key = 'k7'")
+    sql(export, "DELETE FROM report WHERE key = 'k8'")
+
+    found = list(verification(db, name).run())
+
+    assert sorted((each.kind, each.key, each.repairable, each.repaired) for each in found) == [
+        ("export-table", "k7", True, False),
+        ("export-table", "k8", True, False),
+    ]
+    monkeypatch.setenv("ANOTHER", sqlite_url)
+    monkeypatch.delenv("CQ_REPORTING_URL")
+    without = verification(db, name)
+    assert list(without.run()) == []
+    assert without.notes == ["the table was not compared with the values: $CQ_REPORTING_URL is not set"]
+    assert len(list(verification(db, name, url_env="ANOTHER").run())) == 2
+    monkeypatch.setenv("CQ_REPORTING_URL", sqlite_url)
+    assert all(each.repaired for each in verification(db, name, repair=True).run())
+    filling = verification(db, name)
+    assert list(filling.run()) == []
+    assert "still being told of all values" in filling.notes[0]
+    drain(db, name)
+    assert list(verification(db, name).run()) == []
+    assert table_of(export) == sorted(VALUES.items())
+    assert_drained(db, name)
+
+
+def test_every_kind_is_tried() -> None:
+    tried = {kind for kind, _ in [*TOPS.values(), *EXPORTS.values()]} | {"export-table"}
+
+    assert {kind for kind in KINDS if kind.startswith(("top", "cloud", "export"))} == tried - {"unknown-key"}

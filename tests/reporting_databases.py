@@ -1,0 +1,105 @@
+"""Reporting databases for tests: SQLite, a PostgreSQL server of the session's own, and whichever URLs are given."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cq.observers.sql.engine import ReportingDatabase
+from tests.postgres import PostgresServer
+
+
+@pytest.fixture(autouse=True)
+def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the reporting databases that a test has opened."""
+    opened: list[ReportingDatabase] = []
+    open_engine = ReportingDatabase._open
+
+    def noted(self: ReportingDatabase) -> sa.Engine:
+        opened.append(self)
+        return open_engine(self)
+
+    monkeypatch.setattr(ReportingDatabase, "_open", noted)
+    yield
+    for reporting in opened:
+        reporting.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that tests may restart."""
+    folder = Path(tempfile.mkdtemp(prefix="cq-pg-"))
+    server = PostgresServer(folder)
+    yield server
+    server.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "postgresql-url", "mysql-url"])
+def reporting_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty reporting database of each kind, also in $CQ_REPORTING_URL."""
+    url = _url(request, tmp_path)
+    monkeypatch.setenv("CQ_REPORTING_URL", url)
+    return url
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty schema of the PostgreSQL server, also in $CQ_REPORTING_URL."""
+    url = new_schema(postgres.url)
+    monkeypatch.setenv("CQ_REPORTING_URL", url)
+    return url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a SQLite file that does not exist yet, also in $CQ_REPORTING_URL."""
+    url = f"sqlite:///{tmp_path / 'report.db'}"
+    monkeypatch.setenv("CQ_REPORTING_URL", url)
+    return url
+
+
+def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    kind: Any = request.param
+    if kind == "sqlite":
+        return f"sqlite:///{tmp_path / 'report.db'}"
+    if kind == "postgresql":
+        return new_schema(request.getfixturevalue("postgres").url)
+    variable = {"postgresql-url": "CQ_TEST_POSTGRES_URL", "mysql-url": "CQ_TEST_MYSQL_URL"}[kind]
+    given = os.environ.get(variable)
+    if not given:
+        pytest.skip(f"${variable} is not set")
+    return new_schema(given) if kind == "postgresql-url" else _database(given)
+
+
+def new_schema(given: str) -> str:
+    """The URL of a new schema of a PostgreSQL database."""
+    name = f"cq_test_{secrets.token_hex(6)}"
+    url = sa.make_url(given).set(drivername="postgresql+psycopg")
+    _execute(url, f"CREATE SCHEMA {name}")
+    return url.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(hide_password=False)
+
+
+def _database(given: str) -> str:
+    """The URL of a new database of a MySQL or MariaDB server."""
+    name = f"cq_test_{secrets.token_hex(6)}"
+    url = sa.make_url(given)
+    url = url.set(drivername=f"{url.get_backend_name()}+pymysql")
+    _execute(url, f"CREATE DATABASE {name}")
+    return url.set(database=name).render_as_string(hide_password=False)
+
+
+def _execute(url: sa.URL, statement: str) -> None:
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as conn, warnings.catch_warnings():
+        conn.execute(sa.text(statement))
+    engine.dispose()

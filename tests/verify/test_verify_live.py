@@ -1,0 +1,224 @@
+"""`cq.verify.queue` on a queue in use: no false alarm, whatever goes on; and repairs that lose and repeat nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cq
+from cq.app import App
+from cq.config.queue import Flags, read_config, read_flags
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
+from cq.errors import NotNow
+from cq.keys import QueueKeys
+from cq.passes.combine_pass import Pass
+from cq.queue.rows import encode_row
+from cq.store.embedded import FDBError
+from cq.store.transact import transact
+from cq.testing import assert_values, drain
+from cq.verify.layout import row_in
+from cq.verify.queue import PARTS, Difference, Verification, VerifyProgress, verify
+from tests.busy import KEYS, busy
+from tests.faults import FaultyDatabase
+from tests.helpers import add, code_of, stored
+from tests.verify.test_verify import put
+
+
+def watch(tr: Any, changes: list[cq.Change]) -> None:
+    """An observer that writes nothing."""
+
+
+def again(tr: Any, changes: list[cq.Change]) -> None:
+    """Another one, which is told of all values while the queue is in use."""
+
+
+def verified(db: Any, name: str, **settings: Any) -> list[Difference]:
+    """What is found in small pieces, so that much happens between them."""
+    return list(Verification(db, name, parts=PARTS, rows=20, size=2_000, **settings).run())
+
+
+def done(change: Callable[[], object]) -> bool:
+    """Whether a change of the queue need not wait for another one."""
+    try:
+        change()
+    except NotNow:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_queue_in_use_has_no_differences(db: Any, name: str, seed: int) -> None:
+    """While it is added to, combined, rebucketed, purged, and gets an observer; with faults of the store."""
+    random.seed(seed)
+    app = App()
+    app.queue(name, observers=[watch])
+    app.configure(db, name, buckets=4)
+    more = App()
+    more.queue(name, observers=[watch, again])
+    faulty = FaultyDatabase(db, seed)
+
+    with busy(faulty, name, app) as found:
+        changes: list[Callable[[], object]] = [
+            lambda: cq.rebucket(db, name, 7),
+            lambda: cq.purge(db, name),
+            lambda: found.configure(more),
+            lambda: cq.rebucket(db, name, 3),
+        ]
+        while changes and not found.errors:
+            if done(changes[0]):
+                del changes[0]
+            turns = found.turns
+            while found.turns < turns + 2 and not found.errors:
+                assert verified(faulty, name) == []
+    drain(db, name, app=more)
+
+    assert verified(db, name) == []
+
+
+def test_adders_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) -> None:
+    """Rows that are added behind those looked at are looked at next time."""
+    cq.configure(db, name, buckets=1)
+    added = 0
+
+    def add(progress: VerifyProgress) -> None:
+        nonlocal added
+        added += 1
+        assert added < 100
+        transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"a": 1}))
+
+    add(VerifyProgress("", 0, 0))
+    assert list(Verification(db, name, parts=PARTS, rows=1, progress=add).run()) == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["row-astray", "row-future", "row-unreadable", "value-empty", "value-astray"]
+)
+def test_a_pass_under_way_conflicts_with_a_repair_of_its_bucket(db: Any, name: str, kind: str) -> None:
+    """As it may have read what the repair changes."""
+    cq.configure(db, name, buckets=2)
+    queue, handle = QueueKeys(name), cq.CombineQueue(name)
+    own = [key for key in KEYS if bucket_of(codec.encode(key), 2) == 0][:2]
+    transact(db, lambda tr: handle.add(tr, dict.fromkeys(own, 1)))
+    key, value = stored(db, queue.all_rows())[0]
+    writes = {
+        "row-astray": {row_in(key[:-18] + bytes(8) + key[-10:], 1): value},
+        "row-future": {key[:-18] + b"\x7f" * 8 + key[-10:]: value},
+        "row-unreadable": {key[:-18] + bytes(8) + key[-10:]: b"damaged"},
+        "value-empty": {queue.value(codec.encode(own[0])): codec.encode(0)},
+        "value-astray": {queue.values()[0] + bytes(4) + codec.encode(own[0]): codec.encode(1)},
+    }[kind]
+    put(db, writes)
+    tr = db.create_transaction()
+    Pass(tr, App().code(read_config(tr, name)), 0).run()
+
+    found = verified(db, name, repair=True)
+
+    assert [(each.kind, each.repaired) for each in found] == [(kind, True)]
+    with pytest.raises(FDBError) as refused:
+        tr.commit().wait()
+    assert refused.value.code == 1020
+
+
+class Overtaken:
+    """A database where somebody else is faster: before the first commit of a transaction that writes, he commits."""
+
+    def __init__(self, db: Any, other: Callable[[], object]) -> None:
+        self.db, self.other = db, other
+        self.is_done = False
+
+    def create_transaction(self) -> Any:
+        return OvertakenTransaction(self, self.db.create_transaction())
+
+
+class OvertakenTransaction:
+    """Passes everything on."""
+
+    def __init__(self, db: Overtaken, tr: Any) -> None:
+        self._db, self._tr = db, tr
+
+    def __getattr__(self, what: str) -> Any:
+        return getattr(self._tr, what)
+
+    def commit(self) -> Any:
+        if not self._db.is_done and self._tr.get_approximate_size().wait() > 0:
+            self._db.is_done = True
+            self._db.other()
+        return self._tr.commit()
+
+
+def test_a_repair_does_not_undo_what_somebody_else_has_just_done(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    put(db, {QueueKeys(name).flags: b"damaged"})
+
+    def set_anew() -> None:
+        put(db, {QueueKeys(name).flags: Flags(priority=50).to_bytes()})
+
+    overtaken: Any = Overtaken(db, set_anew)
+    found = list(Verification(overtaken, name, parts=PARTS, repair=True).run())
+
+    assert found == []
+    assert transact(db, lambda tr: read_flags(tr, name)) == Flags(priority=50)
+
+
+def test_repairs_of_a_queue_in_use_lose_and_repeat_nothing(db: Any, name: str) -> None:
+    """Notifications are lost, states broken, while it is added to and combined, with faults; sums stay exact."""
+    random.seed(0)
+    app = App()
+    cq.configure(db, name, buckets=3)
+    queue = QueueKeys(name)
+    mended = 0
+
+    with busy(FaultyDatabase(db, 0), name, app) as found:
+        while mended < 30 and not found.errors:
+            transact(db, lambda tr: damage(tr, queue))
+            mended += sum(each.repaired for each in verified(db, name, repair=True))
+    assert [each for each in verified(db, name, repair=True) if not each.repaired] == []
+    assert verified(db, name) == []
+    drain(db, name)
+
+    assert verified(db, name) == []
+    assert_values(db, name, found.added)
+
+
+def damage(tr: Any, queue: QueueKeys) -> None:
+    """Lose a notification, break the state of a bucket, or write a row or a value that is none."""
+    bucket = random.randrange(3)
+    match random.randrange(4):
+        case 0:
+            tr.clear(queue.notification(1, bucket))
+        case 1:
+            tr.set(queue.state(1, bucket), b"damaged")
+        case 2:
+            tr.set(queue.rows(1, bucket)[0] + bytes(8) + random.randbytes(10), b"damaged")
+        case _:
+            tr.set(queue.value(codec.encode(f"damaged {random.random()}")), codec.encode(0))
+
+
+def test_a_repair_in_the_shape_before_conflicts_with_passes_over_the_shape_now(db: Any, name: str) -> None:
+    """Such a pass has found that the buckets of the shape before have no work, and the repair gives them some."""
+    cq.configure(db, name, buckets=2)
+    key, other = "b", "a"
+    encoded = codec.encode(key)
+    assert (bucket_of(encoded, 2), bucket_of(codec.encode(other), 2)) == (1, 0)
+    add(db, name, {key: 1})
+    drain(db, name)
+    add(db, name, {other: 5})
+    ((row, _),) = stored(db, QueueKeys(name).rows(1, 0))
+    transact(db, lambda tr: tr.set(row, encode_row(None, [(encoded, 10)])))  # it belongs to bucket 1
+    cq.rebucket(db, name, 4)
+    add(db, name, {key: 100})
+    former, now = code_of(db, name).shapes
+    under_way = db.create_transaction()
+    assert Pass(under_way, now, bucket_of(encoded, 4)).run().reported == 1
+
+    assert [each.kind for each in verify(db, name, repair=True)] == ["row-astray"]
+    transact(db, lambda tr: Pass(tr, former, 1).run())
+    with pytest.raises(Exception, match="1020"):
+        under_way.commit().wait()
+
+    drain(db, name)
+    assert dict(cq.CombineQueue(name).scan(db)) == {key: 111}
