@@ -62,7 +62,7 @@ def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSW
         fdb.open(path)  # starts the network; the database it makes and keeps is the application's
         db = fdb.impl.create_database(path)
         db.options.set_transaction_timeout(int(TRANSACTION_TIMEOUT * 1000))
-        _first_answer(db, answer_within)
+        _check_answer(db, answer_within)
     except Exception as error:
         code = error_code(error)
         if code is None:
@@ -87,7 +87,7 @@ def server_versions(db: Any) -> list[str]:
     return sorted({process["version"] for process in processes if "version" in process})
 
 
-def _first_answer(db: Any, seconds: float) -> None:
+def _check_answer(db: Any, seconds: float) -> None:
     tr = db.create_transaction()
     tr.options.set_timeout(max(1, int(seconds * 1000)))
     tr.get_read_version().wait()
@@ -143,7 +143,7 @@ def _select_api_version(fdb: Any) -> None:
     try:
         fdb.api_version(wanted)
     except RuntimeError as error:
-        raise ClientLibraryError(_refused(error)) from error
+        raise ClientLibraryError(_version_mismatch(error)) from error
     except Exception as error:  # the binding raises bare ones when it finds no library, and ctypes its own
         raise ClientLibraryError(
             "FoundationDB's client library cannot be loaded: install the package `foundationdb-clients` of "
@@ -151,7 +151,7 @@ def _select_api_version(fdb: Any) -> None:
         ) from error
 
 
-def _refused(error: RuntimeError) -> str:
+def _version_mismatch(error: RuntimeError) -> str:
     """What to do when the binding and the client library do not go together."""
     newest = re.search(r"maximum version of (\d+)", str(error))
     if newest is None:

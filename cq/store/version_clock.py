@@ -23,9 +23,9 @@ from cq.store.api import VERSIONS_PER_SECOND, seconds_since
 
 UNSEEN_SECONDS: Final = 1_000.0
 """How much of an age may be jumps that this process has not seen: ten recoveries."""
-_LEAST_SECONDS: Final = 5.0  # versions of a cluster do not follow the clock exactly
-_LEAST_SHARE: Final = 0.1
-_MOST_JUMPS: Final = 1_000
+_MIN_JUMP_SECONDS: Final = 5.0  # versions of a cluster do not follow the clock exactly
+_MIN_JUMP_SHARE: Final = 0.1
+_MAX_JUMPS: Final = 1_000
 
 
 class _Jump(NamedTuple):
@@ -68,9 +68,9 @@ class VersionClock:
                 return
             elapsed = int((now - since) * VERSIONS_PER_SECOND)
             skipped = version - latest - elapsed
-            is_jump = skipped > _LEAST_SECONDS * VERSIONS_PER_SECOND + _LEAST_SHARE * elapsed
+            is_jump = skipped > _MIN_JUMP_SECONDS * VERSIONS_PER_SECOND + _MIN_JUMP_SHARE * elapsed
             if is_jump:
-                self._jumps = (*self._jumps, _Jump(latest, version, elapsed))[-_MOST_JUMPS:]
+                self._jumps = (*self._jumps, _Jump(latest, version, elapsed))[-_MAX_JUMPS:]
             if is_jump or began is not None:
                 self._latest = version, since if began is None else began
 

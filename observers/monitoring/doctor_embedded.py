@@ -15,11 +15,11 @@ from cq.errors import ClientLibraryError, StoreError
 from cq.observers.monitoring.doctor_cluster import binding, client_library
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded import Database
-from cq.store.embedded.engine.wal import PRESSING_BYTES
+from cq.store.embedded.engine.wal import LONG_LOG_BYTES
 from cq.store.embedded.file.file import PAGE_BYTES, check
 from cq.store.transact import transact
 
-ROOM_BYTES: Final = 2 * PRESSING_BYTES
+ROOM_BYTES: Final = 2 * LONG_LOG_BYTES
 """What should be free: the log alone may take the half of it before it is written back."""
 FULL: Final = 0.9
 """The share of SQLite's largest file from which on there is something to do."""

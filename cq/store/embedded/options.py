@@ -11,7 +11,7 @@ from typing import Any
 
 from cq.store.embedded.binding.error import INVALID_OPTION_VALUE, FDBError
 from cq.store.embedded.binding.keys import MAX_TRANSACTION_BYTES
-from cq.store.embedded.client.core import Core
+from cq.store.embedded.client.core import TransactionCore
 from cq.store.embedded.client.settings import Defaults
 from cq.store.embedded.engine.engine import Engine
 
@@ -60,7 +60,7 @@ class TransactionOptions:
 
     __slots__ = ("_core",)
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: TransactionCore) -> None:
         self._core = core
 
     def __getattr__(self, name: str) -> Callable[..., None]:

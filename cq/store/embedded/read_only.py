@@ -21,11 +21,11 @@ from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError
 from cq.store.embedded.binding.keys import METADATA_VERSION
 from cq.store.embedded.database import Database
-from cq.store.embedded.engine.committer import Request
+from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watches
 from cq.store.embedded.file import file, handles
-from cq.store.embedded.snapshots.snapshots import Glance, Pool, Snapshot
+from cq.store.embedded.snapshots.snapshots import Snapshot, SnapshotPool, VersionGlance
 from cq.store.embedded.writes.writes import Row
 
 _Mark = tuple[int, ...]
@@ -63,9 +63,11 @@ class ReadOnlyEngine(Engine):
         with file.explained(self.path):
             _connect(self.path, look).close()
         self._file_id = file.identify(self.path)
-        self._pool = _Pool(self.path)
-        self.committer = _Reader(self.path)  # type: ignore[assignment]
-        self.watches = _Watches(lambda: _connect(self.path), self.path.with_name(f"{self.path.name}-lock"))
+        self._pool = ReadOnlyPool(self.path)
+        self.committer = ReadOnlyCommitter(self.path)  # type: ignore[assignment]
+        self.watches = ReadOnlyWatches(
+            lambda: _connect(self.path), self.path.with_name(f"{self.path.name}-lock")
+        )
         handles.acquire(self._file_id, self)
         self._unusable = None
 
@@ -84,7 +86,7 @@ class ReadOnlyEngine(Engine):
         self._pool.leak()
 
 
-class _Connection(sqlite3.Connection):
+class ReadOnlyConnection(sqlite3.Connection):
     """A connection that reads; `mark` identifies the content of a file that is read as it stands."""
 
     mark: _Mark | None = None
@@ -94,10 +96,10 @@ def _look(connection: sqlite3.Connection) -> None:
     connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # no table: it may be a view
 
 
-def _connect(path: Path, look: Callable[[sqlite3.Connection], None] = _look) -> _Connection:
+def _connect(path: Path, look: Callable[[sqlite3.Connection], None] = _look) -> ReadOnlyConnection:
     """A connection that has read, by `look`: SQLite then keeps the index that it uses."""
 
-    def connect() -> _Connection:
+    def connect() -> ReadOnlyConnection:
         connection = _open(path)
         try:
             look(connection)
@@ -122,16 +124,16 @@ def _patiently(read: Callable[[], _T], errors: tuple[type[Exception], ...]) -> _
     return read()
 
 
-def _open(path: Path) -> _Connection:
+def _open(path: Path) -> ReadOnlyConnection:
     if path.with_name(f"{path.name}-shm").exists():
-        return file.connect_uri(path, _SHARED, _Connection)
+        return file.connect_uri(path, _SHARED, ReadOnlyConnection)
     if file.has_log(path):
         raise StoreError(
             f"{path} has a log, which a process that has crashed left: run `cq status` once as a user who may write "
             "the store and its directory"
         )
     mark = _mark(path)
-    connection = file.connect_uri(path, _AS_IT_STANDS, _Connection)
+    connection = file.connect_uri(path, _AS_IT_STANDS, ReadOnlyConnection)
     connection.mark = mark
     return connection
 
@@ -143,14 +145,14 @@ def _mark(path: Path) -> _Mark:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, is_open
 
 
-class _Snapshot(Snapshot):
+class ReadOnlySnapshot(Snapshot):
     """A snapshot that gets too old when a file that is read as it stands has changed."""
 
     __slots__ = ()
 
-    def _answer(self) -> None:
-        reads = self._asked
-        super()._answer()
+    def _run_reads(self) -> None:
+        reads = self._queued
+        super()._run_reads()
         if reads and self._has_changed():
             self._fail(reads, FDBError(TRANSACTION_TOO_OLD))
 
@@ -177,10 +179,10 @@ class _Snapshot(Snapshot):
         return mark is not None and mark != _mark(self._pool.path)
 
 
-class _Pool(Pool):
+class ReadOnlyPool(SnapshotPool):
     """Snapshots on connections that only read."""
 
-    snapshot_type = _Snapshot
+    snapshot_type = ReadOnlySnapshot
 
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: _connect(path), lambda: False, path, None)
@@ -189,12 +191,12 @@ class _Pool(Pool):
         """A snapshot of the latest version."""
         return _patiently(super().snapshot, (FDBError,))
 
-    def glance(self) -> Glance:
+    def glance(self) -> VersionGlance:
         """The latest version, and the metadata version with it, by a snapshot."""
         started = runtime.monotonic()
         snapshot = self.snapshot()
         try:
-            return Glance(snapshot.version, snapshot.get(METADATA_VERSION), started)
+            return VersionGlance(snapshot.version, snapshot.get(METADATA_VERSION), started)
         finally:
             snapshot.close()
 
@@ -205,7 +207,7 @@ class _Pool(Pool):
             self._discard(connection)  # the next transaction must see a later version of the file
 
 
-class _Watches(Watches):
+class ReadOnlyWatches(Watches):
     """Watches that look by a new connection each time."""
 
     def _check(self, connection: sqlite3.Connection) -> None:
@@ -213,13 +215,13 @@ class _Watches(Watches):
             super()._check(current)
 
 
-class _Reader:
+class ReadOnlyCommitter:
     """In the place of the committer: refuses to write, and gives versions to transactions that write nothing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: CommitRequest) -> None:
         """Finish a commit without writes, as of now by this machine's clock. Raises `StoreError` for another."""
         if request.changes.writes:
             raise StoreError(f"{self._path} was opened for reading only")

@@ -9,13 +9,13 @@ from cq.store import api
 from cq.store.embedded.binding.error import INVERTED_RANGE, FDBError
 from cq.store.embedded.binding.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value
 from cq.store.embedded.binding.keys import USER_END, KeySelector, after, key_bytes, strinc, value_bytes
-from cq.store.embedded.client.core import Core
+from cq.store.embedded.client.core import TransactionCore
 from cq.store.embedded.client.range import ITERATOR, FDBRange
 from cq.store.embedded.client.settings import Defaults
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import TransactionOptions
-from cq.store.embedded.writes.read_set import Place
+from cq.store.embedded.writes.read_set import OffsetSelector
 
 
 class TransactionRead:
@@ -23,7 +23,7 @@ class TransactionRead:
 
     __slots__ = ("__weakref__", "_core", "_database", "_snapshot", "cq_noted")
 
-    def __init__(self, database: api.Database, core: Core, snapshot: bool) -> None:
+    def __init__(self, database: api.Database, core: TransactionCore, snapshot: bool) -> None:
         self._database = database
         self._core = core
         self._snapshot = snapshot
@@ -36,13 +36,13 @@ class TransactionRead:
 
     def get(self, key: Any) -> Value:
         """The value of a key."""
-        if self._snapshot and type(key) is bytes and (read := self._core.ask_plainly(key)) is not None:
+        if self._snapshot and type(key) is bytes and (read := self._core.fast_get(key)) is not None:
             return read
         return self._core.read_value(key_bytes(key), self._snapshot)
 
     def get_key(self, key_selector: KeySelector) -> Key:
         """The key that a selector stands for; b"" before the first key, the end of the key space after the last."""
-        return self._core.read_key(_place(key_selector), self._snapshot)
+        return self._core.read_key(_offset_selector(key_selector), self._snapshot)
 
     def get_range(
         self, begin: Any, end: Any, limit: int = 0, reverse: bool = False, streaming_mode: int = ITERATOR
@@ -52,8 +52,8 @@ class TransactionRead:
         The first part is read now, the rest while iterating, as of the same version. `limit` 0 means all rows;
         `streaming_mode` is one of the binding's numbers.
         """
-        first = _place(b"" if begin is None else begin)
-        last = _place(USER_END if end is None else end)
+        first = _offset_selector(b"" if begin is None else begin)
+        last = _offset_selector(USER_END if end is None else end)
         read = partial(self._core.read_range, reverse=bool(reverse), snapshot=self._snapshot)
         return FDBRange(read, first, last, limit, bool(reverse), streaming_mode)
 
@@ -90,7 +90,7 @@ class Transaction(TransactionRead, AtomicOperations):
     __slots__ = ("options", "snapshot")
 
     def __init__(self, database: api.Database, engine: Engine, defaults: Defaults) -> None:
-        super().__init__(database, Core(engine, defaults), False)
+        super().__init__(database, TransactionCore(engine, defaults), False)
         self.options = TransactionOptions(self._core)
         self.snapshot = TransactionRead(database, self._core, True)
 
@@ -99,14 +99,14 @@ class Transaction(TransactionRead, AtomicOperations):
     def set(self, key: Any, value: Any) -> None:
         """Set a key."""
         core = self._core
-        if type(key) is not bytes or type(value) is not bytes or not core.put_plainly(key, value):
+        if type(key) is not bytes or type(value) is not bytes or not core.fast_put(key, value):
             core.defer(core.set, key_bytes(key), value_bytes(value))
 
     def clear(self, key: Any) -> None:
         """Clear a key."""
         if isinstance(key, KeySelector):
             key = self.get_key(key)
-        if type(key) is not bytes or not self._core.put_plainly(key, None):
+        if type(key) is not bytes or not self._core.fast_put(key, None):
             self._core.defer(self._core.clear, key_bytes(key))
 
     def clear_range(self, begin: Any, end: Any) -> None:
@@ -125,16 +125,12 @@ class Transaction(TransactionRead, AtomicOperations):
 
     def set_versionstamped_key(self, key: Any, param: Any) -> None:
         """Set a key that contains the versionstamp of the commit, at the offset in its last four bytes."""
-        if type(key) is not bytes or type(param) is not bytes or not self._core.stamp_key_plainly(key, param):
+        if type(key) is not bytes or type(param) is not bytes or not self._core.fast_stamp_key(key, param):
             super().set_versionstamped_key(key, param)
 
     def set_versionstamped_value(self, key: Any, param: Any) -> None:
         """Set a value that contains the versionstamp of the commit, at the offset in its last four bytes."""
-        if (
-            type(key) is not bytes
-            or type(param) is not bytes
-            or not self._core.stamp_value_plainly(key, param)
-        ):
+        if type(key) is not bytes or type(param) is not bytes or not self._core.fast_stamp_value(key, param):
             super().set_versionstamped_value(key, param)
 
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
@@ -220,12 +216,12 @@ class Transaction(TransactionRead, AtomicOperations):
         self._core.cancel()
 
 
-def _place(selector: Any) -> Place:
+def _offset_selector(selector: Any) -> OffsetSelector:
     """A key or a selector as a place; `or_equal` means to start just after the key."""
     if not isinstance(selector, KeySelector):
-        return Place(key_bytes(selector), 1)
+        return OffsetSelector(key_bytes(selector), 1)
     key = key_bytes(selector.key)
-    return Place(after(key) if selector.or_equal else key, selector.offset)
+    return OffsetSelector(after(key) if selector.or_equal else key, selector.offset)
 
 
 def _ordered(begin: Any, end: Any) -> tuple[bytes, bytes]:

@@ -28,13 +28,13 @@ def fill(db: Database, number: int) -> None:
 def statements(db: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many reads each statement has answered."""
     found: list[int] = []
-    answer = point_reads.answer
+    answer = point_reads.run
 
     def note(connection: sqlite3.Connection, reads: list[Any]) -> None:
         found.append(len(reads))
         answer(connection, reads)
 
-    monkeypatch.setattr(point_reads, "answer", note)
+    monkeypatch.setattr(point_reads, "run", note)
     return found
 
 
@@ -48,7 +48,7 @@ def test_reads_in_flight_together_are_answered_by_few_statements(
 
     assert [future.value for future in futures] == [*(key[::-1] for key in keys(number)), None, b"00000"]
     assert sum(statements) == len(futures)
-    assert len(statements) == -(-len(futures) // point_reads.MOST)
+    assert len(statements) == -(-len(futures) // point_reads.MAX_READS)
 
 
 def test_a_read_shows_what_was_there_when_it_was_issued(db: Database) -> None:
@@ -98,13 +98,13 @@ def test_reads_that_are_interrupted_are_answered_later(db: Database, monkeypatch
     fill(db, 2)
     tr = db.create_transaction()
     futures = [tr.snapshot.get(key) for key in keys(2)]
-    answer = point_reads.answer
+    answer = point_reads.run
 
     def interrupt(*_: Any) -> None:
-        monkeypatch.setattr(point_reads, "answer", answer)
+        monkeypatch.setattr(point_reads, "run", answer)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(point_reads, "answer", interrupt)
+    monkeypatch.setattr(point_reads, "run", interrupt)
     with pytest.raises(KeyboardInterrupt):
         futures[0].wait()
     assert [future.value for future in futures] == [b"00000", b"10000"]

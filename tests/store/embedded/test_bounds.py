@@ -13,7 +13,7 @@ import pytest
 from cq.store.embedded import Database, FDBError
 from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.engine import conflict_log, wal
-from cq.store.embedded.engine.conflict_log import ConflictLog, Group, Parts, encode
+from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, LogRow, encode
 from cq.store.embedded.snapshots import snapshots
 from cq.store.embedded.writes.read_set import ReadSet
 
@@ -36,7 +36,7 @@ def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
     monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 50)
     monkeypatch.setattr(wal, "LIMIT_PAGES", 500)
     monkeypatch.setattr(wal, "_STEP_PAGES", 250)
-    db._engine.committer._wal._limit = 500
+    db._engine.committer._checkpointer._limit = 500
     stop = threading.Event()
 
     def read() -> None:
@@ -65,8 +65,8 @@ def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
 
 
 def test_old_snapshots_go_when_the_log_is_too_long(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal, "PRESSING_BYTES", 0)
-    monkeypatch.setattr(snapshots, "_PRESSED_SECONDS", 0.02)
+    monkeypatch.setattr(wal, "LONG_LOG_BYTES", 0)
+    monkeypatch.setattr(snapshots, "_LIFETIME_WITH_LONG_LOG", 0.02)
     monkeypatch.setattr(snapshots, "_CHECK_SECONDS", 0.01)
     db[b"a"] = b"1"
     tr = db.create_transaction()
@@ -138,7 +138,7 @@ def reads(*keys: bytes, ranges: tuple[tuple[bytes, bytes], ...] = ()) -> ReadSet
 
 
 def decode(row: bytes) -> tuple[list[bytes], list[tuple[bytes, bytes]]]:
-    parts = Parts(row)
+    parts = LogRow(row)
     return parts.keys(), parts.ranges()
 
 
@@ -165,8 +165,8 @@ def test_a_row_of_the_log_says_what_was_written() -> None:
 )
 def test_reads_conflict_with_later_writes_of_the_same_keys(read: ReadSet, conflict: bool) -> None:
     log = ConflictLog()
-    log.append(Group(10, {b"l"}, [], 1))
-    log.append(Group(20, {b"k"}, [(b"ra", b"rz")], 1))
+    log.append(CommittedGroup(10, {b"l"}, [], 1))
+    log.append(CommittedGroup(20, {b"k"}, [(b"ra", b"rz")], 1))
 
     assert log.check(10, read) == (NOT_COMMITTED if conflict else 0)
     assert log.check(20, read) == 0

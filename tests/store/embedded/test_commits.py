@@ -21,7 +21,7 @@ from cq.store.embedded import Database, FDBError, Transaction
 from cq.store.embedded.binding.error import storage_error
 from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.engine import committer
-from cq.store.embedded.engine.committer import Request
+from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.conflict_log import ConflictLog
 
 ONE = (1).to_bytes(8, "little")
@@ -65,7 +65,7 @@ class Held:
         assert self.entered.wait(5)
         return self
 
-    def _wait(self, group: list[Request]) -> list[int]:
+    def _wait(self, group: list[CommitRequest]) -> list[int]:
         self.db._engine.committer._commit_group = self._commit  # type: ignore[method-assign]
         self.entered.set()
         assert self.go.wait(5)
@@ -144,7 +144,7 @@ def test_one_leader_does_not_work_for_all_others(db: Database) -> None:
     leaders: list[str] = []
     inner = db._engine.committer._commit_group
 
-    def note(group: list[Request]) -> list[int]:
+    def note(group: list[CommitRequest]) -> list[int]:
         leaders.append(threading.current_thread().name)
         return inner(group)
 
@@ -165,10 +165,10 @@ def test_an_interrupted_waiter_does_not_take_the_leadership_with_it(db: Database
     tr[b"a"] = b"1"
     with Held(db):
         request: Any = tr.commit()
-        request.waits = True  # by a thread that is being interrupted just now
-    assert request.leads
+        request.is_awaited = True  # by a thread that is being interrupted just now
+    assert request.is_leader
     assert not request.is_ready()
-    db._engine.committer.excuse(request)
+    db._engine.committer.stop_waiting(request)
     FutureVoid.block_until_ready(request)
     db[b"b"] = b"1"
 
@@ -241,7 +241,7 @@ def test_a_group_never_gets_the_results_of_the_group_before(
     if error is OSError:
         monkeypatch.setattr(db._engine._lock, "acquire", fail)
     else:
-        monkeypatch.setattr(db._engine.committer, "_settle_doubt", fail)
+        monkeypatch.setattr(db._engine.committer, "_resolve_doubt", fail)
     with pytest.raises(error):
         db._engine.committer.lead(None)
 

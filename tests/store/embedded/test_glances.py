@@ -151,14 +151,14 @@ def test_a_glance_asks_sqlite_only_when_the_metadata_version_has_changed(
 ) -> None:
     with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
         asked = 0
-        take = one._engine._pool._take
+        take = one._engine._pool._acquire
 
         def counted() -> Any:
             nonlocal asked
             asked += 1
             return take()
 
-        monkeypatch.setattr(one._engine._pool, "_take", counted)
+        monkeypatch.setattr(one._engine._pool, "_acquire", counted)
 
         def glance() -> int:
             before = asked

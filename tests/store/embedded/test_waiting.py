@@ -150,12 +150,12 @@ def test_a_checkpoint_does_not_wait_for_ever(
     """The commit that it follows is made; one of the next commits makes the checkpoint."""
     monkeypatch.setattr("cq.store.embedded.engine.wal._LOCK_SECONDS", 0.05)
     monkeypatch.setattr("cq.store.embedded.engine.wal.CHECKPOINT_PAGES", 1)
-    keeper = db._engine.committer._wal
-    keeper.wrote(5, 5)
+    keeper = db._engine.committer._checkpointer
+    keeper.record_commit(5, 5)
     with held(path):
-        keeper.tend()
+        keeper.checkpoint_if_due()
         assert keeper._pages > 0
-    keeper.tend()
+    keeper.checkpoint_if_due()
     assert keeper._pages == 0
 
 

@@ -21,7 +21,7 @@ _GROWTH = 2.0
 _NOT_CROWDED = frozenset({TRANSACTION_TOO_OLD, FUTURE_VERSION})
 
 
-class Backoffs:
+class BackoffDelays:
     """The delays of one transaction; a commit or a reset begins anew."""
 
     __slots__ = ("_next",)
@@ -38,7 +38,7 @@ class Backoffs:
         return delay
 
 
-class BackOff(FutureVoid):
+class BackoffFuture(FutureVoid):
     """Ready after a time; with 1031 if the transaction's own time is over before that."""
 
     __slots__ = ("_late", "_until")

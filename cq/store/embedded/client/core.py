@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from cq.store.embedded.binding.backoff import BackOff, Backoffs
+from cq.store.embedded.binding.backoff import BackoffDelays, BackoffFuture
 from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
     KEY_OUTSIDE_LEGAL_RANGE,
@@ -21,15 +21,15 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import Flight, FutureInt64, FutureVoid, Key, failed, ready
 from cq.store.embedded.binding.keys import METADATA_VERSION, max_key_bytes
-from cq.store.embedded.client.reading import Reading
-from cq.store.embedded.client.writing import MUTATION_BYTES, Writing
-from cq.store.embedded.engine.committer import Request
+from cq.store.embedded.client.reading import TransactionReads
+from cq.store.embedded.client.writing import MUTATION_BYTES, TransactionWrites
+from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.watches import Watch
 from cq.store.embedded.writes.changes import Changes
 from cq.store.embedded.writes.read_set import RANGE_BYTES
 
 
-class Core(Reading, Writing):
+class TransactionCore(TransactionReads, TransactionWrites):
     """One transaction, try after try."""
 
     __slots__ = ()
@@ -67,10 +67,10 @@ class Core(Reading, Writing):
         except FDBError as error:
             return failed(FutureVoid, error)
         self._committing = True
-        self._answer_reads()
+        self._run_reads()
         self._flight = Flight()  # a commit waits for the reads before it: their results stay
         if self._total_size > self.settings.size_limit:
-            self._writes.settle()  # what later writes replace does not count
+            self._writes.place_stamped()  # what later writes replace does not count
         changes = self._writes.changes()
         try:
             self._check_commit(changes)
@@ -100,8 +100,8 @@ class Core(Reading, Writing):
         if self._reads and seen is not None and seen.expired:
             raise FDBError(TRANSACTION_TOO_OLD)
 
-    def _make_request(self, changes: Changes) -> Request:
-        request = Request(changes, self._reads, self._total_size, self._finish)
+    def _make_request(self, changes: Changes) -> CommitRequest:
+        request = CommitRequest(changes, self._reads, self._total_size, self._finish)
         # A version that was set may be later than the snapshot taken for it: what was read counts.
         seen = self._snapshot or self._glance
         request.read_version = self._version if seen is None else seen.version
@@ -111,7 +111,7 @@ class Core(Reading, Writing):
             request.expires = self._deadline
         return request
 
-    def _finish(self, request: Request | None, error: FDBError | None) -> None:
+    def _finish(self, request: CommitRequest | None, error: FDBError | None) -> None:
         """The commit has its result. Runs in the thread that made it."""
         watches, stamp = self._watches, self._stamp
         if request is not self._request:
@@ -121,7 +121,7 @@ class Core(Reading, Writing):
             self._drop_futures(TRANSACTION_INVALID_VERSION, error.code)
             return
         self._watches, self._stamp = [], None
-        self._backoffs = Backoffs()
+        self._backoffs = BackoffDelays()
         if request is not None:
             self._committed = request.version
         if stamp is not None and request is None:
@@ -176,17 +176,17 @@ class Core(Reading, Writing):
             self.check_ended()
         except FDBError as error:
             return failed(FutureVoid, error)
-        self._answer_reads()
+        self._run_reads()
         exhausted = 0 <= self.settings.retry_limit <= self._retries
         self._retries += 1
         if exhausted or code not in RETRYABLE:
             self._end(TRANSACTION_CANCELLED)
-            return failed(FutureVoid, self._detailed(code or CLIENT_INVALID_OPERATION))
+            return failed(FutureVoid, self._error_of(code or CLIENT_INVALID_OPERATION))
         delay = self._backoffs.next(code, self.settings.max_retry_delay / 1000)
         deadline = self._deadline
         self.settings.begin_try(self.defaults)
         self._restart()
-        return BackOff(delay, deadline, self._flight)
+        return BackoffFuture(delay, deadline, self._flight)
 
     def reset(self) -> None:
         """Begin as a new transaction."""

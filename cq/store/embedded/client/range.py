@@ -8,7 +8,7 @@ from typing import cast
 
 from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.keys import KeyValue, after
-from cq.store.embedded.writes.read_set import Place
+from cq.store.embedded.writes.read_set import OffsetSelector
 from cq.store.embedded.writes.writes import Row
 
 WANT_ALL = -2
@@ -27,7 +27,7 @@ _UNLIMITED = 1 << 40
 # Made without a call in Python for each.
 _row = cast("Callable[[Row], KeyValue]", partial(tuple.__new__, KeyValue))
 
-Read = Callable[[Place, Place, int, int], tuple[list[Row], bool]]
+Read = Callable[[OffsetSelector, OffsetSelector, int, int], tuple[list[Row], bool]]
 """Reads one piece: from, to, at most so many rows (0: any number), about so many bytes; and whether there is more."""
 
 
@@ -48,8 +48,8 @@ class FDBRange:
     def __init__(
         self,
         read: Callable[..., tuple[list[Row], bool]],
-        begin: Place,
-        end: Place,
+        begin: OffsetSelector,
+        end: OffsetSelector,
         limit: int,
         reverse: bool,
         mode: int,
@@ -86,13 +86,13 @@ class FDBRange:
                 return
             limit -= len(rows) if limit else 0
             if self._reverse:
-                end = Place(rows[-1][0], 1)
+                end = OffsetSelector(rows[-1][0], 1)
             else:
-                begin = Place(after(rows[-1][0]), 1)
+                begin = OffsetSelector(after(rows[-1][0]), 1)
             iteration += 1
             rows, more = self._piece(begin, end, limit, mode, iteration)
 
     def _piece(
-        self, begin: Place, end: Place, limit: int, mode: int, iteration: int
+        self, begin: OffsetSelector, end: OffsetSelector, limit: int, mode: int, iteration: int
     ) -> tuple[list[Row], bool]:
         return self._read(begin, end, limit=limit, mode=mode, max_bytes=piece_bytes(mode, iteration))

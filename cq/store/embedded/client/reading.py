@@ -15,23 +15,28 @@ from cq.store.embedded.binding.error import (
 from cq.store.embedded.binding.future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
 from cq.store.embedded.binding.keys import MAX_KEY_BYTES, METADATA_VERSION, USER_END, max_key_bytes
 from cq.store.embedded.client.range import EXACT
-from cq.store.embedded.client.state import State
+from cq.store.embedded.client.state import TransactionState
 from cq.store.embedded.client.view import View
-from cq.store.embedded.snapshots.point_reads import Asked
+from cq.store.embedded.snapshots.point_reads import PointRead
 from cq.store.embedded.snapshots.sizes import range_size, split_points
-from cq.store.embedded.snapshots.snapshots import Glance, Snapshot
-from cq.store.embedded.writes.read_set import Place, RangeRead, seen_range, seen_range_plain
+from cq.store.embedded.snapshots.snapshots import Snapshot, VersionGlance
+from cq.store.embedded.writes.read_set import (
+    OffsetSelector,
+    RangeRead,
+    conflict_range,
+    conflict_range_without_ryw,
+)
 from cq.store.embedded.writes.writes import Row, Writes
 
 _UNLIMITED_ROWS = 1 << 40
 
 
-class Reading(State):
+class TransactionReads(TransactionState):
     """The reads of a transaction. Errors of their arguments do not make the commit fail, all others do."""
 
     __slots__ = ()
 
-    def ask_plainly(self, key: bytes) -> Asked | None:
+    def fast_get(self, key: bytes) -> PointRead | None:
         """The value of a key in the snapshot, if there is one and nothing else to look at; else None."""
         snapshot = self._snapshot
         if (
@@ -45,9 +50,9 @@ class Reading(State):
             or self._deadline is not None
         ):
             return None
-        self._touched = True
+        self._has_read = True
         try:
-            read = snapshot.ask(key)
+            read = snapshot.queue_read(key)
         except FDBError:
             return None  # it is too old: whoever asks is told so in the ordinary way
         read._flight = self._flight
@@ -66,16 +71,16 @@ class Reading(State):
         try:
             return self._value(key, snapshot)
         except FDBError as error:
-            return failed(Value, self._poison(error))
+            return failed(Value, self._record_failure(error))
 
     def _value(self, key: bytes, snapshot: bool) -> Value:
         writes = None
         if key == METADATA_VERSION and self._may_glance():
-            value = ready(Value, self._look().metadata, self._flight)
+            value = ready(Value, self._take_glance().metadata, self._flight)
         else:
             view, writes = self._view(snapshot)
             value = view.get(key, bypass_unreadable=self.settings.bypass_unreadable)
-            if type(value) is Asked:
+            if type(value) is PointRead:
                 value._flight = self._flight
         if not snapshot:
             self._reads.add_key(key, writes)
@@ -95,33 +100,33 @@ class Reading(State):
             and not self.settings.read_system
         )
 
-    def _look(self) -> Glance:
-        self._touched = True
+    def _take_glance(self) -> VersionGlance:
+        self._has_read = True
         if self._glance is None:
             self._glance = self.engine.glance()
         return self._glance
 
-    def read_key(self, place: Place, snapshot: bool) -> Key:
-        """The key at a place."""
+    def read_key(self, selector: OffsetSelector, snapshot: bool) -> Key:
+        """The key at a selector."""
         try:
             self.check()
-            if place.key > self._read_end:
+            if selector.key > self._read_end:
                 raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
         except FDBError as error:
             return failed(Key, error)
         try:
             view, writes = self._view(snapshot)
-            found = view.resolve(*place)
+            found = view.resolve(*selector)
         except FDBError as error:
-            return failed(Key, self._poison(error))
+            return failed(Key, self._record_failure(error))
         if not snapshot:
-            self._reads.add_selector(*place, found, writes)
+            self._reads.add_selector(*selector, found, writes)
         return ready(Key, found, self._flight)
 
     def read_range(
         self,
-        begin: Place,
-        end: Place,
+        begin: OffsetSelector,
+        end: OffsetSelector,
         *,
         limit: int,
         mode: int,
@@ -144,18 +149,18 @@ class Reading(State):
             low, high = self._bound(view, begin), self._bound(view, end)
             rows, more = view.rows(low, high, limit or _UNLIMITED_ROWS, max_bytes, reverse)
         except FDBError as error:
-            raise self._poison(error) from None
+            raise self._record_failure(error) from None
         if not snapshot:
             self._add_range_read(begin, end, low, high, rows, more, reverse, writes)
         return rows, more
 
-    def _bound(self, view: View, place: Place) -> bytes:
-        return place.key if place.offset == 1 else view.resolve(*place)
+    def _bound(self, view: View, selector: OffsetSelector) -> bytes:
+        return selector.key if selector.offset == 1 else view.resolve(*selector)
 
     def _add_range_read(
         self,
-        begin: Place,
-        end: Place,
+        begin: OffsetSelector,
+        end: OffsetSelector,
         low: bytes,
         high: bytes,
         rows: list[Row],
@@ -169,12 +174,12 @@ class Reading(State):
         if more and not self.settings.ryw_disabled:
             to_begin, through_end = to_begin and not reverse, through_end and reverse
         read = RangeRead(begin, end, rows, more, reverse, to_begin, through_end, space_end)
-        seen = seen_range_plain(read) if self.settings.ryw_disabled else seen_range(read)
+        seen = conflict_range_without_ryw(read) if self.settings.ryw_disabled else conflict_range(read)
         self._reads.add_range(*seen, writes)
 
     def _view(self, snapshot: bool) -> tuple[View, Writes | None]:
         """What a read sees, and the writes among it."""
-        self._touched = True
+        self._has_read = True
         settings = self.settings
         visible = not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0))
         writes = self._own_writes() if visible else None

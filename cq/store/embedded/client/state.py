@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cq import runtime
-from cq.store.embedded.binding.backoff import Backoffs
+from cq.store.embedded.binding.backoff import BackoffDelays
 from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
     FUTURE_VERSION,
@@ -29,17 +29,17 @@ from cq.store.embedded.binding.error import (
 from cq.store.embedded.binding.future import Flight, FutureInt64, Key, failed, ready
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
 from cq.store.embedded.client.settings import Defaults, Settings
-from cq.store.embedded.engine.committer import Request
+from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watch
-from cq.store.embedded.snapshots.snapshots import Glance, Snapshot
+from cq.store.embedded.snapshots.snapshots import Snapshot, VersionGlance
 from cq.store.embedded.writes.read_set import ReadSet
 from cq.store.embedded.writes.writes import Writes
 
 _FUTURE_VERSIONS = 1_000_000
 
 
-class State:
+class TransactionState:
     """What a transaction knows of itself."""
 
     __slots__ = (
@@ -53,17 +53,17 @@ class State:
         "_failure",
         "_flight",
         "_glance",
+        "_has_read",
         "_reads",
         "_request",
         "_retries",
         "_size",
         "_snapshot",
         "_stamp",
-        "_touched",
+        "_started",
         "_version",
         "_watches",
         "_writes",
-        "born",
         "defaults",
         "engine",
         "settings",
@@ -80,26 +80,26 @@ class State:
         self._begin_try()
 
     def _begin(self) -> None:
-        self.born = runtime.monotonic()
+        self._started = runtime.monotonic()
         self.settings = Settings(self.defaults)
-        self._backoffs = Backoffs()
+        self._backoffs = BackoffDelays()
         self._retries = 0
 
     def _begin_try(self) -> None:
         self._flight = Flight()
         self._writes = Writes()
         self._reads = ReadSet()
-        self._glance: Glance | None = None
+        self._glance: VersionGlance | None = None
         self._changes_metadata = False
         self._version: int | None = None  # as set, or as shown to the owner
         self._deferred: int | None = None
         self._ended: int | None = None
         self._failure: FDBError | None = None  # of a read, or of the commit
         self._committing = False
-        self._request: Request | None = None
+        self._request: CommitRequest | None = None
         self._committed = -1
         self._size = 0
-        self._touched = False
+        self._has_read = False
         self._deadline: float | None = None
         self.restart_timeout()
 
@@ -128,9 +128,9 @@ class State:
         if self._deadline is not None and runtime.monotonic() >= self._deadline:
             self._end(TRANSACTION_TIMED_OUT)
         if self._ended is not None:
-            raise self._detailed(self._ended)
+            raise self._error_of(self._ended)
 
-    def _detailed(self, code: int) -> FDBError:
+    def _error_of(self, code: int) -> FDBError:
         """The error with this code; it says more if that is how a read or the commit has failed."""
         failure = self._failure
         return FDBError(code, failure.detail if failure is not None and failure.code == code else "")
@@ -156,27 +156,27 @@ class State:
             if stamp is not None:
                 stamp.settle(error=FDBError(code))
 
-    def _poison(self, error: FDBError) -> FDBError:
+    def _record_failure(self, error: FDBError) -> FDBError:
         """A read has failed: the commit will, too."""
         if self._failure is None:
             self._failure = error
         return error
 
-    def _answer_reads(self) -> None:
+    def _run_reads(self) -> None:
         """Have reads answered that nobody has waited for: their error is the transaction's as well."""
-        if self._snapshot is not None and (error := self._snapshot.answer()) is not None:
-            self._poison(error)
+        if self._snapshot is not None and (error := self._snapshot.run_reads()) is not None:
+            self._record_failure(error)
 
     # Options
 
     def restart_timeout(self) -> None:
         """Let the timeout, counted from the beginning of the transaction, apply."""
         timeout = self.settings.timeout
-        self._deadline = self.born + timeout / 1000 if timeout else None
+        self._deadline = self._started + timeout / 1000 if timeout else None
 
     def disable_read_your_writes(self) -> None:
         """Let reads see the snapshot only."""
-        if self._touched or not self._writes.untouched:
+        if self._has_read or not self._writes.untouched:
             raise FDBError(CLIENT_INVALID_OPERATION)
         self.settings.ryw_disabled = True
 
@@ -191,7 +191,7 @@ class State:
     def _own_writes(self) -> Writes:
         """The writes, for whoever looks at them."""
         if self._writes.stamped:
-            self._writes.settle()
+            self._writes.place_stamped()
         return self._writes
 
     # Versions

@@ -33,15 +33,15 @@ class View:
         """The value of a key."""
         writes = self._writes
         if writes is None:
-            return self._snapshot().ask(key)
+            return self._snapshot().queue_read(key)
         if key in writes.values:
             return ready(Value, writes.values[key])
         if writes.unreadable(key) and not bypass_unreadable:
             raise FDBError(ACCESSED_UNREADABLE)
-        waiting = writes.pending.get(key)
-        if waiting is None:
-            return ready(Value, None) if writes.cleared(key) else self._snapshot().ask(key)
-        return ready(Value, waiting.value(self._snapshot().get(key) if waiting.dependent else None))
+        pending = writes.pending.get(key)
+        if pending is None:
+            return ready(Value, None) if writes.cleared(key) else self._snapshot().queue_read(key)
+        return ready(Value, pending.value(self._snapshot().get(key) if pending.dependent else None))
 
     def resolve(self, key: bytes, offset: int) -> bytes:
         """The key of a selector: `offset` counts from the last key before `key`, which is 0.

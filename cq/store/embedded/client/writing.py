@@ -21,7 +21,7 @@ from cq.store.embedded.binding.keys import (
     clip,
     max_key_bytes,
 )
-from cq.store.embedded.client.state import State
+from cq.store.embedded.client.state import TransactionState
 from cq.store.embedded.writes.read_set import RANGE_BYTES
 from cq.store.embedded.writes.stamped import StampedKey, StampedValue
 
@@ -34,37 +34,37 @@ _STAMPED_BYTES = STAMP_BYTES + 4
 _METADATA_PARAM = bytes(14)
 
 
-class Writing(State):
+class TransactionWrites(TransactionState):
     """The writes of a transaction; all of them raise what the caller defers."""
 
     __slots__ = ()
 
-    def put_plainly(self, key: bytes, value: bytes | None) -> bool:
+    def fast_put(self, key: bytes, value: bytes | None) -> bool:
         """Set a key, or clear it, if that is all there is to it, as it nearly always is; whether it was."""
         length = len(key) if value is None else len(value)
-        if not (self._takes_plainly(key, length) and self._writes.put_plainly(key, value)):
+        if not (self._allows_fast_write(key, length) and self._writes.fast_put(key, value)):
             return False
         self._size += 3 * len(key) + length + (_SET_BYTES if value is not None else _CLEAR_BYTES)
         return True
 
-    def stamp_key_plainly(self, key: bytes, value: bytes) -> bool:
+    def fast_stamp_key(self, key: bytes, value: bytes) -> bool:
         """Set a versionstamped key if there is nothing special about it; whether there was not."""
         start = int.from_bytes(key[-4:], "little")
-        if start > len(key) - _STAMPED_BYTES or not self._takes_plainly(key, len(value)):
+        if start > len(key) - _STAMPED_BYTES or not self._allows_fast_write(key, len(value)):
             return False
         self._stamp_key(key, start, value)
         return True
 
-    def stamp_value_plainly(self, key: bytes, param: bytes) -> bool:
+    def fast_stamp_value(self, key: bytes, param: bytes) -> bool:
         """Set a versionstamped value if there is nothing special about it; whether there was not."""
         start = int.from_bytes(param[-4:], "little")
-        if start > len(param) - _STAMPED_BYTES or not self._takes_plainly(key, len(param)):
+        if start > len(param) - _STAMPED_BYTES or not self._allows_fast_write(key, len(param)):
             return False
         self._size += 3 * len(key) + len(param) + _SET_BYTES
         self._writes.stamped.append(StampedValue(key, param, start, True))
         return True
 
-    def _takes_plainly(self, key: bytes, length: int) -> bool:
+    def _allows_fast_write(self, key: bytes, length: int) -> bool:
         """Whether a write of a key and a value of this length is one of nearly all, of which nothing needs care."""
         return not (
             key >= USER_END

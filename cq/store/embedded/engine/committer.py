@@ -33,10 +33,10 @@ from cq.store.embedded.binding.error import (
 from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.binding.keys import Range
 from cq.store.embedded.engine.applier import Applier
-from cq.store.embedded.engine.conflict_log import ConflictLog, Group, encode, overlaps
-from cq.store.embedded.engine.wal import WalKeeper
+from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode, overlaps
+from cq.store.embedded.engine.wal import Checkpointer
 from cq.store.embedded.file.lock_file import LockFile
-from cq.store.embedded.snapshots.latest_version import Latest
+from cq.store.embedded.snapshots.latest_version import LatestVersion
 from cq.store.embedded.writes.changes import Changes
 from cq.store.embedded.writes.read_set import ReadSet
 
@@ -45,8 +45,8 @@ GROUP_BYTES = 16_000_000
 WAIT_SECONDS = 30.0
 """How long a commit waits for the lock of all processes if its transaction has no timeout."""
 
-_LOOK_SECONDS = 0.05
-_ROUNDS = 3
+_LOCK_CHECK_SECONDS = 0.05
+_MAX_ROUNDS = 3
 _TRIM_SECONDS = 0.5
 
 
@@ -54,31 +54,35 @@ _NO_CHANGES = Changes()
 _NO_READS = ReadSet()
 
 
-class Request(FutureVoid):
+class CommitRequest(FutureVoid):
     """One transaction on its way; the future of its commit."""
 
     __slots__ = (
         "changes",
         "changes_metadata",
         "committer",
-        "done",
         "expires",
-        "leads",
+        "is_awaited",
+        "is_leader",
+        "on_done",
         "order",
         "read_version",
         "reads",
         "size",
         "version",
-        "waits",
     )
 
     def __init__(
-        self, changes: Changes, reads: ReadSet, size: int, done: Callable[[Request, FDBError | None], None]
+        self,
+        changes: Changes,
+        reads: ReadSet,
+        size: int,
+        done: Callable[[CommitRequest, FDBError | None], None],
     ) -> None:
         super().__init__()
         self.changes = changes
         self.size = size
-        self.done = done  # called with the error, or None, before the future is ready
+        self.on_done = done  # called with the error, or None, before the future is ready
         self.reads = reads
         self.expires = runtime.monotonic() + WAIT_SECONDS  # when it no longer waits for the lock
         self.read_version: int | None = None  # None: it has read nothing
@@ -86,8 +90,8 @@ class Request(FutureVoid):
         self.version = -1
         self.order = 0
         self.committer: Committer | None = None
-        self.leads = False
-        self.waits = False
+        self.is_leader = False
+        self.is_awaited = False
 
     @property
     def versionstamp(self) -> bytes:
@@ -99,17 +103,17 @@ class Request(FutureVoid):
         self._land()
         if self._done:  # perhaps cancelled and still queued: then it must not become the leader
             return
-        self.waits = True
+        self.is_awaited = True
         try:
             while not self._done:
                 self._gate.acquire()
                 if self._done:
                     self._gate.release()
-                elif self.leads and self.committer is not None:
+                elif self.is_leader and self.committer is not None:
                     self.committer.lead(self)
         except BaseException:
             if self.committer is not None:
-                self.committer.excuse(self)
+                self.committer.stop_waiting(self)
             raise
 
     def cancel(self) -> None:
@@ -117,13 +121,13 @@ class Request(FutureVoid):
 
     def appoint(self) -> None:
         """Make the thread that waits for it the leader."""
-        self.leads = True
+        self.is_leader = True
         self._gate.release()
 
-    def excuse(self) -> bool:
+    def stop_waiting(self) -> bool:
         """Nobody waits any more; whether somebody else must lead."""
-        self.waits = False
-        was_leader, self.leads = self.leads, False
+        self.is_awaited = False
+        was_leader, self.is_leader = self.is_leader, False
         if was_leader:
             # Appointing has opened the gate, and whoever was to go through it may not have closed it again.
             self._gate.acquire(blocking=False)
@@ -131,9 +135,9 @@ class Request(FutureVoid):
 
     def finish(self, code: int, detail: str = "") -> None:
         """It is committed (0), or failed."""
-        done, error = self.done, FDBError(code, detail) if code else None
+        done, error = self.on_done, FDBError(code, detail) if code else None
         # Whoever keeps the future must not keep the transaction and all that it wrote.
-        self.changes, self.reads, self.done = _NO_CHANGES, _NO_READS, _nothing
+        self.changes, self.reads, self.on_done = _NO_CHANGES, _NO_READS, _nothing
         try:
             done(self, error)
         finally:
@@ -143,22 +147,22 @@ class Request(FutureVoid):
 class Committer:
     """All commits of one database in this process."""
 
-    def __init__(self, connection: sqlite3.Connection, lock: LockFile, latest: Latest) -> None:
+    def __init__(self, connection: sqlite3.Connection, lock: LockFile, latest: LatestVersion) -> None:
         self._connection = connection
         self._lock = lock
         self._latest = latest
-        self._wal = WalKeeper(connection, lock)
+        self._checkpointer = Checkpointer(connection, lock)
         self._log = ConflictLog()
         self._mutex = threading.Lock()
         self._at_rest = threading.Condition(self._mutex)
-        self._queue: deque[Request] = deque()
+        self._queue: deque[CommitRequest] = deque()
         self._leading = False
         self._closed = False
         self._next_trim = 0.0
-        self._sent: list[int] = []  # the results of the group whose COMMIT has begun
+        self._codes_if_committed: list[int] = []  # the results of the group whose COMMIT has begun
         self._in_doubt = False  # whether the log may end with a commit that was said to have failed
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: CommitRequest) -> None:
         """Commit it now with all that waits, or leave it to the leader there is."""
         request.committer = self
         with self._mutex:
@@ -170,25 +174,25 @@ class Committer:
             self._leading = True
         self.lead(request)
 
-    def lead(self, own: Request | None) -> None:
+    def lead(self, own: CommitRequest | None) -> None:
         """Commit group after group until there is nothing left, or one's own part is done and another takes over."""
         rounds = 0
         try:
             if own is not None:
-                own.leads = False
-            while self._is_any_waiting():
+                own.is_leader = False
+            while self._has_queued():
                 self._commit()
                 rounds += 1
-                if own is not None and own._done and self._pass_on(rounds):
+                if own is not None and own._done and self._appoint_successor(rounds):
                     return
         except BaseException:
             self._start_helper()
             raise
 
-    def excuse(self, request: Request) -> None:
+    def stop_waiting(self, request: CommitRequest) -> None:
         """The thread waiting for it has been interrupted; another must lead if it was to."""
         with self._mutex:
-            was_leader = request.excuse()
+            was_leader = request.stop_waiting()
         if was_leader:
             self._start_helper()
 
@@ -202,7 +206,7 @@ class Committer:
 
     # Leadership
 
-    def _is_any_waiting(self) -> bool:
+    def _has_queued(self) -> bool:
         """Whether there is anything to commit; if there is nothing, the leader's office ends."""
         with self._mutex:
             if not self._queue:
@@ -210,9 +214,9 @@ class Committer:
                 self._at_rest.notify_all()
             return self._leading
 
-    def _take(self) -> list[Request]:
+    def _take_group(self) -> list[CommitRequest]:
         """The next group."""
-        group: list[Request] = []
+        group: list[CommitRequest] = []
         size = 0
         with self._mutex:
             while self._queue and len(group) < GROUP_TRANSACTIONS and size < GROUP_BYTES:
@@ -220,15 +224,15 @@ class Committer:
                 size += group[-1].size
         return group
 
-    def _pass_on(self, rounds: int) -> bool:
+    def _appoint_successor(self, rounds: int) -> bool:
         with self._mutex:
             if not self._queue:
                 return False
             for request in self._queue:
-                if request.waits:
+                if request.is_awaited:
                     request.appoint()
                     return True
-        if rounds < _ROUNDS:
+        if rounds < _MAX_ROUNDS:
             return False
         self._start_helper()
         return True
@@ -241,17 +245,18 @@ class Committer:
 
     def _commit(self) -> None:
         """Commit what waits once the lock is there: while others had it, more may have come."""
-        group: list[Request] = []
+        group: list[CommitRequest] = []
         codes: list[int] = []
         detail, begun = "", False
-        self._sent = []  # before anything can fail: the results of the group before are not those of this one
+        # Reset before anything can fail: these are the results of the previous group.
+        self._codes_if_committed = []
         try:
-            if not self._lock.acquire(_LOOK_SECONDS):
+            if not self._lock.acquire(_LOCK_CHECK_SECONDS):
                 self._expire()
                 return
             try:
-                group = self._take()
-                self._settle_doubt()
+                group = self._take_group()
+                self._resolve_doubt()
                 begun = True
                 codes = self._commit_group(group)
                 self._lock.notify()
@@ -265,15 +270,16 @@ class Committer:
             self._roll_back()
         except BaseException as error:
             if isinstance(error, OSError):  # of the lock: without it nobody can go on
-                group = group or self._take()
-            if self._sent and not self._connection.in_transaction:
-                codes = self._sent  # interrupted after the COMMIT: to try again would be to commit twice
+                group = group or self._take_group()
+            if self._codes_if_committed and not self._connection.in_transaction:
+                # Interrupted after the COMMIT: another try would commit the group twice.
+                codes = self._codes_if_committed
             self._roll_back()
             raise
         finally:
             for request, code in zip(group, codes or [COMMIT_UNKNOWN_RESULT] * len(group), strict=True):
                 request.finish(code, detail if code else "")
-        self._wal.tend()
+        self._checkpointer.checkpoint_if_due()
 
     def _expire(self) -> None:
         """Fail the commits that have waited for the lock as long as they may; nothing of them was written."""
@@ -285,7 +291,7 @@ class Committer:
         for request in late:
             request.finish(TRANSACTION_TIMED_OUT, obstacle)
 
-    def _settle_doubt(self) -> None:
+    def _resolve_doubt(self) -> None:
         """Write something else in the place of a commit that failed when all of it may have been on the disk.
 
         SQLite takes it back, but would find it there after a crash. So it is unknown how it will end, until this has.
@@ -296,11 +302,11 @@ class Committer:
             self._connection.execute("COMMIT")
             self._in_doubt = False
 
-    def _commit_group(self, group: list[Request]) -> list[int]:
+    def _commit_group(self, group: list[CommitRequest]) -> list[int]:
         connection, log = self._connection, self._log
         connection.execute("BEGIN IMMEDIATE")
         log.load(connection)
-        work = _Work(log, Applier(connection), self._latest.next(log.last))
+        work = _GroupBuilder(log, Applier(connection), self._latest.next(log.last))
         codes = [work.add(request) for request in group]
         if not work.accepted:
             connection.execute("ROLLBACK")
@@ -309,14 +315,16 @@ class Committer:
         connection.execute("INSERT INTO commits VALUES (?, ?)", (work.version, written))
         self._trim()
         self._lock.announce(work.version, changes_metadata=work.changes_metadata)
-        self._sent = codes
+        self._codes_if_committed = codes
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._in_doubt = not is_unwritten(error)
             raise
-        log.append(Group(work.version, work.keys, work.ranges, len(written)))
-        self._wal.wrote(len(work.keys), len(written) + sum(request.size for request in group))
+        log.append(CommittedGroup(work.version, work.keys, work.ranges, len(written)))
+        self._checkpointer.record_commit(
+            len(work.keys), len(written) + sum(request.size for request in group)
+        )
         return codes
 
     def _trim(self) -> None:
@@ -333,11 +341,11 @@ class Committer:
             self._connection.execute("ROLLBACK")
 
 
-def _nothing(_: Request, __: FDBError | None) -> None:
+def _nothing(_: CommitRequest, __: FDBError | None) -> None:
     """What is left to do when a commit has its result."""
 
 
-class _Work:
+class _GroupBuilder:
     """One group on its way: what its transactions have written so far, and the checks of the next one."""
 
     def __init__(self, log: ConflictLog, applier: Applier, version: int) -> None:
@@ -350,7 +358,7 @@ class _Work:
         self._log = log
         self._applier = applier
 
-    def add(self, request: Request) -> int:
+    def add(self, request: CommitRequest) -> int:
         """Apply a transaction, or give the error that keeps it out."""
         code = self._check(request)
         if code:
@@ -369,14 +377,14 @@ class _Work:
         self._applier.flush()
         return encode(self.keys, self.ranges)
 
-    def _check(self, request: Request) -> int:
+    def _check(self, request: CommitRequest) -> int:
         # Without a read version it has seen nothing that a commit before it could have changed.
         if request.read_version is None or not request.reads:
             return 0
         code = self._log.check(request.read_version, request.reads)
         return code or (NOT_COMMITTED if self._conflicts(request) else 0)
 
-    def _conflicts(self, request: Request) -> bool:
+    def _conflicts(self, request: CommitRequest) -> bool:
         """Whether it has read what one before it in the group writes."""
         reads = request.reads
         if not reads.keys.isdisjoint(self.keys):

@@ -45,7 +45,7 @@ def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
     return _COUNTS.pack(len(points), len(bounds)) + lengths.tobytes() + b"".join(parts)
 
 
-class Parts:
+class LogRow:
     """The parts of a row of the log, taken out of it as far as they are needed; `points` is how many keys they are.
 
     Raises `sqlite3.DatabaseError` when it is none.
@@ -64,7 +64,7 @@ class Parts:
         if row and (self._begin + sum(self._lengths) != len(row) or bounds % 2):
             raise sqlite3.DatabaseError("its log of commits is malformed")
 
-    def may_hold(self, keys: Set[bytes]) -> bool:
+    def may_contain(self, keys: Set[bytes]) -> bool:
         """Whether any of these may be among the keys: where they are few, their bytes are looked for."""
         return len(keys) > _FEW or any(key in self._row for key in keys)
 
@@ -96,7 +96,7 @@ def _any_in(keys: list[bytes], begin: bytes, end: bytes) -> bool:
     return i < len(keys) and keys[i] < end
 
 
-class Group:
+class CommittedGroup:
     """What one version wrote: of this process's own, or the row of another one's.
 
     Such a row is taken apart only if what it holds may matter, which for nearly all transactions it does not.
@@ -110,13 +110,13 @@ class Group:
         self.ranges = ranges
         self.size = len(keys)  # in keys
         self.bytes = length
-        self._parts: Parts | None = None  # which has the keys, until they are taken out of it
+        self._parts: LogRow | None = None  # which has the keys, until they are taken out of it
         self._sorted: list[bytes] = []
 
     @classmethod
-    def of(cls, version: int, row: bytes) -> Group:
+    def from_row(cls, version: int, row: bytes) -> CommittedGroup:
         """That of a row of the log; raises `sqlite3.DatabaseError` when it is not one."""
-        parts = Parts(row)
+        parts = LogRow(row)
         group = cls(version, set(), parts.ranges(), len(row))
         group._parts, group.size = parts, parts.points
         return group
@@ -128,21 +128,21 @@ class Group:
             self._keys, self._parts = set(self._parts.keys()), None
         return self._keys
 
-    def meets(self, reads: ReadSet) -> bool:
+    def conflicts_with(self, reads: ReadSet) -> bool:
         """Whether it wrote what was read."""
-        if self._may_hold(reads.keys) and not reads.keys.isdisjoint(self.keys):
+        if self._may_contain(reads.keys) and not reads.keys.isdisjoint(self.keys):
             return True
         return overlaps(reads, self._sorted_keys() if reads.ranges else [], self.ranges)
 
-    def among(self, keys: Set[bytes]) -> set[bytes]:
+    def written_keys(self, keys: Set[bytes]) -> set[bytes]:
         """Those of these keys that it wrote."""
-        found = {*keys & self.keys} if self._may_hold(keys) else set()
+        found = {*keys & self.keys} if self._may_contain(keys) else set()
         for begin, end in self.ranges:
             found.update(key for key in keys if begin <= key < end)
         return found
 
-    def _may_hold(self, keys: Set[bytes]) -> bool:
-        return self._parts is None or self._parts.may_hold(keys)
+    def _may_contain(self, keys: Set[bytes]) -> bool:
+        return self._parts is None or self._parts.may_contain(keys)
 
     def _sorted_keys(self) -> list[bytes]:
         if len(self._sorted) != len(self.keys):
@@ -162,7 +162,7 @@ class ConflictLog:
 
     def _reset(self) -> None:
         self.last = 0
-        self._groups: deque[Group] = deque()
+        self._groups: deque[CommittedGroup] = deque()
         self._keys = 0
         self._bytes = 0
 
@@ -173,9 +173,9 @@ class ConflictLog:
             # Others have trimmed rows that this process never saw: what it knows has a gap.
             self._reset()
         for _, version, row in rows:
-            self.append(Group.of(version, row))
+            self.append(CommittedGroup.from_row(version, row))
 
-    def append(self, group: Group) -> None:
+    def append(self, group: CommittedGroup) -> None:
         """Add the latest version."""
         self.last = group.version
         self._groups.append(group)
@@ -191,7 +191,7 @@ class ConflictLog:
         for group in reversed(self._groups):
             if group.version <= read_version:
                 break
-            if group.meets(reads):
+            if group.conflicts_with(reads):
                 return NOT_COMMITTED
         return 0
 
@@ -201,12 +201,12 @@ class ConflictLog:
         The newest group that is too old stays: a transaction of an idle store has that read version.
         """
         before = self._groups[0].version
-        while len(self._groups) > 1 and self._surplus(self._groups[1].version <= now - KEPT_VERSIONS):
+        while len(self._groups) > 1 and self._is_surplus(self._groups[1].version <= now - KEPT_VERSIONS):
             gone = self._groups.popleft()
             self._keys -= gone.size
             self._bytes -= gone.bytes
         first = self._groups[0].version
         return first if first != before else None
 
-    def _surplus(self, old: bool) -> bool:
+    def _is_surplus(self, old: bool) -> bool:
         return old or self._keys > KEPT_KEYS or self._bytes > KEPT_BYTES

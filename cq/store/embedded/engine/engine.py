@@ -11,13 +11,13 @@ from pathlib import Path
 
 from cq.errors import StoreError
 from cq.store.embedded.engine.committer import WAIT_SECONDS, Committer
-from cq.store.embedded.engine.wal import pressing
+from cq.store.embedded.engine.wal import is_log_long
 from cq.store.embedded.engine.watches import Watches
 from cq.store.embedded.file import access, file, handles
 from cq.store.embedded.file.access import Access
 from cq.store.embedded.file.lock_file import LockFile
-from cq.store.embedded.snapshots.latest_version import Latest
-from cq.store.embedded.snapshots.snapshots import Glance, Pool, Snapshot, leak
+from cq.store.embedded.snapshots.latest_version import LatestVersion
+from cq.store.embedded.snapshots.snapshots import Snapshot, SnapshotPool, VersionGlance, leak
 
 
 class Engine:
@@ -56,8 +56,8 @@ class Engine:
             self._lock.close()
             raise
         log = self.path.with_name(f"{self.path.name}-wal")
-        latest = Latest(self._lock)
-        self._pool = Pool(connect, functools.partial(pressing, log), self.path, latest)
+        latest = LatestVersion(self._lock)
+        self._pool = SnapshotPool(connect, functools.partial(is_log_long, log), self.path, latest)
         self.committer = Committer(self._connection, self._lock, latest)
         self.watches = Watches(connect, self._lock.path)
         handles.acquire(self._file_id, self)
@@ -76,7 +76,7 @@ class Engine:
         self.check_usable()
         return self._pool.snapshot()
 
-    def glance(self) -> Glance:
+    def glance(self) -> VersionGlance:
         """The latest version and the metadata version, for a transaction that may read nothing else."""
         if self._unusable is not None:
             self.check_usable()

@@ -20,21 +20,21 @@ from cq.store.embedded.snapshots.snapshots import LIFETIME_SECONDS
 CHECKPOINT_PAGES = 2_000
 LIMIT_PAGES = 64_000_000 // PAGE_BYTES
 _STEP_PAGES = 32_000_000 // PAGE_BYTES
-PRESSING_BYTES = 192_000_000
+LONG_LOG_BYTES = 192_000_000
 _LOCK_SECONDS = 1.0
 _FIRST_WAIT_MS = 50
 _LAST_WAIT_MS = int((LIFETIME_SECONDS + 2) * 1000)
 
 
-def pressing(path: Path) -> bool:
+def is_log_long(path: Path) -> bool:
     """Whether the log at a path is so long that old snapshots must go."""
     try:
-        return path.stat().st_size > PRESSING_BYTES
+        return path.stat().st_size > LONG_LOG_BYTES
     except OSError:
         return False
 
 
-class WalKeeper:
+class Checkpointer:
     """Counts what is written, and makes checkpoints on the committer's connection."""
 
     def __init__(self, connection: sqlite3.Connection, lock: LockFile) -> None:
@@ -44,11 +44,11 @@ class WalKeeper:
         self._limit = LIMIT_PAGES
         self._wait_ms = _FIRST_WAIT_MS
 
-    def wrote(self, keys: int, size: int) -> None:
+    def record_commit(self, keys: int, size: int) -> None:
         """Note a commit, by what it writes at most: a page for each key, its values, and the tables' roots."""
         self._pages += keys + size // PAGE_BYTES + 3
 
-    def tend(self) -> None:
+    def checkpoint_if_due(self) -> None:
         """Make a checkpoint if enough has been written since the last one."""
         if self._pages < CHECKPOINT_PAGES:
             return
@@ -62,9 +62,9 @@ class WalKeeper:
         if length < LIMIT_PAGES:
             self._limit, self._wait_ms = LIMIT_PAGES, _FIRST_WAIT_MS
         elif length >= self._limit:
-            self._start_anew()
+            self._restart_log()
 
-    def _start_anew(self) -> None:
+    def _restart_log(self) -> None:
         """Stop commits until no reader needs the log, or for as long as this time allows."""
         with self._lock.held(_LOCK_SECONDS) as is_held:
             if not is_held:

@@ -19,14 +19,14 @@ from typing import Any
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
 from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.engine.conflict_log import Group
+from cq.store.embedded.engine.conflict_log import CommittedGroup
 from cq.store.embedded.file.lock_file import Listener
 
 MAX_WATCHES = 10_000
 _CHECK_SECONDS = 1.0
-_LINGER_CHECKS = 5
+_MAX_IDLE_CHECKS = 5
 _PAUSE_SECONDS = 0.001
-_LONGEST_PAUSE_SECONDS = 0.008
+_MAX_PAUSE_SECONDS = 0.008
 """Between two looks, while commits follow each other that have nothing to do with any watch."""
 
 
@@ -76,7 +76,7 @@ class Watches:
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._seen = 0
+        self._seen_version = 0
         self._next_sweep = 0.0
         self._pause = _PAUSE_SECONDS
 
@@ -128,7 +128,7 @@ class Watches:
         code = IO_ERROR
         try:
             with contextlib.closing(self._connect()) as connection:
-                while self._look(connection, listener):
+                while self._serve_round(connection, listener):
                     time.sleep(self._pause)
             code = OPERATION_CANCELLED
         except (sqlite3.Error, StoreError, OSError):
@@ -142,9 +142,9 @@ class Watches:
                 listener.close()
             _fail(_live(references), code)
 
-    def _look(self, connection: sqlite3.Connection, listener: Listener) -> bool:
+    def _serve_round(self, connection: sqlite3.Connection, listener: Listener) -> bool:
         """One round, longer while there is nothing to watch; False when the thread is not needed any more."""
-        for _ in range(_LINGER_CHECKS):
+        for _ in range(_MAX_IDLE_CHECKS):
             listener.wait(_CHECK_SECONDS)
             if self._closed:
                 return False
@@ -161,21 +161,21 @@ class Watches:
         with self._lock:
             new, self._new = self._new, []
             self._number += len(new)
-        keys = self._enter(new)  # first: they must get an error of what follows, too
+        keys = self._add_new(new)  # first: they must get an error of what follows, too
         connection.execute("BEGIN")
         try:
             oldest, last = connection.execute("SELECT min(version), max(version) FROM commits").fetchone()
-            if last != self._seen:
-                keys |= self._written(connection) if oldest <= self._seen else self._by_key.keys()
+            if last != self._seen_version:
+                keys |= self._written(connection) if oldest <= self._seen_version else self._by_key.keys()
             for key in keys:
                 self._compare(connection, key)
-            self._pause = _PAUSE_SECONDS if keys else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-            self._seen = last
+            self._pause = _PAUSE_SECONDS if keys else min(2 * self._pause, _MAX_PAUSE_SECONDS)
+            self._seen_version = last
         finally:
             connection.execute("COMMIT")
         self._sweep()
 
-    def _enter(self, new: list[_Reference]) -> set[bytes]:
+    def _add_new(self, new: list[_Reference]) -> set[bytes]:
         """Take on new watches; their keys."""
         keys = set()
         for reference in new:
@@ -188,24 +188,26 @@ class Watches:
     def _written(self, connection: sqlite3.Connection) -> set[bytes]:
         """The watched keys that have been written since the last look."""
         watched = self._by_key.keys()
-        rows = connection.execute("SELECT version, writes FROM commits WHERE version > ?", (self._seen,))
-        return set().union(*(Group.of(*row).among(watched) for row in rows))
+        rows = connection.execute(
+            "SELECT version, writes FROM commits WHERE version > ?", (self._seen_version,)
+        )
+        return set().union(*(CommittedGroup.from_row(*row).written_keys(watched) for row in rows))
 
     def _compare(self, connection: sqlite3.Connection, key: bytes) -> None:
         row = connection.execute("SELECT v FROM kv WHERE k = ?", (key,)).fetchone()
         for watch in _live(self._by_key.get(key, ())):
             watch.compare(row[0] if row else None)
-        self._tidy(key)
+        self._drop_finished(key)
 
     def _sweep(self) -> None:
         """From time to time, forget the watches that nobody holds any more."""
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _CHECK_SECONDS
             for key in list(self._by_key):
-                self._tidy(key)
+                self._drop_finished(key)
             self._number = sum(1 for _ in self._references())
 
-    def _tidy(self, key: bytes) -> None:
+    def _drop_finished(self, key: bytes) -> None:
         self._by_key[key] = [ref for ref in self._by_key[key] if (watch := ref()) and not watch.is_ready()]
         if not self._by_key[key]:
             del self._by_key[key]

@@ -34,7 +34,7 @@ BUSY_SECONDS = 10.0
 _MAGIC = b"SQLite format 3\x00"
 _LOG_MAGICS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _HEADER_BYTES = 100
-_HELPERS = ("-wal", "-shm", "-journal")
+_SIDE_FILES = ("-wal", "-shm", "-journal")
 _VERSIONS = {1, 2}  # of SQLite's format: without a log, and with one
 
 _C = TypeVar("_C", bound=sqlite3.Connection)
@@ -86,7 +86,7 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
         StoreError: this process must not open it.
     """
     try:
-        if _known(identify(path)):
+        if _is_open_here(identify(path)):
             return True
         if not (
             path.is_file() or path.is_dir()
@@ -110,7 +110,7 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
         _check_directory(path)
         return False
     _check_header(path, header, size)
-    _check_helpers(path)
+    _check_side_files(path)
     if writes and not is_writable(path):
         raise NotAStore(f"{path} or its directory cannot be written: check their permissions")
     return True
@@ -222,16 +222,16 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
     """
     query = "SELECT type, name, tbl_name, sql FROM sqlite_master"
     found = set(connection.execute(query))
-    if not _rows(_TABLES) <= found:
+    if not _schema_rows(_TABLES) <= found:
         raise sqlite3.DatabaseError("its schema is not the one that cq makes")
-    if not found <= _rows(_TABLES | _STATISTICS):
+    if not found <= _schema_rows(_TABLES | _STATISTICS):
         raise NotAStore(
             f"{path} has tables, views, indexes or triggers that cq did not make: remove them, or restore the store "
             "from a backup"
         )
 
 
-def _rows(tables: dict[str, str]) -> set[tuple[bytes, ...]]:
+def _schema_rows(tables: dict[str, str]) -> set[tuple[bytes, ...]]:
     """The rows of the schema that stand for tables."""
     return {
         (b"table", name.encode(), name.encode(), statement.encode()) for name, statement in tables.items()
@@ -248,7 +248,7 @@ def has_log(path: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def _log_of_sqlite(path: Path) -> bool:
+def _is_log_valid(path: Path) -> bool:
     try:
         with _log(path).open("rb") as log:
             return log.read(len(_LOG_MAGICS[0])) in _LOG_MAGICS
@@ -256,7 +256,7 @@ def _log_of_sqlite(path: Path) -> bool:
         return False
 
 
-def _known(file: handles.FileId) -> bool:
+def _is_open_here(file: handles.FileId) -> bool:
     """Whether the file is in use here, and so a store; opening it to look would drop the locks on it."""
     if handles.forbidden(file):
         raise StoreError(handles.FORKED)
@@ -270,13 +270,13 @@ def _check_directory(path: Path) -> None:
         raise NotAStore(f"the directory of {path} cannot be written: check its permissions")
 
 
-def _check_helpers(path: Path) -> None:
+def _check_side_files(path: Path) -> None:
     """Refuse a log or index of SQLite's that was made by a user without write permission for the store.
 
     SQLite would read their content as a part of the store.
     """
     store = access.existing(path)
-    for ending in _HELPERS:
+    for ending in _SIDE_FILES:
         helper = path.with_name(path.name + ending)
         with contextlib.suppress(FileNotFoundError):
             status = helper.lstat()
@@ -288,7 +288,7 @@ def _check_helpers(path: Path) -> None:
 
 
 def _check_header(path: Path, header: bytes, size: int) -> None:
-    if not header.startswith(_MAGIC) and _log_of_sqlite(path):
+    if not header.startswith(_MAGIC) and _is_log_valid(path):
         return  # cut off while the log was brought into the file: whether it mends it is seen when it is opened
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
         raise NotAStore(f"{path} is not a cq store: name another file, it was left as it is")

@@ -24,7 +24,7 @@ class FileLock:
         # Reentrant, since the collector may close a store at any moment.
         self._changed = threading.Condition(threading.RLock())
         self._has_helper = False
-        self._is_asking = (
+        self._is_helper_locking = (
             False  # the helper makes the call; until it returns no other thread may lock or unlock
         )
         self._is_wanted = False  # a caller waits for the helper
@@ -33,16 +33,16 @@ class FileLock:
 
     def acquire(self, seconds: float) -> bool:
         """Wait for the lock, for at most `seconds`; return whether it is held. Raises `OSError`."""
-        if not self._is_asking and self._acquire_at_once():
+        if not self._is_helper_locking and self._acquire_at_once():
             return True
         with self._changed:
-            if not self._is_asking:
-                self._ask()
+            if not self._is_helper_locking:
+                self._start_helper_call()
             self._is_wanted = True
             try:
-                is_answered = self._changed.wait_for(lambda: not self._is_asking, seconds)
+                is_answered = self._changed.wait_for(lambda: not self._is_helper_locking, seconds)
             except BaseException:
-                if not self._is_asking:
+                if not self._is_helper_locking:
                     self.release()
                 raise
             finally:
@@ -63,7 +63,7 @@ class FileLock:
                 return
             self._is_closed = True
             if (
-                not self._is_asking
+                not self._is_helper_locking
             ):  # else the helper closes it: a new file might get the number during its call
                 os.close(self.descriptor)
             self._changed.notify_all()
@@ -81,15 +81,15 @@ class FileLock:
             return False
         return True
 
-    def _ask(self) -> None:
-        self._is_asking = True
+    def _start_helper_call(self) -> None:
+        self._is_helper_locking = True
         if self._has_helper:
             self._changed.notify_all()
         else:
-            threading.Thread(target=self._help, name="cq-lock", daemon=True).start()
+            threading.Thread(target=self._run_helper, name="cq-lock", daemon=True).start()
             self._has_helper = True
 
-    def _help(self) -> None:
+    def _run_helper(self) -> None:
         """Wait for the lock whenever the caller asks. A lock that the caller no longer wants is released."""
         while self._is_needed():
             error = None
@@ -104,13 +104,13 @@ class FileLock:
                     self._error = error
                 elif error is None:
                     self.release()
-                self._is_asking = False  # only now: `acquire` looks without the condition
+                self._is_helper_locking = False  # only now: `acquire` looks without the condition
                 self._changed.notify_all()
 
     def _is_needed(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_asking or self._is_closed, _LINGER_SECONDS)
-            self._has_helper = self._is_asking
+            self._changed.wait_for(lambda: self._is_helper_locking or self._is_closed, _LINGER_SECONDS)
+            self._has_helper = self._is_helper_locking
             return self._has_helper
 
     def holders(self) -> list[int]:

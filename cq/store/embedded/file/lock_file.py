@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.005
 _NAME = slice(1, 8)  # the kind of file; processes watch the byte before it
 _MAGIC = b"cq-lock"
 _VERSION = slice(8, 16)  # of the latest commit
-_CHANGED = slice(16, 24)  # of the latest one that changes the metadata version
+_METADATA_CHANGED = slice(16, 24)  # of the latest one that changes the metadata version
 _LENGTH = 24
 _TRIES = 10
 
@@ -83,7 +83,7 @@ class LockFile:
         data = version.to_bytes(8, "little")
         try:
             if changes_metadata:
-                os.pwrite(self._descriptor, data, _CHANGED.start)
+                os.pwrite(self._descriptor, data, _METADATA_CHANGED.start)
             os.pwrite(self._descriptor, data, _VERSION.start)
         except OSError as error:  # others would believe that there was no commit: there must be none
             failure = sqlite3.OperationalError(f"its lock file cannot be written ({error.strerror})")
@@ -98,10 +98,10 @@ class LockFile:
         except ValueError:  # closed
             return 0
 
-    def changed(self) -> int:
+    def metadata_changed(self) -> int:
         """The version written last of those that change the metadata version; 0 if there is none."""
         try:
-            return int.from_bytes(self._content[_CHANGED], "little")
+            return int.from_bytes(self._content[_METADATA_CHANGED], "little")
         except ValueError:  # closed
             return 0
 
@@ -137,10 +137,10 @@ def _open_existing(path: Path, access: Access) -> int:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EISDIR):
             raise
-        raise _foreign(path, "it is a link or a directory") from None
+        raise _not_a_lock(path, "it is a link or a directory") from None
     try:
         if fault := _fault(descriptor, access):
-            raise _foreign(path, fault)
+            raise _not_a_lock(path, fault)
         access.apply(descriptor)
     except BaseException:
         os.close(descriptor)
@@ -171,7 +171,7 @@ def _user(pid: int) -> str:
         return "unknown"
 
 
-def _foreign(path: Path, fault: str) -> NotAStore:
+def _not_a_lock(path: Path, fault: str) -> NotAStore:
     return NotAStore(f"{path} is not the lock of a store ({fault}): move it away, it was left as it is")
 
 

@@ -19,26 +19,26 @@ _PLAUSIBLE = 3_600_000_000
 """How far a version that was announced may lie ahead of time and commits: an hour that clocks were set back by."""
 
 
-class Latest:
+class LatestVersion:
     """What one process knows. Thread-safe: it is one reference, and one that is overtaken is found to be."""
 
     def __init__(self, lock: LockFile) -> None:
         self._lock = lock
-        self._known: tuple[int, bytes | None] | None = None
+        self._cached: tuple[int, bytes | None] | None = None
 
-    def recall(self) -> tuple[int, bytes | None] | None:
+    def known(self) -> tuple[int, bytes | None] | None:
         """A version not before that of any commit that has returned, and the metadata version then, if it is known."""
         announced = self._lock.announced()  # asked for first: a change before it has been announced, too
-        if self._known is None:
+        if self._cached is None:
             return None
-        version, metadata = self._known
-        if self._lock.changed() > version or not _is_plausible(announced, version):
+        version, metadata = self._cached
+        if self._lock.metadata_changed() > version or not _is_plausible(announced, version):
             return None
         return max(version, announced), metadata
 
-    def learn(self, version: int, metadata: bytes | None) -> None:
+    def update(self, version: int, metadata: bytes | None) -> None:
         """Take over what SQLite says."""
-        self._known = version, metadata
+        self._cached = version, metadata
 
     def next(self, last: int) -> int:
         """The version of the commit after the last one; the lock is held. About the time in microseconds."""

@@ -14,24 +14,24 @@ from typing import Final
 from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.future import Value
 
-MOST: Final = 1024
+MAX_READS: Final = 1024
 """So many reads are answered at once; no more are noted."""
 
 _GET: Final = "SELECT k, v FROM kv WHERE k = ?"
 _GET_MANY: Final = {
-    size: "SELECT k, v FROM kv WHERE k IN (?" + ", ?" * (size - 1) + ")" for size in (16, 128, MOST)
+    size: "SELECT k, v FROM kv WHERE k IN (?" + ", ?" * (size - 1) + ")" for size in (16, 128, MAX_READS)
 }
 
 
-class Asked(Value):
+class PointRead(Value):
     """A value that a snapshot was asked for: ready as soon as anybody looks."""
 
-    __slots__ = ("_answer", "_key")
+    __slots__ = ("_key", "_run_reads")
 
     def __init__(self, key: bytes, answer: Callable[[], object]) -> None:
         # Nobody waits at a gate: whoever looks has `answer` answer all reads.
         self._done, self._result, self._error, self._flight = False, None, None, None
-        self._key, self._answer = key, answer
+        self._key, self._run_reads = key, answer
 
     def is_ready(self) -> bool:
         self.block_until_ready()
@@ -44,7 +44,7 @@ class Asked(Value):
             if flight.error is not None:
                 self.settle(error=FDBError(flight.error))
         if not self._done:
-            self._answer()
+            self._run_reads()
 
     def on_ready(self, callback: Callable[[Value], None]) -> None:
         self.block_until_ready()
@@ -60,8 +60,8 @@ class Asked(Value):
         """Does nothing: a file has answered before it can be told not to."""
 
 
-def answer(connection: sqlite3.Connection, reads: Sequence[Asked]) -> None:
-    """Make reads ready, at most `MOST` of them. Raises `sqlite3.Error`, and `TypeError` for values that are none."""
+def run(connection: sqlite3.Connection, reads: Sequence[PointRead]) -> None:
+    """Execute at most `MAX_READS` reads with one statement; raises `sqlite3.Error`, and `TypeError` for a bad value."""
     found: dict[bytes, bytes] = dict(_rows(connection, [read._key for read in reads]))
     if not {bytes}.issuperset(map(type, found.values())):
         raise TypeError
@@ -70,7 +70,7 @@ def answer(connection: sqlite3.Connection, reads: Sequence[Asked]) -> None:
         read._done = True
 
 
-def fail(reads: Sequence[Asked], error: FDBError) -> None:
+def fail(reads: Sequence[PointRead], error: FDBError) -> None:
     """Make reads ready that could not be answered."""
     for read in reads:
         read._error = error

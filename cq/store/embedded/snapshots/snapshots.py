@@ -26,27 +26,27 @@ from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError, storage_error
 from cq.store.embedded.binding.keys import METADATA_VERSION
 from cq.store.embedded.snapshots import point_reads
-from cq.store.embedded.snapshots.latest_version import Latest
-from cq.store.embedded.snapshots.point_reads import Asked
+from cq.store.embedded.snapshots.latest_version import LatestVersion
+from cq.store.embedded.snapshots.point_reads import PointRead
 from cq.store.embedded.writes.writes import Row
 
 LIFETIME_SECONDS = 5.0
-_PRESSED_SECONDS = 1.0
+_LIFETIME_WITH_LONG_LOG = 1.0
 _CHECK_SECONDS = 0.5
 _IDLE_CONNECTIONS = 16
 _OPEN_SNAPSHOTS = 250
-_LINGER_CHECKS = 20
+_MAX_IDLE_CHECKS = 20
 
 _GLANCE = "SELECT (SELECT max(version) FROM commits), (SELECT v FROM kv WHERE k = ?)"
 _FORWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _BACKWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
 _FORWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT 1 OFFSET ?"
 _BACKWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT 1 OFFSET ?"
-_FIRST_FETCH = 32  # rows
-_MOST_FETCHED = 256
+_FIRST_FETCH_ROWS = 32
+_MAX_FETCH_ROWS = 256
 
 
-class Glance(NamedTuple):
+class VersionGlance(NamedTuple):
     """The version of the store at some moment, and the metadata version then."""
 
     version: int
@@ -62,13 +62,13 @@ class Glance(NamedTuple):
 class Snapshot:
     """The store as of one version. Its methods raise 1007 once the snapshot is too old."""
 
-    __slots__ = ("_asked", "_connection", "_failure", "_lock", "_pool", "started", "version")
+    __slots__ = ("_connection", "_failure", "_lock", "_pool", "_queued", "started", "version")
 
-    def __init__(self, pool: Pool, connection: sqlite3.Connection, version: int) -> None:
+    def __init__(self, pool: SnapshotPool, connection: sqlite3.Connection, version: int) -> None:
         self._pool = pool
         self._connection: sqlite3.Connection | None = connection
         self._lock = threading.Lock()
-        self._asked: list[Asked] = []
+        self._queued: list[PointRead] = []
         self._failure: FDBError | None = None
         self.started = runtime.monotonic()
         self.version = version
@@ -80,40 +80,40 @@ class Snapshot:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
-        return self.ask(key).get()
+        return self.queue_read(key).get()
 
-    def ask(self, key: bytes) -> Asked:
+    def queue_read(self, key: bytes) -> PointRead:
         """The value of a key, which is read once somebody waits for it, or for another one."""
-        read = Asked(key, self.answer)
+        read = PointRead(key, self.run_reads)
         with self._lock:
-            self._use()
-            if len(self._asked) >= point_reads.MOST:
-                self._answer()
-            self._asked.append(read)
+            self._usable_connection()
+            if len(self._queued) >= point_reads.MAX_READS:
+                self._run_reads()
+            self._queued.append(read)
         return read
 
-    def answer(self) -> FDBError | None:
+    def run_reads(self) -> FDBError | None:
         """Answer what was asked for; the error if that, or what was asked for earlier, could not be answered."""
         with self._lock:
-            self._answer()
+            self._run_reads()
         return self._failure
 
-    def _answer(self) -> None:
-        if not (reads := self._asked):
+    def _run_reads(self) -> None:
+        if not (reads := self._queued):
             return
         try:
             if self._connection is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
-            point_reads.answer(self._connection, reads)
+            point_reads.run(self._connection, reads)
         except sqlite3.Error as error:
             self._fail(reads, storage_error(error, self._pool.path))
         except TypeError:
-            self._fail(reads, damaged(self._pool.path))
+            self._fail(reads, damaged_row(self._pool.path))
         except FDBError as error:
             self._fail(reads, error)
-        self._asked = []  # only now: after an interrupt they are answered all the same
+        self._queued = []  # only now: after an interrupt they are answered all the same
 
-    def _fail(self, reads: list[Asked], error: FDBError) -> None:
+    def _fail(self, reads: list[PointRead], error: FDBError) -> None:
         self._failure = error
         point_reads.fail(reads, error)
 
@@ -122,9 +122,9 @@ class Snapshot:
     ) -> tuple[list[Row], bool]:
         """Rows of [begin, end) from one side, up to a number or about a size; and whether these are all."""
         rows: list[Row] = []
-        size, fetch = 0, _FIRST_FETCH
+        size, fetch = 0, _FIRST_FETCH_ROWS
         with self._lock:
-            connection = self._use()
+            connection = self._usable_connection()
             try:
                 cursor = connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
                 while more := cursor.fetchmany(fetch):
@@ -133,12 +133,14 @@ class Snapshot:
                     if size >= max_bytes:
                         break
                     # As many as there seems to be room for; they may be larger than those before.
-                    fetch = min(2 * fetch, _MOST_FETCHED, 1 + (max_bytes - size) * len(rows) // max(size, 1))
+                    fetch = min(
+                        2 * fetch, _MAX_FETCH_ROWS, 1 + (max_bytes - size) * len(rows) // max(size, 1)
+                    )
                 cursor.close()
             except sqlite3.Error as error:
                 raise storage_error(error, self._pool.path) from error
             except TypeError:
-                raise damaged(self._pool.path) from None
+                raise damaged_row(self._pool.path) from None
         return rows, not more and len(rows) < limit
 
     def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
@@ -149,7 +151,7 @@ class Snapshot:
     def query(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
         """All rows of any query."""
         with self._lock:
-            connection = self._use()
+            connection = self._usable_connection()
             try:
                 return connection.execute(statement, parameters).fetchall()
             except sqlite3.Error as error:
@@ -158,10 +160,10 @@ class Snapshot:
     def close(self) -> None:
         """Give the connection back; safe to call twice, and from any thread."""
         with self._lock:
-            self._answer()  # what was asked for in time
+            self._run_reads()  # what was asked for in time
             connection, self._connection = self._connection, None
         if connection is not None:
-            self._pool.give_back(self, connection)
+            self._pool.release(self, connection)
 
     def abandon(self) -> None:
         """Have somebody else close it soon. Takes no lock and runs no statement, so it suits `__del__`."""
@@ -173,13 +175,13 @@ class Snapshot:
         if connection is not None:
             leak(connection)
 
-    def _use(self) -> sqlite3.Connection:
+    def _usable_connection(self) -> sqlite3.Connection:
         if self._connection is None or self.expired:
             raise FDBError(TRANSACTION_TOO_OLD)
         return self._connection
 
 
-class Pool:
+class SnapshotPool:
     """The snapshots of one database, and the connections for them; `latest` is None if `glance` needs none."""
 
     snapshot_type: type[Snapshot] = Snapshot
@@ -187,26 +189,26 @@ class Pool:
     def __init__(
         self,
         connect: Callable[[], sqlite3.Connection],
-        pressed: Callable[[], bool],
+        is_log_long: Callable[[], bool],
         path: Path,
-        latest: Latest | None,
+        latest: LatestVersion | None,
     ) -> None:
         self.path = path
         self._latest = latest
         self.abandoned: deque[Snapshot] = deque()
         self._connect = connect
-        self._pressed = pressed
+        self._is_log_long = is_log_long
         self._idle: list[sqlite3.Connection] = []
         self._open: dict[int, Snapshot] = {}
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._count = 0
-        self._keeper: threading.Thread | None = None
+        self._expiry_thread: threading.Thread | None = None
         self._closed = False
 
     def snapshot(self) -> Snapshot:
         """A snapshot of the latest version. With very many open it waits, at most until the oldest expire."""
-        connection = self._take()
+        connection = self._acquire()
         try:
             connection.execute("BEGIN")
             version = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
@@ -215,17 +217,17 @@ class Pool:
             raise storage_error(error, self.path) from error
         snapshot = self.snapshot_type(self, connection, version)
         self._open[id(snapshot)] = snapshot
-        if self._keeper is None:
-            self._start_keeper()
+        if self._expiry_thread is None:
+            self._start_expiry_thread()
         return snapshot
 
-    def glance(self) -> Glance:
+    def glance(self) -> VersionGlance:
         """The latest version, and the metadata version with it."""
         started = runtime.monotonic()
-        known = self._latest.recall() if self._latest else None
+        known = self._latest.known() if self._latest else None
         if known is not None:
-            return Glance(*known, started)
-        connection = self._take()
+            return VersionGlance(*known, started)
+        connection = self._acquire()
         try:
             version, metadata = connection.execute(_GLANCE, (METADATA_VERSION,)).fetchall()[0]
         except sqlite3.Error as error:
@@ -233,12 +235,12 @@ class Pool:
             raise storage_error(error, self.path) from error
         self._keep_idle(connection)
         if metadata is not None and not isinstance(metadata, bytes):
-            raise damaged(self.path)
+            raise damaged_row(self.path)
         if self._latest:
-            self._latest.learn(version, metadata)
-        return Glance(version, metadata, started)
+            self._latest.update(version, metadata)
+        return VersionGlance(version, metadata, started)
 
-    def give_back(self, snapshot: Snapshot, connection: sqlite3.Connection) -> None:
+    def release(self, snapshot: Snapshot, connection: sqlite3.Connection) -> None:
         """Take the connection of a snapshot that has ended."""
         self._open.pop(id(snapshot), None)
         try:
@@ -275,13 +277,13 @@ class Pool:
         for connection in idle:
             connection.close()
 
-    def _take(self) -> sqlite3.Connection:
+    def _acquire(self) -> sqlite3.Connection:
         if self.abandoned:
-            self._reclaim()
+            self._close_abandoned()
         with self._changed:
             while not self._closed and not self._idle and self._count >= _OPEN_SNAPSHOTS:
                 self._changed.wait(_CHECK_SECONDS)
-                self._reclaim()
+                self._close_abandoned()
             if self._closed:
                 raise StoreError("the store is closed: open it again")
             if self._idle:
@@ -296,7 +298,7 @@ class Pool:
                 raise storage_error(error, self.path) from error
             raise
 
-    def _reclaim(self) -> None:
+    def _close_abandoned(self) -> None:
         while self.abandoned:
             with contextlib.suppress(IndexError):
                 self.abandoned.popleft().close()
@@ -309,34 +311,36 @@ class Pool:
 
     # Expiry
 
-    def _start_keeper(self) -> None:
+    def _start_expiry_thread(self) -> None:
         with self._changed:
-            if self._keeper is None and not self._closed:
-                self._keeper = threading.Thread(target=self._keep, name="cq-snapshots", daemon=True)
-                self._keeper.start()
+            if self._expiry_thread is None and not self._closed:
+                self._expiry_thread = threading.Thread(
+                    target=self._run_expiry, name="cq-snapshots", daemon=True
+                )
+                self._expiry_thread.start()
 
-    def _keep(self) -> None:
+    def _run_expiry(self) -> None:
         idle_checks = 0
-        while idle_checks < _LINGER_CHECKS:
+        while idle_checks < _MAX_IDLE_CHECKS:
             if self._ending.wait(_CHECK_SECONDS):
                 return
-            self._reclaim()
+            self._close_abandoned()
             self._expire()
             idle_checks = 0 if self._open else idle_checks + 1
         with self._changed:
-            self._keeper = None
+            self._expiry_thread = None
         # One that was opened while this thread still counted as running has nobody else to close it.
         if self._open:
-            self._start_keeper()
+            self._start_expiry_thread()
 
     def _expire(self) -> None:
-        born = runtime.monotonic() - (_PRESSED_SECONDS if self._pressed() else LIFETIME_SECONDS)
+        born = runtime.monotonic() - (_LIFETIME_WITH_LONG_LOG if self._is_log_long() else LIFETIME_SECONDS)
         for snapshot in list(self._open.values()):
             if snapshot.started < born:
                 snapshot.close()
 
 
-def damaged(path: Path) -> FDBError:
+def damaged_row(path: Path) -> FDBError:
     """The error of a store that holds what none holds."""
     return storage_error(sqlite3.DatabaseError("a row of it is not made of bytes"), path)
 

@@ -16,7 +16,7 @@ RANGE_BYTES = 24
 """What a conflict range costs beside its keys, in FoundationDB's sizes."""
 
 
-class Place(NamedTuple):
+class OffsetSelector(NamedTuple):
     """A key selector without `or_equal`: offset 1 is the first key at or after `key`, 0 the last one before it."""
 
     key: bytes
@@ -26,8 +26,8 @@ class Place(NamedTuple):
 class RangeRead(NamedTuple):
     """A range read and its result."""
 
-    begin: Place
-    end: Place
+    begin: OffsetSelector
+    end: OffsetSelector
     rows: list[Row]
     more: bool
     reverse: bool
@@ -72,7 +72,7 @@ class ReadSet:
         if end == after(begin):
             self.add_key(begin, writes)
             return
-        parts = writes.seen_through(begin, end) if writes else [(begin, end)]
+        parts = writes.stored_parts(begin, end) if writes else [(begin, end)]
         self.size += (len(begin) + len(end) + RANGE_BYTES) * len(parts)
         self.ranges += parts
 
@@ -84,7 +84,7 @@ class ReadSet:
             self.add_range(key, after(found), writes)
 
 
-def seen_range(read: RangeRead) -> Range:
+def conflict_range(read: RangeRead) -> Range:
     """The range that a range read depends on."""
     begin, end, rows = read.begin, read.end, read.rows
     low, high = min(begin.key, end.key), max(begin.key, end.key)
@@ -107,7 +107,7 @@ def seen_range(read: RangeRead) -> Range:
     return low, high
 
 
-def seen_range_plain(read: RangeRead) -> Range:
+def conflict_range_without_ryw(read: RangeRead) -> Range:
     """The same when read-your-writes is disabled, where FoundationDB computes it in another way."""
     begin, end, rows, reverse = read.begin, read.end, read.rows, read.reverse
     forward_begin = (not reverse or not read.more or begin.offset > 1) and begin.offset > 0

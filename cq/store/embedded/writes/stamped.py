@@ -22,23 +22,23 @@ class StampedKey(NamedTuple):
     start: int
     """Where that is."""
     value: bytes
-    least: int
+    min_version: int
     """The stamp will be later than this version."""
     end: bytes
     """The end of the key space that the transaction could read when it wrote this."""
 
-    def span(self) -> Range:
+    def possible_range(self) -> Range:
         """All that the key may become."""
-        first = stamp_at(self.param, self.start, self._least())
+        first = stamp_at(self.param, self.start, self._min_stamp())
         last = after(stamp_at(self.param, self.start, b"\xff" * STAMP_BYTES))
         return first, min(last, self.end)
 
-    def place(self) -> bytes:
+    def placeholder(self) -> bytes:
         """Where it lies until it has its stamp, apart from all others: the offset is still in it."""
-        return self.param[: self.start] + self._least() + self.param[self.start + STAMP_BYTES :]
+        return self.param[: self.start] + self._min_stamp() + self.param[self.start + STAMP_BYTES :]
 
-    def _least(self) -> bytes:
-        return self.least.to_bytes(8, "big") + b"\0\0"
+    def _min_stamp(self) -> bytes:
+        return self.min_version.to_bytes(8, "big") + b"\0\0"
 
 
 class StampedValue(NamedTuple):

@@ -39,9 +39,9 @@ class Writes:
 
     __slots__ = (
         "_changes",
+        "_cleared_by_operation",
         "_counts",
-        "_ghosts",
-        "_quiet",
+        "_no_conflict",
         "_sorted",
         "pending",
         "segments",
@@ -55,8 +55,8 @@ class Writes:
         self.segments: Segments | None = None
         self.stamped: list[Stamped] = []  # after all others, which do not know of them yet
         self._changes = Changes()
-        self._quiet: set[bytes] = set()  # keys of `values` that others may have read
-        self._ghosts: set[bytes] = set()  # keys of `values` that an operation has cleared
+        self._no_conflict: set[bytes] = set()  # keys of `values` that others may have read
+        self._cleared_by_operation: set[bytes] = set()  # keys of `values` that an operation has cleared
         self._sorted: list[bytes] | None = None
         self._counts = (0, 0)
 
@@ -71,9 +71,14 @@ class Writes:
 
     # Writing
 
-    def put_plainly(self, key: bytes, value: bytes | None) -> bool:
+    def fast_put(self, key: bytes, value: bytes | None) -> bool:
         """Set or clear a key, as a write that conflicts, if that is all there is to it; whether it was."""
-        if self.stamped or key in self.pending or key in self._quiet or key in self._ghosts:
+        if (
+            self.stamped
+            or key in self.pending
+            or key in self._no_conflict
+            or key in self._cleared_by_operation
+        ):
             return False
         segments = self.segments
         if segments and segments.used & UNREADABLE and segments.at(key) & UNREADABLE:
@@ -84,26 +89,26 @@ class Writes:
     def mutate(self, key: bytes, operation: int, operand: bytes, conflict: bool) -> None:
         """Set a key or apply an atomic operation to it."""
         if self.stamped:
-            self.settle()
-        waiting = self.pending.get(key)
-        if waiting is None and key not in self.values:
-            self._first(key, operation, operand, conflict)
+            self.place_stamped()
+        pending = self.pending.get(key)
+        if pending is None and key not in self.values:
+            self._first_write(key, operation, operand, conflict)
             return
         if conflict:
             self._make_conflict(key)
-        if waiting is None:
+        if pending is None:
             self._overwrite(key, operation, operand)
         else:
-            self._extend(key, waiting, operation, operand)
+            self._add_operation(key, pending, operation, operand)
 
-    def _first(self, key: bytes, operation: int, operand: bytes | None, conflict: bool) -> None:
+    def _first_write(self, key: bytes, operation: int, operand: bytes | None, conflict: bool) -> None:
         flags = self._flags(key)
         if flags & CLEARED and operation not in INDEPENDENT:
             operation, operand = SET, apply(operation, None, operand)
         if operation == SET and not flags & UNREADABLE:
             self._put(key, operand)
             if not conflict:
-                self._quiet.add(key)
+                self._no_conflict.add(key)
         else:
             unreadable = bool(flags & UNREADABLE) or operation in STAMPED
             self.pending[key] = Pending([(operation, operand)], unreadable)
@@ -112,7 +117,7 @@ class Writes:
 
     def _overwrite(self, key: bytes, operation: int, operand: bytes) -> None:
         if operation in STAMPED:
-            self._forget(key)
+            self._remove(key)
             self.pending[key] = Pending([(operation, operand)], True)
         else:
             self._put(key, apply(operation, self.values[key], operand))
@@ -120,36 +125,36 @@ class Writes:
     def _put(self, key: bytes, value: bytes | None) -> None:
         self.values[key] = value
         if value is None:
-            self._ghosts.add(key)
+            self._cleared_by_operation.add(key)
 
-    def _extend(self, key: bytes, waiting: Pending, operation: int, operand: bytes) -> None:
-        if waiting.unreadable:
-            waiting.operations.append((operation, operand))
+    def _add_operation(self, key: bytes, pending: Pending, operation: int, operand: bytes) -> None:
+        if pending.unreadable:
+            pending.operations.append((operation, operand))
         elif operation == SET_VERSIONSTAMPED_VALUE:
-            waiting.operations, waiting.unreadable = [(operation, operand)], True
+            pending.operations, pending.unreadable = [(operation, operand)], True
         elif operation != SET:
-            merge(waiting.operations, operation, operand)
+            merge(pending.operations, operation, operand)
         else:
-            self._forget(key)
+            self._remove(key)
             self.values[key] = operand
-            self._quiet.add(key)
+            self._no_conflict.add(key)
 
     def clear(self, key: bytes, conflict: bool) -> None:
         """Clear one key."""
         if self.stamped:
-            self.settle()
+            self.place_stamped()
         if key not in self.values:
-            self._forget(key)
-            self._quiet.add(key)
+            self._remove(key)
+            self._no_conflict.add(key)
         if conflict:
-            self._quiet.discard(key)
-        self._ghosts.discard(key)
+            self._no_conflict.discard(key)
+        self._cleared_by_operation.discard(key)
         self.values[key] = None
 
     def clear_range(self, begin: bytes, end: bytes, conflict: bool) -> None:
         """Clear [begin, end). Without a conflict of its own, the range keeps those that it has already."""
         if self.stamped:
-            self.settle()
+            self.place_stamped()
         self._drop(begin, end)
         self._ranges().change(begin, end, CLEARED, UNREADABLE)
         if conflict:
@@ -162,19 +167,19 @@ class Writes:
         else:
             self._changes.write_ranges.append((begin, end))
 
-    def settle(self) -> None:
+    def place_stamped(self) -> None:
         """Have the versionstamped writes find their places: what reads this next, or writes plainly, must see them."""
         stamped, self.stamped = self.stamped, []
         for write in stamped:
             if isinstance(write, StampedKey):
-                span = write.span()
-                self._fix(*span)
+                span = write.possible_range()
+                self._freeze(*span)
                 self._ranges().change(*span, UNREADABLE, CLEARED)
-                self.mutate(write.place(), SET_VERSIONSTAMPED_KEY, write.value, False)
+                self.mutate(write.placeholder(), SET_VERSIONSTAMPED_KEY, write.value, False)
             else:
                 self.mutate(write.key, SET_VERSIONSTAMPED_VALUE, write.param, write.conflict)
 
-    def _fix(self, begin: bytes, end: bytes) -> None:
+    def _freeze(self, begin: bytes, end: bytes) -> None:
         """Settle for good what is written in [begin, end): what is written there from now on comes after it."""
         early = self._changes.early
         early += [(CLEAR_RANGE, b, e) for b, e in self._ranges().runs(begin, end, CLEARED)]
@@ -187,9 +192,9 @@ class Writes:
 
     def unreadable(self, key: bytes) -> bool:
         """Whether a read of the key must fail."""
-        waiting = self.pending.get(key)
-        if waiting is not None:
-            return waiting.unreadable
+        pending = self.pending.get(key)
+        if pending is not None:
+            return pending.unreadable
         return key not in self.values and bool(self._flags(key) & UNREADABLE)
 
     def cleared(self, key: bytes) -> bool:
@@ -224,15 +229,15 @@ class Writes:
         entries = dict.fromkeys(stored, True)
         for key in self.keys(begin, end):
             value = self._merged(key, stored)
-            if value is not None or key in self.pending or key in self._ghosts:
+            if value is not None or key in self.pending or key in self._cleared_by_operation:
                 entries[key] = value is not None
             else:
                 entries.pop(key, None)
         return sorted(entries.items())
 
     def _merged(self, key: bytes, stored: dict[bytes, bytes]) -> bytes | None:
-        waiting = self.pending.get(key)
-        return waiting.value(stored.get(key)) if waiting else self.values[key]
+        pending = self.pending.get(key)
+        return pending.value(stored.get(key)) if pending else self.values[key]
 
     def first_unreadable(self, begin: bytes, end: bytes) -> bytes | None:
         """The first unreadable key of [begin, end), or None."""
@@ -272,7 +277,7 @@ class Writes:
             parts.append((begin, end, True))
         return parts
 
-    def seen_through(self, begin: bytes, end: bytes) -> list[Range]:
+    def stored_parts(self, begin: bytes, end: bytes) -> list[Range]:
         """The parts of [begin, end) whose content depends on what is stored: a read conflicts only there."""
         parts: list[Range] = []
         for start, stop, live in self.live(begin, end):
@@ -284,9 +289,9 @@ class Writes:
 
     def depends(self, key: bytes) -> bool:
         """Whether the value of a key, as this transaction sees it, depends on what is stored."""
-        waiting = self.pending.get(key)
-        if waiting is not None:
-            return waiting.dependent
+        pending = self.pending.get(key)
+        if pending is not None:
+            return pending.dependent
         return key not in self.values and not self.cleared(key)
 
     # Committing
@@ -295,7 +300,9 @@ class Writes:
         """All that a commit applies. The writes must not be used any more."""
         changes = self._changes
         changes.values, changes.pending, changes.stamped = self.values, self.pending, self.stamped
-        changes.write_keys.update(self.values.keys() - self._quiet if self._quiet else self.values)
+        changes.write_keys.update(
+            self.values.keys() - self._no_conflict if self._no_conflict else self.values
+        )
         if self.segments:
             changes.clears = self.segments.runs(b"", SYSTEM_END, CLEARED)
         for write in self.stamped:
@@ -314,17 +321,17 @@ class Writes:
         return self.segments.at(key) if self.segments else 0
 
     def _make_conflict(self, key: bytes) -> None:
-        if key in self._quiet:
-            self._quiet.remove(key)
+        if key in self._no_conflict:
+            self._no_conflict.remove(key)
         elif key in self.pending:
             self._changes.write_keys.add(key)
 
-    def _forget(self, key: bytes) -> None:
+    def _remove(self, key: bytes) -> None:
         """Drop the writes of a key, but not that they conflict with reads of others."""
         if key in self.values:
             del self.values[key]
-            if key in self._quiet:
-                self._quiet.remove(key)
+            if key in self._no_conflict:
+                self._no_conflict.remove(key)
             else:
                 self._changes.write_keys.add(key)
             self._sorted = None
@@ -333,7 +340,7 @@ class Writes:
 
     def _drop(self, begin: bytes, end: bytes) -> None:
         for key in self.keys(begin, end):
-            self._forget(key)
+            self._remove(key)
 
     def _index(self) -> list[bytes]:
         """All written keys, sorted. Without removals, only the keys added since the last time are new."""
