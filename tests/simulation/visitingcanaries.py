@@ -56,7 +56,7 @@ def _summed(rows: Any) -> dict[bytes, int]:
 
 def takes_out_too_early() -> Any:
     """What happened leaves a width after it, not after its slice."""
-    return patch.object(WindowSpec, "leaves", lambda self, at: at + self.width)
+    return patch.object(WindowSpec, "expires", lambda self, at: at + self.width)
 
 
 def purges_no_window() -> Any:
