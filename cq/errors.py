@@ -1,49 +1,49 @@
-"""Every exception that cq raises, each with what to do about it in its message.
+"""Exceptions of cq. Their messages say what to do.
 
     CqError
     ├── StoreError                  a store cannot be used
-    │   ├── InvalidUrl              (ValueError) no store is meant by this URL
-    │   ├── ClientLibraryError      FoundationDB's binding or client library is missing or does not fit
+    │   ├── InvalidUrl              (ValueError) the URL names no store
+    │   ├── ClientLibraryError      FoundationDB's binding or client library is missing, or their versions do not match
     │   ├── StoreUnreachable        the cluster does not answer, or its cluster file cannot be read
-    │   └── NotAStore               the file is no cq store, is damaged, or comes from a newer version
-    ├── ConfigurationError          what is asked for and what is configured do not fit
-    │   ├── InvalidConfiguration    (ValueError) a setting is not one that cq knows
-    │   ├── QueueNotConfigured      (LookupError) no queue of this name
-    │   ├── FeedNotConfigured       (LookupError) no feed of this name
+    │   └── NotAStore               the file is not a cq store, is damaged, or a newer version wrote it
+    ├── ConfigurationError          a request does not fit the configuration
+    │   ├── InvalidConfiguration    (ValueError) an invalid setting
+    │   ├── QueueNotConfigured      (LookupError) no queue has this name
+    │   ├── FeedNotConfigured       (LookupError) no feed has this name
     │   ├── ConfigurationConflict   the queue exists with other settings
-    │   ├── CodeMismatch            this process lacks a combiner or observer that the queue asks for
-    │   ├── NotReady                what an observer keeps is still being built
-    │   └── NotNow                  a change of the queue that must wait for one under way
-    ├── InvalidData                 (ValueError) a key, update or operation id that a queue does not take
+    │   ├── CodeMismatch            this process lacks code or a feature that the queue needs
+    │   ├── NotReady                workers are still building the data of an observer
+    │   └── NotNow                  another change of the queue must finish first
+    ├── InvalidData                 (ValueError) the queue does not accept a key, update or operation id
     │   ├── OneShotIterable         (TypeError) an iterator, which is empty when the transaction is retried
-    │   └── TooLarge                a key, update or value beyond FoundationDB's limits
-    ├── QueueFull                   so much waits in the queue that adds are refused
-    ├── EmitterFull                 so much waits in an emitter that nothing more is taken
-    ├── EmitterClosed               an emitter that takes nothing any more
-    ├── FlushFailed                 what an emitter was given could not be committed, or nobody knows
-    ├── WritesUnreadable            a read needs what the same transaction has written, and cannot see that
-    │   └── PendingUnreadable       pending updates asked for after an add in the same transaction
-    ├── BacklogTooDeep              more waits in the bucket than one read may combine
-    ├── NotChecked                  a bucket of an audit that cannot be checked now
-    ├── CellError                   a directory of cells cannot do what is asked for
-    │   ├── CellNotKnown            (LookupError) no cell of this name
-    │   ├── CellMismatch            a store is not the cell that the directory says, or was set back
-    │   ├── NoRoom                  no cell takes users
-    │   ├── UserNotPlaced           (LookupError) the user is in no cell yet
-    │   ├── UserMoving              the user is being moved to another cell: try again
-    │   └── MoveFailed              a copied user is not as the original
+    │   └── TooLarge                a key, update or value exceeds a limit of FoundationDB
+    ├── QueueFull                   the backlog of the queue has reached its limit, so adds are refused
+    ├── EmitterFull                 the buffer of an emitter is full
+    ├── EmitterClosed               the emitter is closed
+    ├── FlushFailed                 a flush of an emitter failed, or its result is unknown
+    ├── WritesUnreadable            a read needs writes of its own transaction that it cannot see
+    │   └── PendingUnreadable       a read of pending updates after an add in the same transaction
+    ├── BacklogTooDeep              the bucket has more queued updates than one read may combine
+    ├── NotChecked                  a bucket of an audit cannot be checked now
+    ├── CellError                   a directory of cells cannot do an operation
+    │   ├── CellNotKnown            (LookupError) no cell has this name
+    │   ├── CellMismatch            a store and the directory disagree about a cell, or about a user
+    │   ├── NoRoom                  no cell accepts users
+    │   ├── UserNotPlaced           (LookupError) the user has no cell yet
+    │   ├── UserMoving              the user is moving to another cell: try again
+    │   └── MoveFailed              the copy of a user differs from the original
     └── CorruptData                 stored bytes that cq has not written
-        └── CorruptConfiguration    a queue's configuration is among them
+        └── CorruptConfiguration    a queue's configuration is corrupt
 
-Errors of the store itself (conflicts, timeouts ...) are not wrapped: they arrive as the `FDBError` of the
-binding or of the embedded store, so that retry loops see their codes.
+cq does not wrap errors of the store (conflicts, timeouts ...): retry loops need the code in the `FDBError` of the
+binding or of the embedded store.
 """
 
 from __future__ import annotations
 
 
 class CqError(Exception):
-    """The root: `except cq.CqError` catches everything that cq itself raises."""
+    """Base of all exceptions of cq: `except cq.CqError` catches them."""
 
 
 class StoreError(CqError):
@@ -55,7 +55,7 @@ class InvalidUrl(StoreError, ValueError):
 
 
 class ClientLibraryError(StoreError):
-    """FoundationDB's Python binding or client library is missing, or the two do not fit together."""
+    """FoundationDB's Python binding or client library is missing, or their versions do not match."""
 
 
 class StoreUnreachable(StoreError):
@@ -63,19 +63,19 @@ class StoreUnreachable(StoreError):
 
 
 class NotAStore(StoreError):
-    """The file is no cq store, is damaged, or was written by a newer version of cq."""
+    """The file is not a cq store, is damaged, or a newer version of cq wrote it."""
 
 
 class ConfigurationError(CqError):
-    """What is asked for and what is configured do not fit."""
+    """A request does not fit the configuration."""
 
 
 class InvalidConfiguration(ConfigurationError, ValueError):
-    """A setting is not one that cq knows: a bad queue name, type, combiner or number of buckets."""
+    """An invalid setting, such as a queue name, type, combiner or number of buckets."""
 
 
 class QueueNotConfigured(ConfigurationError, LookupError):
-    """There is no queue of this name in the store."""
+    """The store has no queue of this name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -86,7 +86,7 @@ class QueueNotConfigured(ConfigurationError, LookupError):
 
 
 class FeedNotConfigured(ConfigurationError, LookupError):
-    """There is no feed of this name in the store."""
+    """The store has no feed of this name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -107,7 +107,7 @@ class ConfigurationConflict(ConfigurationError):
         self.differences = differences
 
     def __str__(self) -> str:
-        changes = ", ".join(f"{what} {old} -> {new}" for what, (old, new) in self.differences.items())
+        changes = ", ".join(f"{setting} {old} -> {new}" for setting, (old, new) in self.differences.items())
         return (
             f"queue {self.name!r} is configured with other settings: {changes}; "
             "nothing was changed: use the stored settings, or another queue name"
@@ -116,46 +116,46 @@ class ConfigurationConflict(ConfigurationError):
 
 
 class CodeMismatch(ConfigurationError):
-    """This process lacks a combiner or an observer, or has another version, than the queue asks for."""
+    """This process lacks the version of a combiner or observer that the queue needs, or a feature of the queue."""
 
 
 class NotReady(ConfigurationError):
-    """What an observer keeps of a queue is still being built from the queue's values, by the workers' passes."""
+    """Workers are still building the data of an observer from the values of the queue."""
 
 
 class NotNow(ConfigurationError):
-    """A change of a queue that must wait for another one, which workers are about to finish."""
+    """Another change of the queue must finish first; workers finish it."""
 
 
 class InvalidData(CqError, ValueError):
-    """A key, update or operation id that the queue does not take; nothing was written."""
+    """The queue does not accept a key, update or operation id; nothing was written."""
 
 
 class OneShotIterable(InvalidData, TypeError):
-    """An iterator where the transaction may be retried: it would be empty by then. Nothing was written."""
+    """An iterator, which would be empty when the transaction is retried; nothing was written."""
 
 
 class TooLarge(InvalidData):
-    """A key, update or value beyond what FoundationDB stores; nothing was written."""
+    """A key, update or value exceeds a limit of FoundationDB; nothing was written."""
 
 
 class QueueFull(CqError):
-    """More waits in the queue than its limits allow; nothing was written."""
+    """The backlog of the queue exceeds its limits; nothing was written."""
 
 
 class EmitterFull(CqError):
-    """More waits in an emitter than it may hold, and none of it was committed in time; nothing was taken."""
+    """The buffer of an emitter stayed full until the timeout; the emitter did not accept the increment."""
 
 
 class EmitterClosed(CqError):
-    """The emitter was closed, or belongs to the process that this one was forked from; nothing was taken."""
+    """The emitter is closed, or belongs to the parent of this forked process; it did not accept the increment."""
 
 
 class FlushFailed(CqError):
-    """What an emitter was given could not be committed; the message and the cause say why.
+    """A flush of an emitter failed; the message and `__cause__` say why.
 
     Attributes:
-        is_unknown: whether it may count all the same, now or later. Else nothing of it counts, nor ever will.
+        is_unknown: whether the increments may count nevertheless, now or later. If False, they never will.
     """
 
     def __init__(self, message: str, is_unknown: bool) -> None:
@@ -167,7 +167,7 @@ class FlushFailed(CqError):
 
 
 class WritesUnreadable(CqError):
-    """A read needs what its own transaction has written, and cannot see that."""
+    """A read needs writes of its own transaction that it cannot see."""
 
 
 class PendingUnreadable(WritesUnreadable):
@@ -175,15 +175,15 @@ class PendingUnreadable(WritesUnreadable):
 
 
 class BacklogTooDeep(CqError):
-    """More updates wait in the key's bucket than one read may combine."""
+    """The bucket of the key has more queued updates than one read may combine."""
 
 
 class NotChecked(CqError):
-    """A bucket of a queue's audit cannot be checked now; the message says why, and what to do."""
+    """A bucket of an audit cannot be checked now; the message says why, and what to do."""
 
 
 class CellError(CqError):
-    """A directory of cells cannot do what is asked for."""
+    """A directory of cells cannot do an operation."""
 
 
 class CellNotKnown(CellError, LookupError):
@@ -191,23 +191,23 @@ class CellNotKnown(CellError, LookupError):
 
 
 class CellMismatch(CellError):
-    """A store is not the cell that the directory says: another one, another directory's, or one that was set back."""
+    """A store is not the cell that the directory names, or one of the two was restored from an older backup."""
 
 
 class NoRoom(CellError):
-    """There is no cell that takes users."""
+    """No cell accepts users."""
 
 
 class UserNotPlaced(CellError, LookupError):
-    """The user is in no cell yet."""
+    """The user has no cell yet."""
 
 
 class UserMoving(CellError):
-    """The user is being moved to another cell; the data cannot be used until that is done: try again."""
+    """The user is moving to another cell; the data cannot be used until the move ends: try again."""
 
 
 class MoveFailed(CellError):
-    """A copy of a user's data is not as the original, which stays; the copy begins anew with the next try."""
+    """A copy of a user's data differs from the original, which stays; the next attempt copies it again."""
 
 
 class CorruptData(CqError):
@@ -215,4 +215,4 @@ class CorruptData(CqError):
 
 
 class CorruptConfiguration(CorruptData):
-    """The configuration of a queue is not one that cq wrote, so nothing else of the queue can be told."""
+    """The configuration of a queue is corrupt, so the other data of the queue cannot be interpreted."""

@@ -1,7 +1,7 @@
 """Every key of the database, one module for each keyspace.
 
-No other room builds or parses a key. The keys of a queue and of the whole store, which nearly every room uses, can be
-imported from here; the other keyspaces from their modules. The room may import `cq.encoding`.
+Other rooms neither build nor parse keys. They import the keys of the store and of queues from here, and the other
+keyspaces from their modules. This room may import `cq.encoding` and `cq.errors`.
 """
 
 from cq.keys.queue import (

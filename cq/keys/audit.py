@@ -1,6 +1,6 @@
-"""The keys of a queue's audit, all below `P "j"`; P is the prefix of the queue.
+"""The keys of a queue's audit, below `P "j"`; `P` is the prefix of the queue.
 
-Numbers are big-endian, so that keys sort as the numbers do.
+Numbers are big-endian, so that keys sort in the order of the numbers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _BUCKET: Final = Struct(">II")
 
 
 class AuditKeys:
-    r"""The keys of a queue's audit; its generation counts how often it has begun anew.
+    r"""The keys of a queue's audit; each start of the audit begins a new generation.
 
-        g4 bucket4 "a"   sum of what was added               add (blind)
-        g4 bucket4 "d"   sum of what was dropped             passes, `cq aside drop` (blind)
-        g4 bucket4 "i"   present once what was there is in   whoever turns the audit on
+        g4 bucket4 "a"   sum of the added updates                  add (blind)
+        g4 bucket4 "d"   sum of the dropped updates                passes, `cq aside drop` (blind)
+        g4 bucket4 "i"   exists once "a" includes older updates    the process that starts the audit
 
     >>> AuditKeys("words").added(1, 2)
     b'cq/q/words/j\x00\x00\x00\x01\x00\x00\x00\x02a'
@@ -29,15 +29,15 @@ class AuditKeys:
         self._prefix = QueueKeys(name).prefix + b"j"
 
     def added(self, generation: int, bucket: int) -> bytes:
-        """The key of the sum of what was added to a bucket."""
+        """The key of the sum of the updates added to a bucket."""
         return self._prefix + _BUCKET.pack(generation, bucket) + b"a"
 
     def dropped(self, generation: int, bucket: int) -> bytes:
-        """The key of the sum of what was dropped of a bucket."""
+        """The key of the sum of the updates dropped from a bucket."""
         return self._prefix + _BUCKET.pack(generation, bucket) + b"d"
 
     def included(self, generation: int, bucket: int) -> bytes:
-        """The key that says that what the bucket held when the audit was turned on is in the sum of what was added."""
+        """The key that exists once the sum of added updates includes the bucket's content at the start of the audit."""
         return self._prefix + _BUCKET.pack(generation, bucket) + b"i"
 
     def of_generation(self, generation: int) -> tuple[bytes, bytes]:

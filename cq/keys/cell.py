@@ -1,18 +1,19 @@
-r"""The keys of cells and of their directory, all below `cq/c/`.
+r"""The keys of cells and of their directory, below `cq/c/`.
 
-`user` is a user's id in CBOR, which no other one begins with.
+Each row has a key, its value, its writers, and its store. `user` is a user's id in CBOR. No such id begins with another
+one, so the keys of two users never mix.
 
     "cq/c/n" name            a cell: URL, weight, open or draining    add_cell, drain_cell       directory
-    "cq/c/l" name            how many users are in the cell           place, moves (atomic)      directory
-    "cq/c/u" user            which cell, epoch, the move under way    place, moves               directory
+    "cq/c/l" name            number of users in the cell              place, moves (atomic)      directory
+    "cq/c/u" user            the user's cell, epoch and current move  place, moves               directory
     "cq/c/w" name "/" user   ""                                       place, moves               directory
-    "cq/c/m" user            "", while the user is being moved        moves                      directory
-    "cq/c/i"                 which cell this is, of which directory   add_cell                   cell
+    "cq/c/m" user            "", while the user is moving             moves                      directory
+    "cq/c/i"                 names of the cell and of its directory   add_cell                   cell
     "cq/c/f" user            the user's fence: state and epoch        transactions, moves        cell
-    "cq/c/p" user            how far the copy has come                moves                      cell
-    "cq/c/d" user "d" ...    what the application keeps of the user   the application            cell
+    "cq/c/p" user            progress of the copy                     moves                      cell
+    "cq/c/d" user "d" ...    the application's data of the user       the application            cell
     "cq/c/d" user "n"        the user's latest id                     next_id                    cell
-    "cq/c/d" user "o" old    the id that an old one has now           map_id                     cell
+    "cq/c/d" user "o" old    the new id of a former id                map_id                     cell
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cq.keys.queue import ROOT, prefix_end
 
 CELLS: Final = ROOT + b"c/"
 MAX_USER_BYTES: Final = 200
-"""Of a user's id in CBOR: the rest of a key is for what the application keeps."""
+"""Limit of a user's id in CBOR. It leaves most of the 10,000 bytes of a key to the application."""
 
 _NAMES: Final = CELLS + b"n"
 _LOADS: Final = CELLS + b"l"
@@ -41,7 +42,7 @@ _LOAD: Final = Struct("<q")
 
 
 def encoded_user(user: Any) -> bytes:
-    """A user's id in CBOR; raises `InvalidData` or `TooLarge` for what is none.
+    """A user's id in CBOR; raises `InvalidData` or `TooLarge` if it is not valid.
 
     >>> encoded_user("ada")
     b'cada'
@@ -78,12 +79,12 @@ def load(name: str) -> bytes:
 
 
 def packed_load(number: int) -> bytes:
-    """A number of users as atomic addition takes it; negative ones subtract."""
+    """A number of users as the argument of an atomic addition; negative numbers subtract."""
     return _LOAD.pack(number)
 
 
 def load_of(value: bytes | None) -> int:
-    """The inverse of `packed_load`; None is that of a cell without users."""
+    """The inverse of `packed_load`; 0 for None, the value of a cell that never had a user."""
     return 0 if value is None else int(_LOAD.unpack(value)[0])
 
 
@@ -93,17 +94,17 @@ def record(user: bytes) -> bytes:
 
 
 def within(name: str, user: bytes = b"") -> bytes:
-    """The key that says that a user is in a cell; without a user the prefix of all of the cell's."""
+    """The key that exists while a user is in a cell; without a user, the prefix of these keys of the cell."""
     return _WITHIN + name.encode() + b"/" + user
 
 
 def moving(user: bytes = b"") -> bytes:
-    """The key that says that a user is being moved; without a user the prefix of all of them."""
+    """The key that exists while a user is moving; without a user, the prefix of these keys."""
     return _MOVES + user
 
 
 def user_in(prefix: bytes, key: bytes) -> Any:
-    """The user's id behind a prefix."""
+    """The user's id in a key, after this prefix."""
     return codec.decode(key[len(prefix) :])
 
 
@@ -116,17 +117,17 @@ def fence(user: bytes) -> bytes:
 
 
 def progress(user: bytes) -> bytes:
-    """The key that says how far the copy of a user has come."""
+    """The key of the progress of the copy of a user."""
     return _PROGRESS + user
 
 
 def all_of(user: bytes) -> tuple[bytes, bytes]:
-    """The range of all that moves with a user."""
+    """The range of all data that move with a user."""
     return _DATA + user, prefix_end(_DATA + user)
 
 
 def data(user: bytes) -> bytes:
-    """The prefix of what the application keeps of a user."""
+    """The prefix of the application's data of a user."""
     return _DATA + user + b"d"
 
 
@@ -136,5 +137,5 @@ def latest_id(user: bytes) -> bytes:
 
 
 def old_id(user: bytes, old: bytes) -> bytes:
-    """The key of the id that an old one, given in CBOR, has now."""
+    """The key of the new id of a former id, given in CBOR."""
     return _DATA + user + b"o" + old

@@ -1,6 +1,6 @@
-"""The keys of export queues, which lie below `P "e"` of the combine queue of the same name, if there is one.
+"""The keys of export queues, below `P "e"`; `P` is the prefix of the combine queue of the same name, if it exists.
 
-Numbers are big-endian, so that keys sort as the numbers do.
+Numbers are big-endian, so that keys sort in the order of the numbers.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _COUNTER: Final = Struct(">Q")
 _OFFSET: Final = Struct("<I")
 
 SEQUENCE_BYTES: Final = 4 + VERSIONSTAMP_BYTES + _COUNTER.size
-"""Bytes of the sequence of an entry that waits to be exported: generation, versionstamp, counter."""
+"""Length of the sequence of an entry: generation, versionstamp and counter. Entries are exported in this order."""
 
 
 class ExportKeys:
-    r"""The keys of one export queue, all below `P "e"`; P is that of the combine queue of the same name.
+    r"""The keys of one export queue, below `P "e"`.
 
-        "q" bucket4 g4 versionstamp10 counter8   packed entries            add (blind)
-        "n" bucket4                              notification              add (blind), cleared by exporters
-        "b" bucket4                              epoch and `cleared up to` exporters (the lock)
-        "f" bucket4                              why it fails, since when  exporters
-        "x" bucket4 sequence22 piece4            what was set aside        exporters
-        "c"                                      epoch, generation swept   rebuild, rebase, the keeper
-        "s"                                      why the export is stopped exporters
-        "k"                                      the keeper's notification workers, rebuild, rebase
+        "q" bucket4 g4 versionstamp10 counter8   packed entries             add (blind)
+        "n" bucket4                              notification               add (blind), cleared by exporters
+        "b" bucket4                              epoch and `cleared up to`  exporters (the lock)
+        "f" bucket4                              failure: reason, start     exporters
+        "x" bucket4 sequence22 piece4            entries set aside          exporters
+        "c"                                      epoch, generation swept    rebuild, rebase, the keeper
+        "s"                                      reason of a stopped export exporters
+        "k"                                      the keeper's notification  workers, rebuild, rebase
 
     >>> ExportKeys("words").notification(2)
     b'cq/q/words/en\x00\x00\x00\x02'
@@ -54,7 +54,7 @@ class ExportKeys:
         return prefix, prefix + b"\xff" * (SEQUENCE_BYTES + 1)
 
     def new_row(self, bucket: int, generation: int, counter: int) -> bytes:
-        """The key argument of `set_versionstamped_key` for a row; `counter` is that of its first entry."""
+        """The key argument of `set_versionstamped_key` for a row; `counter` is the counter of its first entry."""
         prefix = self._rows + _PAIR.pack(bucket, generation)
         return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
 
@@ -63,20 +63,20 @@ class ExportKeys:
         return self._rows + _NUMBER.pack(bucket) + sequence
 
     def sequence_of_row(self, key: bytes) -> bytes:
-        """The sequence of a row's first entry; raises `CorruptData` for a key that is none of a row."""
+        """The sequence of a row's first entry; raises `CorruptData` if the key is not one of a row."""
         if len(key) != len(self._rows) + _NUMBER.size + SEQUENCE_BYTES:
             raise CorruptData(f"the key {key!r} is not one of an export queue")
         return key[-SEQUENCE_BYTES:]
 
     @staticmethod
     def bucket_of(data: bytes) -> int:
-        """The bucket at the beginning of what stands behind a part's letter; raises `CorruptData`."""
+        """The bucket in the part of a key after its letter; raises `CorruptData`."""
         if len(data) < _NUMBER.size:
             raise CorruptData("the key is not one of an export queue")
         return int(_NUMBER.unpack_from(data)[0])
 
     def rows_later_than(self, bucket: int, sequence: bytes, version: int) -> bytes:
-        """The first key of a bucket's rows of a sequence's generation that could be stamped later than a version."""
+        """The first key of rows of a bucket, in the generation of `sequence`, with a later commit version."""
         return self.row(bucket, sequence[:4] + (version + 1).to_bytes(8, "big"))
 
     def all_rows(self) -> tuple[bytes, bytes]:
@@ -84,15 +84,15 @@ class ExportKeys:
         return self._rows, prefix_end(self._rows)
 
     def notification(self, bucket: int) -> bytes:
-        """The key that says that the bucket has entries to export."""
+        """The key of the notification of a bucket, which exists while the bucket has entries to export."""
         return self._notifications + _NUMBER.pack(bucket)
 
     def state(self, bucket: int) -> bytes:
-        """The key of a bucket's state: what two exporters of one bucket conflict on."""
+        """The key of a bucket's state. Exporters read and write it, so two exporters of one bucket conflict."""
         return self._states + _NUMBER.pack(bucket)
 
     def failure(self, bucket: int | None) -> bytes:
-        """The key of the note of why a bucket's export fails, or the keeper's work (None)."""
+        """The key of the note of the failure of a bucket's export, or of the keeper's work (None)."""
         return self._failures + (b"" if bucket is None else _NUMBER.pack(bucket))
 
     def failures(self) -> tuple[bytes, bytes]:
@@ -100,24 +100,24 @@ class ExportKeys:
         return self._failures, prefix_end(self._failures)
 
     def aside(self) -> tuple[bytes, bytes]:
-        """The range of all that was set aside."""
+        """The range of all entries set aside."""
         return self._aside, prefix_end(self._aside)
 
     def aside_before(self, bucket: int, sequence: bytes) -> tuple[bytes, bytes]:
-        """The range of what was set aside of a bucket before a sequence."""
+        """The range of a bucket's entries set aside, before a sequence."""
         prefix = self._aside + _NUMBER.pack(bucket)
         return prefix, prefix + sequence
 
     def aside_end(self, bucket: int, sequence: bytes) -> bytes:
-        """The first key behind all pieces of an entry."""
+        """The first key after all pieces of an entry set aside."""
         return prefix_end(self._aside + _NUMBER.pack(bucket) + sequence)
 
     def aside_piece(self, bucket: int, sequence: bytes, piece: int) -> bytes:
-        """The key of a piece of an entry that was set aside."""
+        """The key of a piece of an entry set aside."""
         return self._aside + _NUMBER.pack(bucket) + sequence + _NUMBER.pack(piece)
 
     def parse_aside(self, key: bytes) -> tuple[int, bytes, int] | None:
-        """Bucket, sequence and piece of an entry that was set aside; None for a key that is none of one."""
+        """Bucket, sequence and piece of an entry set aside; None if the key is not one of such an entry."""
         rest = key[len(self._aside) :]
         if len(rest) != 2 * _NUMBER.size + SEQUENCE_BYTES:
             return None
@@ -125,7 +125,7 @@ class ExportKeys:
 
 
 def sequence_at(first: bytes, offset: int) -> bytes:
-    """The sequence so many entries behind another one of the same row; raises `CorruptData` when there is none."""
+    """The sequence of the entry `offset` entries after the `first` of its row; raises `CorruptData` on overflow."""
     counter = _COUNTER.unpack(first[-_COUNTER.size :])[0] + offset
     if counter >> 8 * _COUNTER.size:
         raise CorruptData(f"the exported row {first.hex()} has more entries than there are sequences")
@@ -133,19 +133,19 @@ def sequence_at(first: bytes, offset: int) -> bytes:
 
 
 def sequences_from(first: bytes, count: int) -> list[bytes]:
-    """The sequences of the entries of a row, from its first one on; raises `CorruptData` when there are not so many."""
+    """The sequences of the `count` entries of a row; raises `CorruptData` on overflow."""
     last = _COUNTER.unpack(sequence_at(first, count - 1)[-_COUNTER.size :])[0]
     before, pack = first[: -_COUNTER.size], _COUNTER.pack
     return [before + pack(counter) for counter in range(last - count + 1, last + 1)]
 
 
 def first_sequence(generation: int) -> bytes:
-    """What no sequence of the generation is below, and all of earlier ones are."""
+    """The lower bound of the sequences of a generation; those of earlier generations are below it."""
     return _NUMBER.pack(generation) + b"\x00" * (SEQUENCE_BYTES - 4)
 
 
 def generation_of(sequence: bytes) -> int:
-    """The generation in a sequence; of one that is not cq's, something between that of its neighbours.
+    """The generation in a sequence; for a sequence of another length, a number between those of its neighbours.
 
     >>> generation_of(first_sequence(3))
     3
@@ -159,20 +159,20 @@ def versionstamp_of(sequence: bytes) -> bytes:
 
 
 def received(queue: QueueKeys, store: bytes, bucket: int, name: str) -> bytes:
-    """The key of how far a bucket of an export queue was applied to a queue; `store` is the id of the former's."""
+    """The key of a queue for the last sequence that it received from a bucket of the export queue `name` of `store`."""
     return queue.prefix + b"r" + store + _NUMBER.pack(bucket) + name.encode()
 
 
 def queue_names_below() -> tuple[bytes, bytes]:
-    """The range below which every queue, combine queue or not, has its keys."""
+    """The range of the keys of all queues: combine queues and export queues."""
     return ROOT + b"q/", prefix_end(ROOT + b"q/")
 
 
 def name_of(key: bytes) -> str:
-    """The name of the queue that a key in that range belongs to; `InvalidConfiguration` if there can be none."""
+    """The name of the queue of a key in this range; raises `InvalidConfiguration` if it is not a valid name."""
     return check_name(key[len(ROOT) + 2 :].split(b"/", 1)[0].decode("utf-8", "replace"))
 
 
-def behind_queue(key: bytes) -> bytes:
-    """The first key that is not of the queue, or whatever else, that a key in that range belongs to."""
+def queue_end(key: bytes) -> bytes:
+    """The end of the keys of the queue of a key in this range, whether its name is valid or not."""
     return prefix_end(ROOT + b"q/" + key[len(ROOT) + 2 :].split(b"/", 1)[0] + b"/")

@@ -1,23 +1,24 @@
-r"""The keys of feeds, which lie below `F = "cq/f/" name "/"`.
+r"""The keys of feeds, below `F = "cq/f/" name "/"`.
 
-Names of receivers, groups and terminals stand in keys in CBOR, of which no item begins with another one: so the keys
-of one receiver are never among those of another. Numbers are big-endian. An `id` is versionstamp10 and counter8.
+Names of receivers, groups, users and terminals are in CBOR. No such name begins with another one, so the keys of two
+receivers never mix. Numbers are big-endian. An `id` is versionstamp10 and counter8. Each row has a key, its value, and
+who writes it.
 
     "cq/feeds/" name          ""                                          one for each configured feed
-    F "config"                what is configured                          configure
+    F "config"                the configuration                           configure
     F "m" receiver id         a message                                   append (blind), deliveries
     F "l" receiver            versionstamp of the latest message          append (blind), deliveries
-    F "q" bucket4 receiver    the same, while messages have no number     append (blind), cleared by numbering
+    F "q" bucket4 receiver    the same, while a message has no number     append (blind), cleared by numbering
     F "r" bucket4             notification of numbering                   append (blind), cleared by numbering
     F "s" receiver            id and number of the last message numbered  numbering (the receiver's lock)
     F "k" receiver number8    id of a message                             numbering, retention
     F "t" receiver            id and number of the last message removed   retention
-    F "p" receiver terminal   id up to which a terminal has read          advance (blind)
+    F "p" receiver terminal   id of the last message that it has read     advance (blind)
     F "e" group user id       joined or left                              join, leave (blind), old ones cleared
     F "g" group id            a message to a group                        append (blind), cleared when delivered
-    F "w" bucket4 group       versionstamp of the latest one              append (blind), cleared by deliveries
+    F "w" bucket4 group       versionstamp of the latest such message     append (blind), cleared by deliveries
     F "v" bucket4             notification of deliveries                  append (blind), cleared by deliveries
-    F "h" group               what is being delivered, and up to whom     deliveries (the group's lock)
+    F "h" group               current message, last user who received it  deliveries (the group's lock)
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, check_name, prefix_end
 
 BUCKETS: Final = 8
-"""Over how many tasks the receivers, and the groups, of a feed are spread, for good."""
+"""Number of buckets of the receivers, and of the groups, of every feed. It never changes: keys contain the bucket."""
 ID_BYTES: Final = VERSIONSTAMP_BYTES + 8
-"""Bytes of the id of a message."""
+"""Length of the id of a message."""
 MAX_NAME_BYTES: Final = 1_000
-"""Bytes of the name of a receiver, a group or a terminal, in CBOR."""
+"""Limit of the name of a receiver, group, user or terminal, in CBOR."""
 
 _FEEDS: Final = ROOT + b"feeds/"
 _BELOW: Final = ROOT + b"f/"
@@ -50,7 +51,7 @@ Range = tuple[bytes, bytes]
 
 
 def check_feed_name(name: object) -> str:
-    """The name itself; raises `InvalidConfiguration` when no feed can be called so."""
+    """The name itself; raises `InvalidConfiguration` if it is not a valid name of a feed."""
     try:
         return check_name(name)
     except InvalidConfiguration as error:
@@ -58,7 +59,7 @@ def check_feed_name(name: object) -> str:
 
 
 def feed_entry(name: str) -> bytes:
-    """The key under which the store's list of feeds names this one."""
+    """The key of a feed in the store's list of feeds."""
     return _FEEDS + name.encode()
 
 
@@ -68,18 +69,18 @@ def feed_entries() -> Range:
 
 
 def feed_of_entry(key: bytes) -> str | None:
-    """The inverse of `feed_entry`; None when no feed can be called so."""
+    """The inverse of `feed_entry`; None if the name is not valid."""
     name = key[len(_FEEDS) :]
     return name.decode() if _NAME.fullmatch(name) else None
 
 
 def is_of_feeds(key: bytes) -> bool:
-    """Whether a key of the store belongs to a feed, or to the list of them."""
+    """Whether a key of the store belongs to a feed, or to the list of feeds."""
     return key.startswith((_FEEDS, _BELOW))
 
 
 class FeedKeys:
-    r"""The keys of one feed; receivers, groups, users and terminals are given as `encode_name` gives them.
+    r"""The keys of one feed; receivers, groups, users and terminals are results of `encode_name`.
 
     >>> FeedKeys("chat").latest(encode_name("receiver", "ann"))
     b'cq/f/chat/lcann'
@@ -96,12 +97,12 @@ class FeedKeys:
         return _stamped(self.prefix + b"m" + receiver, counter)
 
     def messages(self, receiver: bytes, after: bytes = b"") -> Range:
-        """The range of a receiver's messages behind an id, in commit order."""
+        """The range of a receiver's messages after an id, in commit order."""
         prefix = self.prefix + b"m" + receiver
         return _after(prefix, after), prefix_end(prefix)
 
     def messages_through(self, receiver: bytes, until: bytes) -> Range:
-        """The range of a receiver's messages up to and with an id."""
+        """The range of a receiver's messages up to and including an id."""
         prefix = self.prefix + b"m" + receiver
         return prefix, _after(prefix, until)
 
@@ -110,23 +111,23 @@ class FeedKeys:
         return self.prefix + b"m" + receiver + id_
 
     def latest(self, receiver: bytes) -> bytes:
-        """The key that changes with each message to a receiver: what waits is woken by."""
+        """The key that changes with each message to a receiver. Waiting readers watch it."""
         return self.prefix + b"l" + receiver
 
     def all_latest(self) -> Range:
-        """The range of these keys of all receivers."""
+        """The range of the `latest` keys of all receivers."""
         return self.prefix + b"l", self.prefix + b"m"
 
     def removed(self, receiver: bytes) -> bytes:
-        """The key that says up to where a receiver's messages have been removed."""
+        """The key of id and number of the last message of a receiver that was removed."""
         return self.prefix + b"t" + receiver
 
     def position(self, receiver: bytes, terminal: bytes) -> bytes:
-        """The key of how far a terminal has read."""
+        """The key of the id of the last message that a terminal has read."""
         return self.prefix + b"p" + receiver + terminal
 
     def of_receiver(self, receiver: bytes) -> list[Range]:
-        """The ranges of all that a receiver has, but for memberships."""
+        """The ranges of all data of a receiver, except memberships."""
         whole = [self.prefix + part + receiver for part in (b"m", b"k", b"p")]
         single = self.latest(receiver), self.removed(receiver), self.numbered(receiver)
         return [
@@ -137,20 +138,20 @@ class FeedKeys:
     # Numbers
 
     def unnumbered(self, receiver: bytes) -> bytes:
-        """The key that says that a receiver has messages without numbers."""
+        """The key that exists while a receiver has messages without numbers."""
         return self.all_unnumbered(bucket_of(receiver))[0] + receiver
 
     def all_unnumbered(self, bucket: int) -> Range:
-        """The range of these keys of a bucket's receivers."""
+        """The range of the `unnumbered` keys of a bucket's receivers."""
         prefix = self.prefix + b"q" + _BUCKET.pack(bucket)
         return prefix, prefix_end(prefix)
 
     def numbering(self, bucket: int) -> bytes:
-        """The key that says that a bucket has receivers with messages without numbers."""
+        """The key that exists while a receiver of a bucket has messages without numbers."""
         return self.prefix + b"r" + _BUCKET.pack(bucket)
 
     def numbered(self, receiver: bytes) -> bytes:
-        """The key of the last number that a receiver's messages have: what two passes conflict on."""
+        """The key of id and number of a receiver's last numbered message. Numbering reads and writes it as a lock."""
         return self.prefix + b"s" + receiver
 
     def number(self, receiver: bytes, number: int) -> bytes:
@@ -158,17 +159,17 @@ class FeedKeys:
         return self.prefix + b"k" + receiver + _NUMBER.pack(number)
 
     def numbers_through(self, receiver: bytes, number: int) -> Range:
-        """The range of a receiver's numbers up to and with one."""
+        """The range of a receiver's numbers up to and including one."""
         return self.prefix + b"k" + receiver, self.number(receiver, number + 1)
 
     # Groups
 
     def new_event(self, group: bytes, user: bytes, counter: int) -> bytes:
-        """The key argument of `set_versionstamped_key` for a user who joins or leaves a group."""
+        """The key argument of `set_versionstamped_key` for an event: a user joins or leaves a group."""
         return _stamped(self.prefix + b"e" + group + user, counter)
 
     def events(self, group: bytes, after: bytes = b"") -> Range:
-        """The range of a group's events, by user; of users behind one only."""
+        """The range of a group's events by user, optionally only of the users after one."""
         prefix = self.prefix + b"e" + group
         return prefix_end(prefix + after) if after else prefix, prefix_end(prefix)
 
@@ -178,7 +179,7 @@ class FeedKeys:
         return prefix, prefix_end(prefix)
 
     def user_of(self, group: bytes, key: bytes) -> bytes:
-        """The user of an event of a group."""
+        """The user in the key of an event of a group."""
         return key[len(self.prefix) + 1 + len(group) : -ID_BYTES]
 
     def new_group_message(self, group: bytes, counter: int) -> bytes:
@@ -195,25 +196,28 @@ class FeedKeys:
         return self.prefix + b"g", self.prefix + b"h"
 
     def undelivered(self, group: bytes) -> bytes:
-        """The key that says that a group has messages to deliver."""
+        """The key that exists while a group has messages to deliver."""
         return self.all_undelivered(bucket_of(group))[0] + group
 
     def all_undelivered(self, bucket: int) -> Range:
-        """The range of these keys of a bucket's groups."""
+        """The range of the `undelivered` keys of a bucket's groups."""
         prefix = self.prefix + b"w" + _BUCKET.pack(bucket)
         return prefix, prefix_end(prefix)
 
     def delivering(self, bucket: int) -> bytes:
-        """The key that says that a bucket has groups with messages to deliver."""
+        """The key that exists while a group of a bucket has messages to deliver."""
         return self.prefix + b"v" + _BUCKET.pack(bucket)
 
     def delivery(self, group: bytes) -> bytes:
-        """The key of how far a group's messages are delivered: what two deliveries conflict on."""
+        """The key of the progress of a group's deliveries. Deliveries read and write it as a lock."""
         return self.prefix + b"h" + group
 
 
 def encode_name(what: str, name: Any) -> bytes:
-    """The name of a receiver, group, user or terminal in CBOR; raises `InvalidData` or `TooLarge`, saying what."""
+    """The name of a receiver, group, user or terminal in CBOR; raises `InvalidData` or `TooLarge`.
+
+    `what` is the noun for it in messages.
+    """
     kinds = (str, int, bytes, tuple)
     if not isinstance(name, kinds) or isinstance(name, bool) or (isinstance(name, tuple) and not name):
         raise InvalidData(
@@ -231,7 +235,7 @@ def decode_name(data: bytes) -> Any:
 
 
 def as_name(decoded: Any) -> Any:
-    """A name as it was given, of what CBOR has made of it."""
+    """The name as the application gave it: CBOR decodes tuples as lists."""
     return tuple(decoded) if isinstance(decoded, list) else decoded
 
 
@@ -241,7 +245,7 @@ def bucket_of(name: bytes) -> int:
 
 
 def check_id(id_: object) -> bytes:
-    """The id itself, or nothing for the beginning; raises `InvalidData` when no message has such a one."""
+    """The id itself, or empty bytes for the beginning; raises `InvalidData` if no message can have this id."""
     if not isinstance(id_, bytes) or len(id_) not in (0, ID_BYTES):
         raise InvalidData(
             f"expected the id of a message of {ID_BYTES} bytes, or none, got: {codec.shown(id_)}"
@@ -250,12 +254,12 @@ def check_id(id_: object) -> bytes:
 
 
 def id_of(key: bytes) -> bytes:
-    """The id at the end of the key of a message."""
+    """The id in the key of a message."""
     return key[-ID_BYTES:]
 
 
 def split_mark(data: bytes | None) -> tuple[bytes, int]:
-    """Id and number of what `mark` gives; none and 0 for what was never written. Raises `CorruptData`."""
+    """The inverse of `mark`; empty bytes and 0 for None. Raises `CorruptData`."""
     if data is None:
         return b"", 0
     if len(data) != ID_BYTES + _NUMBER.size:
@@ -264,7 +268,7 @@ def split_mark(data: bytes | None) -> tuple[bytes, int]:
 
 
 def mark(id_: bytes, number: int) -> bytes:
-    """Id and number as they are stored together."""
+    """The stored form of the id and number of a message."""
     return id_ + _NUMBER.pack(number)
 
 
@@ -274,7 +278,7 @@ def versionstamp_of_id(id_: bytes) -> bytes:
 
 
 def first_id_at(version: int) -> bytes:
-    """What the ids of all messages of earlier versions are below, and no other one is."""
+    """The lowest possible id of a message of this commit version."""
     return max(0, version).to_bytes(8, "big") + b"\x00" * (ID_BYTES - 8)
 
 

@@ -1,6 +1,6 @@
-"""Keys as they are found in a queue's ranges, where others than cq may have written, too.
+"""Parsing of keys that cq may not have written: other programs can write into the ranges of a queue, too.
 
-The functions take the prefix of the range, and tell what a key behind it says, whatever its length.
+The functions take the prefix of a range and a key in the range, of any length.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _COUNTER_BYTES: Final = 8
 
 
 def is_row(prefix: bytes, key: bytes) -> bool:
-    """Whether a key among the rows of a bucket is one that cq writes."""
+    """Whether a key in the range of a bucket's rows has the form that cq writes."""
     return len(key) == len(prefix) + VERSIONSTAMP_BYTES + _COUNTER_BYTES
 
 
 def versionstamp_in(prefix: bytes, key: bytes) -> bytes:
-    r"""The versionstamp behind a prefix; of a key that is too short, the lowest of those that it sorts before.
+    r"""The versionstamp after a prefix; for a key that is too short, the lowest one after it in key order.
 
     >>> versionstamp_in(b"u", b"u\xff").hex()
     'ff000000000000000000'
@@ -29,12 +29,12 @@ def versionstamp_in(prefix: bytes, key: bytes) -> bytes:
 
 
 def later_than(prefix: bytes, version: int) -> bytes:
-    """Where those begin that are stamped later than a version."""
+    """The first possible key that was committed after `version`."""
     return prefix + (version + 1).to_bytes(8, "big")
 
 
 def bucket_in(prefix: bytes, key: bytes) -> tuple[int, int] | None:
-    """Generation and bucket in a notification's key; None when it is not one that cq writes."""
+    """Generation and bucket in the key of a notification; None if it does not have the form that cq writes."""
     if len(key) != len(prefix) + _BUCKET.size:
         return None
     generation, bucket = _BUCKET.unpack(key[len(prefix) :])

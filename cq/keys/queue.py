@@ -1,42 +1,43 @@
-r"""Every key that cq keeps in a database is built and parsed here, and nowhere else.
+r"""The keys of the store and of its queues. Other keyspaces have their own modules, which the table names.
 
-`P` is the queue's prefix, `h` the 32-bit hash of the encoded key, `g` the generation of the queue's shape. Numbers are
-big-endian, so that keys sort as the numbers do.
+Each row has a key, its value, and who writes it. `P` is the prefix of a queue, `h` the 32-bit hash of the encoded key,
+`g` a generation, of the queue's shape if the row does not say otherwise. A number after a name is its length in bytes.
+Numbers are big-endian, so that keys sort in the order of the numbers.
 
     "cq/queues/" name                         ""                               one for each configured queue
     "cq/changed"                              versionstamp of the last change  configure, pause, resume
-    "cq/id"                                   random, made with the store      whoever first needs it
-    "cq/w/" id8                               a worker's latest beat           that worker; others once it is gone
-    "cq/workers"                              versionstamp of the last change  workers that come or find one gone
+    "cq/id"                                   id of the store, random          the first process that needs it
+    "cq/w/" id8                               a worker's latest heartbeat      that worker; others after its end
+    "cq/workers"                              versionstamp of the last change  workers that start, end or find one dead
     "cq/c/" ...                               cells, and their directory       see cq.keys.cell
-    "cq/feeds/" ..., "cq/f/" ...              feeds, and what they have        see cq.keys.feed
+    "cq/feeds/" ..., "cq/f/" ...              feeds, and their data            see cq.keys.feed
     P = "cq/q/" name "/"
     P "u" g4 bucket4 versionstamp10 counter8  packed updates                   add (blind)
     P "n" g4 bucket4                          versionstamp of the latest add   add (blind), cleared by a pass
     P "o" length2 id versionstamp10           ""                               add (blind), trimmed by workers
     P "i" emitter10                           versionstamp, number8: a flush   that emitter, trimmed by workers
     P "d" h4 key                              current value                    a pass
-    P "s" h4 key                              updates folded ahead of report   a pass
+    P "s" h4 key                              updates folded before a report   a pass
     P "b" g4 bucket4                          the bucket's state (the lock)    a pass
-    P "a" g4 bucket4 worker                   what a worker attempts           workers, before their passes
-    P "x" h4 length2 key versionstamp10 n4    what was set aside, and why      a pass
-    P "k" length2 id                          parts of a document              Documents
+    P "a" g4 bucket4 worker                   a worker's attempt at a pass     workers, before their passes
+    P "x" h4 length2 key versionstamp10 n4    updates set aside, the reason    a pass
+    P "k" length2 id                          number of parts of a document    Documents
     P "w" length2 id part4 piece4             a document's counts              Documents
     P "l" name                                position in a file being added   add_jsonl
-    P "t" g4 ...                              what a generation of an observer keeps
+    P "t" g4 ...                              data of a generation of an observer
     P "y" observer                            generation that readers use      configure, workers
-    P "z" observer 0 ...                      what an observer publishes       workers
-    P "e" ...                                 what waits to be exported        see cq.keys.export
+    P "z" observer 0 ...                      published data of an observer    workers
+    P "e" ...                                 queued entries of an export      see cq.keys.export
     P "j" ...                                 sums of the audit                see cq.keys.audit
-    P "v" ...                                 what is to leave the window      see cq.keys.window
+    P "v" ...                                 updates in the window            see cq.keys.window
     P "m" ...                                 reports that observers missed    see cq.keys.missed
     P "r" store16 bucket4 name                last sequence that was forwarded workers of the queue `name` of that store
     P "config"                                shape of the queue               configure, rebucket, purge
-    P "full"                                  why it is full, and what adds do workers
+    P "full"                                  limit reached, effect on adds    workers
     P "purge"                                 versionstamp of the latest purge purge
-    P "flags"                                 paused or not, and why           operators and workers
+    P "flags"                                 paused or not, limits, priority  operators and workers
 
-A bucket is a range of hashes: its values lie side by side, and do not move when the number of buckets changes.
+A bucket is a range of hashes: its values are adjacent, and do not move when the number of buckets changes.
 """
 
 from __future__ import annotations
@@ -53,12 +54,11 @@ from cq.errors import CorruptData, InvalidConfiguration
 
 ROOT: Final = b"cq/"
 QUEUES: Final = ROOT + b"queues/"
-CHANGED: Final = ROOT + b"changed"
-"""Written with every change of a configuration or of flags, for workers to watch."""
-
 STORE_ID: Final = ROOT + b"id"
+CHANGED: Final = ROOT + b"changed"
+"""Changes with every change of a configuration or of flags. Workers watch it."""
 WORKERS_CHANGED: Final = ROOT + b"workers"
-"""Written when a worker comes or goes, for the others to watch."""
+"""Changes when a worker starts or ends. The other workers watch it."""
 _WORKERS: Final = ROOT + b"w/"
 
 VERSIONSTAMP_BYTES: Final = 10
@@ -69,6 +69,7 @@ _BUCKET: Final = Struct(">II")
 _HASH: Final = Struct(">I")
 _LENGTH: Final = Struct(">H")
 _COUNTER: Final = Struct(">Q")
+# The argument of a versionstamped operation ends with the position of the versionstamp, which is little-endian.
 _OFFSET: Final = Struct("<I")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -77,22 +78,22 @@ INCOMPLETE_VERSIONSTAMP: Final = _INCOMPLETE + _OFFSET.pack(0)
 
 
 def place(encoded_key: bytes) -> bytes:
-    """Where a key stands in hash order: how current and staged values are sorted."""
+    """The place of a key in hash order, by which current and staged values are sorted: its hash, then the key."""
     return _HASH.pack(key_hash(encoded_key)) + encoded_key
 
 
 def places(encoded_keys: Sequence[bytes]) -> list[bytes]:
-    """The `place` of each of these."""
+    """The `place` of each key."""
     return list(map(add, map(_HASH.pack, map(key_hash, encoded_keys)), encoded_keys))
 
 
 def after(key: bytes) -> bytes:
-    """The first key behind `key`."""
+    """The first key after `key`."""
     return key + b"\x00"
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    r"""The end of the range of all keys that begin with `prefix`, which is not of bytes 255 alone.
+    r"""The end of the range of all keys that begin with `prefix`, which must have a byte other than 255.
 
     >>> prefix_end(b"a\x01\xff")
     b'a\x02'
@@ -114,12 +115,12 @@ def new_flush(number: int) -> bytes:
 def parse_flush(value: bytes) -> tuple[bytes, int]:
     """Versionstamp and number of the flush in the value of an emitter's key; raises `CorruptData`."""
     if len(value) != VERSIONSTAMP_BYTES + _COUNTER.size:
-        raise CorruptData(f"it does not say which flush of an emitter was committed: {value[:40]!r}")
+        raise CorruptData(f"the committed flush of an emitter is not one that cq wrote: {value[:40]!r}")
     return value[:VERSIONSTAMP_BYTES], _COUNTER.unpack_from(value, VERSIONSTAMP_BYTES)[0]
 
 
 def check_name(name: object) -> str:
-    """The name itself; raises `InvalidConfiguration` when no queue can be called so."""
+    """The name itself; raises `InvalidConfiguration` if it is not a valid name of a queue."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidConfiguration(
             f"expected a queue name of 1 to 100 letters, digits, '_', '.' or '-', "
@@ -129,12 +130,12 @@ def check_name(name: object) -> str:
 
 
 def queue_entry(name: str) -> bytes:
-    """The key under which the store's list of queues names this one."""
+    """The key of a queue in the store's list of queues."""
     return QUEUES + name.encode()
 
 
 def queue_of_entry(key: bytes) -> str | None:
-    """The inverse of `queue_entry`; None when no queue can be called so."""
+    """The inverse of `queue_entry`; None if the name is not valid."""
     name = key[len(QUEUES) :].decode("ascii", "replace")
     return name if _NAME.fullmatch(name) else None
 
@@ -155,7 +156,7 @@ def worker_of(key: bytes) -> bytes:
 
 
 class GenerationRanges(NamedTuple):
-    """The ranges of what a generation of a queue's shape has."""
+    """The ranges of the keys of one generation of a queue's shape."""
 
     rows: tuple[bytes, bytes]
     notifications: tuple[bytes, bytes]
@@ -200,7 +201,7 @@ class QueueKeys:
         return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + _COUNTER.size + 1)
 
     def new_row(self, generation: int, bucket: int, counter: int) -> bytes:
-        """The key argument of `set_versionstamped_key` for a row; `counter` keeps rows of one transaction in order."""
+        """The key argument of `set_versionstamped_key` for a row; `counter` orders the rows of one transaction."""
         prefix = self._rows + _BUCKET.pack(generation, bucket)
         return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
 
@@ -214,12 +215,12 @@ class QueueKeys:
         return self._rows, prefix_end(self._rows)
 
     def rows_until(self, generation: int, bucket: int, versionstamp: bytes) -> tuple[bytes, bytes]:
-        """The range of a bucket's rows of transactions up to and with this versionstamp."""
+        """The range of a bucket's rows of transactions up to and including this versionstamp."""
         prefix = self._rows + _BUCKET.pack(generation, bucket)
         return prefix, prefix_end(prefix + versionstamp)
 
     def notification(self, generation: int, bucket: int) -> bytes:
-        """The key that says that the bucket has work."""
+        """The key of the notification of a bucket, which exists while the bucket has work."""
         return self._notifications + _BUCKET.pack(generation, bucket)
 
     def notifications(self) -> tuple[bytes, bytes]:
@@ -232,6 +233,7 @@ class QueueKeys:
         """The range of one operation id's markers in commit order, or of all markers."""
         if operation is None:
             return self._markers, prefix_end(self._markers)
+        # The length keeps the markers of an id apart from those of longer ids that begin with it.
         prefix = self._markers + _LENGTH.pack(len(operation)) + operation
         return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + 1)
 
@@ -241,42 +243,42 @@ class QueueKeys:
         return prefix + _INCOMPLETE + _OFFSET.pack(len(prefix))
 
     def parse_marker(self, key: bytes) -> tuple[bytes, bytes]:
-        """Operation id and versionstamp of a marker's key."""
+        """Operation id and versionstamp in the key of a marker."""
         start = len(self._markers) + _LENGTH.size
         return key[start:-VERSIONSTAMP_BYTES], key[-VERSIONSTAMP_BYTES:]
 
     # Emitters
 
     def emitter(self, emitter_id: bytes) -> bytes:
-        """The key that says which flush of an emitter was committed last."""
+        """The key of the last committed flush of an emitter."""
         return self._emitters + emitter_id
 
     def emitters(self) -> tuple[bytes, bytes]:
         """The range of the keys of all emitters."""
         return self._emitters, prefix_end(self._emitters)
 
-    # What observers keep
+    # Data of observers
 
     def observer_data(self, generation: int) -> bytes:
-        """The prefix of all that a generation of an observer keeps."""
+        """The prefix of the data of a generation of an observer."""
         return self._observers + _HASH.pack(generation)
 
     def all_observer_data(self) -> tuple[bytes, bytes]:
-        """The range of all that observers keep."""
+        """The range of the data of all observers."""
         return self._observers, prefix_end(self._observers)
 
     def observer_current(self, name: str) -> bytes:
-        """The key that says which generation of an observer's data is to be read."""
+        """The key of the number of the generation of an observer's data that readers use."""
         return self._observers_current + name.encode()
 
     def observer_published(self, name: str) -> bytes:
-        """The prefix of what an observer publishes, whichever generation of its data it is made from."""
+        """The prefix of the published data of an observer, which all generations share."""
         return self._observers_published + name.encode() + b"\x00"
 
-    # What applications keep beside a queue
+    # Sources of updates
 
     def document(self, document: bytes) -> bytes:
-        """The key that says that there is a document, and of how many parts."""
+        """The key of the number of parts of a document, which exists while the document does."""
         return self._documents + _LENGTH.pack(len(document)) + document
 
     def documents(self) -> tuple[bytes, bytes]:
@@ -288,20 +290,20 @@ class QueueKeys:
         return key[len(self._documents) + _LENGTH.size :]
 
     def document_part(self, document: bytes, part: int) -> tuple[bytes, bytes]:
-        """The range of a part of a document's counts."""
+        """The range of one part of a document's counts."""
         prefix = self._counts + _LENGTH.pack(len(document)) + document
         return prefix + _HASH.pack(part), prefix + _HASH.pack(part + 1)
 
     def document_piece(self, document: bytes, part: int, piece: int) -> bytes:
-        """The key of a piece of a part of a document's counts."""
+        """The key of one piece of a part of a document's counts."""
         return self.document_part(document, part)[0] + _HASH.pack(piece)
 
     def sources(self) -> list[tuple[bytes, bytes]]:
-        """The ranges of all documents and of their counts, and of the positions in files."""
+        """The ranges of all documents, of their counts, and of the positions in files."""
         return [(prefix, prefix_end(prefix)) for prefix in (self._documents, self._counts, self._loads)]
 
     def load(self, name: bytes) -> bytes:
-        """The key of the position in a file that is being added."""
+        """The key of the position in a file that `add_jsonl` adds."""
         return self._loads + name
 
     # Values, by hash
@@ -315,11 +317,11 @@ class QueueKeys:
         return self._values, prefix_end(self._values)
 
     def value_at(self, where: bytes) -> bytes:
-        """The key of a current value by its place."""
+        """The key of the current value at a place."""
         return self._values + where
 
     def values_at(self, where: Iterable[bytes]) -> list[bytes]:
-        """The key of the current value at each of these places."""
+        """The key of the current value at each place."""
         return list(map(self._values.__add__, where))
 
     def values_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
@@ -327,7 +329,7 @@ class QueueKeys:
         return bucket_range(self._values, buckets, bucket)
 
     def staged(self, encoded_key: bytes) -> bytes:
-        """The key of the updates folded ahead of their report."""
+        """The key of a key's staged updates, which a pass has folded but not reported."""
         return self._staged + place(encoded_key)
 
     def staged_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
@@ -335,11 +337,11 @@ class QueueKeys:
         return bucket_range(self._staged, buckets, bucket)
 
     def aside_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
-        """The range of what was set aside of a bucket's keys."""
+        """The range of the updates of a bucket's keys that were set aside."""
         return bucket_range(self._aside, buckets, bucket)
 
     def staged_at(self, where: bytes) -> bytes:
-        """The key of staged updates by their place."""
+        """The key of the staged updates at a place."""
         return self._staged + where
 
     def encoded_key(self, key: bytes) -> bytes:
@@ -349,34 +351,34 @@ class QueueKeys:
             raise CorruptData(f"the key {key!r} is too short to hold a value: it was not written by cq")
         return key[start:]
 
-    # The bucket, and what was set aside
+    # State of buckets, and updates set aside
 
     def state(self, generation: int, bucket: int) -> bytes:
-        """The key of a bucket's state: what two passes over one bucket conflict on."""
+        """The key of a bucket's state. Every pass reads and writes it, so two passes over one bucket conflict."""
         return self._states + _BUCKET.pack(generation, bucket)
 
     def attempts(self, generation: int, bucket: int) -> tuple[bytes, bytes]:
-        """The range of the notes of attempts at a bucket."""
+        """The range of all workers' notes of attempts at a bucket."""
         prefix = self._attempts + _BUCKET.pack(generation, bucket)
         return prefix, prefix_end(prefix)
 
     def attempt(self, generation: int, bucket: int, worker: bytes) -> bytes:
-        """The key that notes what a worker attempts at a bucket."""
+        """The key of a worker's note of its attempt at a bucket."""
         return self.attempts(generation, bucket)[0] + worker
 
     def of_generation(self, generation: int) -> GenerationRanges:
-        """The ranges of all that a generation of the shape has."""
+        """The ranges of the keys of a generation of the shape."""
         prefixes = (self._rows, self._notifications, self._states, self._attempts)
         begins = [prefix + _HASH.pack(generation) for prefix in prefixes]
         return GenerationRanges(*((begin, prefix_end(begin)) for begin in begins))
 
     def new_aside(self, encoded_key: bytes, piece: int) -> bytes:
-        """The key argument of `set_versionstamped_key` for a piece of what is set aside."""
+        """The key argument of `set_versionstamped_key` for a piece of an entry that is set aside."""
         prefix = self._aside_of(encoded_key)
         return prefix + _INCOMPLETE + piece.to_bytes(4, "big") + _OFFSET.pack(len(prefix))
 
     def aside(self, encoded_key: bytes | None = None) -> tuple[bytes, bytes]:
-        """The range of all that was set aside, or of what was set aside of one key."""
+        """The range of the entries that were set aside, of one key or of all keys."""
         if encoded_key is None:
             return self._aside, prefix_end(self._aside)
         prefix = self._aside_of(encoded_key)
@@ -393,6 +395,6 @@ class QueueKeys:
 
 
 def bucket_range(prefix: bytes, buckets: int, bucket: int) -> tuple[bytes, bytes]:
-    """The range of a bucket's hashes under a prefix."""
+    """The range of a bucket's hashes below a prefix."""
     first, end = bucket_bounds(buckets, bucket)
     return prefix + _HASH.pack(first), prefix_end(prefix) if end == HASHES else prefix + _HASH.pack(end)

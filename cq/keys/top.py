@@ -1,6 +1,6 @@
-"""The keys of a queue's top and of its published clouds, below the prefixes that `cq.keys.queue` gives to observers.
+"""The keys of a queue's top and of its published clouds, below the prefixes of observers in `cq.keys.queue`.
 
-Numbers are big-endian, so that keys sort as the numbers do.
+Numbers are big-endian, so that keys sort in the order of the numbers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _GROUPS_REMEMBERED: Final = 1_000
 
 
 class TopKeys:
-    """The keys of one generation of a queue's top: `D` is its prefix, `group` is length2 and text, empty for none.
+    """The keys of one generation of a queue's top. `D` is its prefix; `group` is length2 and text (empty: no group).
 
-    D "i" group place sort_key     score            one for each key that has a score, the highest first
-    D "c" group                    how many those are
-    D "r" group length2 bytes      how many of those have a score whose place begins with these bytes
+    D "i" group place sort_key     score            one entry for each key with a score, the highest first
+    D "c" group                    number of the group's entries
+    D "r" group length2 bytes      number of the group's entries with a place that begins with these bytes
     D "m" group                    versionstamp of the group's last change, until its cloud is published
     D "n"                          versionstamp of the last change: the notification of the publisher
-    D "a"                          present once the clouds of earlier generations are marked
+    D "a"                          exists once the clouds of earlier generations are marked
     """
 
     def __init__(self, queue: QueueKeys, generation: int) -> None:
@@ -35,7 +35,7 @@ class TopKeys:
         self.adopted = self._data + b"a"
 
     def entries(self, group: str | None) -> bytes:
-        """The prefix of a group's entries; behind it comes where an entry stands."""
+        """The prefix of a group's entries; the place of an entry follows."""
         return self._data + b"i" + group_bytes(group)
 
     def count(self, group: str | None) -> bytes:
@@ -43,7 +43,7 @@ class TopKeys:
         return self._data + b"c" + group_bytes(group)
 
     def data(self) -> bytes:
-        """The prefix of all that the generation keeps."""
+        """The prefix of all data of the generation."""
         return self._data
 
     def all_entries(self) -> bytes:
@@ -51,41 +51,41 @@ class TopKeys:
         return self._data + b"i"
 
     def nodes(self) -> bytes:
-        """The prefix of the counts of all groups for ranks."""
+        """The prefix of the nodes of all groups: numbers of entries, from which ranks are computed."""
         return self._data + b"r"
 
     def nodes_below(self, group: str | None, place: bytes) -> tuple[bytes, bytes]:
-        """The range of the nodes whose beginning is longer than this one by a byte."""
+        """The range of the child nodes of a node: their beginnings are one byte longer."""
         begin = self.node(group, place + b"\x00")[:-1]
         return begin, prefix_end(begin)
 
     def counts(self) -> bytes:
-        """The prefix of all groups' numbers of entries; behind it comes the group."""
+        """The prefix of the numbers of entries of all groups; the group follows."""
         return self._data + b"c"
 
     def node(self, group: str | None, place: bytes) -> bytes:
-        """The key of the number of entries whose place begins so."""
+        """The key of a node: the number of a group's entries with a place that begins with `place`."""
         return self._data + b"r" + group_bytes(group) + _LENGTH.pack(len(place)) + place
 
     def nodes_before(self, group: str | None, place: bytes) -> tuple[bytes, bytes]:
-        """The range of the nodes that differ from this one in the last byte, and sort before it."""
+        """The range of the sibling nodes before a node: they differ from it in the last byte."""
         node = self.node(group, place)
         return node[:-1], node
 
     def mark(self, group: str | None) -> bytes:
-        """The key that says that a group's cloud may differ from the published one."""
+        """The key that exists while a group's cloud may differ from the published one."""
         return self.marks() + group_bytes(group)
 
     def marks(self) -> bytes:
-        """The prefix of all marks; behind it comes the group."""
+        """The prefix of all marks; the group follows."""
         return self._data + b"m"
 
 
 class CloudKeys:
-    """The keys of the published clouds: `Z` is the prefix of what the queue's top publishes.
+    """The keys of the published clouds: `Z` is the prefix of the published data of the queue's top.
 
-    Z "h" group                    the cloud, or its head when it is in pieces
-    Z "p" group version8 piece4    a piece of a cloud, never changed
+    Z "h" group                    the cloud, or its head if it is in pieces
+    Z "p" group version8 piece4    a piece of a cloud, which never changes
     """
 
     def __init__(self, queue: QueueKeys) -> None:
@@ -96,11 +96,11 @@ class CloudKeys:
         return self.heads() + group_bytes(group)
 
     def heads(self) -> bytes:
-        """The prefix of all heads; behind it comes the group."""
+        """The prefix of all heads; the group follows."""
         return self._published + b"h"
 
     def all_pieces(self) -> bytes:
-        """The prefix of the pieces of all clouds; behind it come group, version and number."""
+        """The prefix of the pieces of all clouds; group, version and number follow."""
         return self._published + b"p"
 
     def pieces_of(self, group: str | None) -> bytes:
@@ -108,17 +108,17 @@ class CloudKeys:
         return self.all_pieces() + group_bytes(group)
 
     def pieces(self, group: str | None, version: int) -> bytes:
-        """The prefix of the pieces of one version."""
+        """The prefix of the pieces of one version of a group's cloud."""
         return self.pieces_of(group) + _VERSION.pack(version)
 
     def piece(self, group: str | None, version: int, piece: int) -> bytes:
-        """The key of one piece."""
+        """The key of one piece of a cloud."""
         return self.pieces(group, version) + _PIECE.pack(piece)
 
 
 @lru_cache(maxsize=_GROUPS_REMEMBERED)
 def group_bytes(group: str | None) -> bytes:
-    """A group in a key: no group's bytes begin with another's."""
+    """A group as it is in keys. No group's bytes begin with another's."""
     text = b"" if group is None else group.encode()
     return _LENGTH.pack(len(text)) + text
 
@@ -133,7 +133,7 @@ def group_of(data: bytes) -> str | None:
 
 
 def split_group(data: bytes) -> tuple[str | None, bytes]:
-    """The group at the beginning of these bytes, and what stands behind it; raises `CorruptData`."""
+    """The group at the beginning of these bytes, and the rest; raises `CorruptData`."""
     end = _LENGTH.size + (_LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0)
     if not _LENGTH.size <= end <= len(data):
         raise CorruptData("the key names no group")
@@ -141,7 +141,7 @@ def split_group(data: bytes) -> tuple[str | None, bytes]:
 
 
 def split_node(data: bytes) -> tuple[str | None, bytes]:
-    """Group and beginning of a score's place, of what stands behind `TopKeys.nodes`; raises `CorruptData`."""
+    """Group and beginning of a place in a node's key, without the prefix `TopKeys.nodes`; raises `CorruptData`."""
     group, rest = split_group(data)
     if len(rest) < _LENGTH.size or len(rest) != _LENGTH.size + _LENGTH.unpack_from(rest)[0]:
         raise CorruptData("the key is not one of a count for ranks")
@@ -149,7 +149,7 @@ def split_node(data: bytes) -> tuple[str | None, bytes]:
 
 
 def split_piece(data: bytes) -> tuple[str | None, int, int]:
-    """Group, version and number of a piece of a cloud, of what stands behind `CloudKeys.all_pieces`."""
+    """Group, version and number in a piece's key, without the prefix `CloudKeys.all_pieces`; raises `CorruptData`."""
     group, rest = split_group(data)
     if len(rest) != _VERSION.size + _PIECE.size:
         raise CorruptData("the key is not one of a piece of a cloud")

@@ -1,6 +1,6 @@
-"""The keys of a queue's window, all below `P "v"`; P is the prefix of the queue.
+"""The keys of a queue's window, below `P "v"`; `P` is the prefix of the queue.
 
-Numbers are big-endian, so that keys sort as the numbers do.
+Numbers are big-endian, so that keys sort in the order of the numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from cq.keys.queue import VERSIONSTAMP_BYTES, QueueKeys, prefix_end, version_of
 
 MAX_TIME_MS: Final = (1 << 62) - 1
-"""The latest time that a key has room for, with others behind it; in milliseconds since 1970."""
+"""The latest time in a key, in milliseconds since 1970; later numbers are ends of ranges."""
 _TIME: Final = Struct(">Q")
 _COUNTER: Final = Struct(">Q")
 _OFFSET: Final = Struct("<I")
@@ -22,11 +22,11 @@ _INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
 class WindowKeys:
     r"""The keys of a queue's window. Times are milliseconds since 1970.
 
-        "r" due8 versionstamp10 counter8   packed updates, to be taken out then      add (blind), cleared by workers
-        "o" versionstamp10 counter8        one for each such row with an operation id   the same
-        "b"                                what two who take out conflict on         workers
-        "l"                                how many updates came too late            add (blind)
-        "f"                                how many were of a time yet to come       add (blind)
+        "r" due8 versionstamp10 counter8   packed updates, which expire at `due8`    add (blind), cleared by workers
+        "o" versionstamp10 counter8        "", for each row with an operation id     add (blind), cleared by workers
+        "b"                                the lock of expiry                        workers
+        "l"                                number of updates that were too late      add (blind)
+        "f"                                number of updates with a future time      add (blind)
 
     >>> WindowKeys("visits").due_until(1_000)
     (b'cq/q/visits/vr', b'cq/q/visits/vr\x00\x00\x00\x00\x00\x00\x03\xe9')
@@ -41,11 +41,11 @@ class WindowKeys:
         self._operations = self.prefix + b"o"
 
     def rows(self) -> tuple[bytes, bytes]:
-        """The range of all rows, by when they are due."""
+        """The range of all rows, in the order in which they expire."""
         return self._rows, prefix_end(self._rows)
 
     def due_until(self, time: int) -> tuple[bytes, bytes]:
-        """The range of the rows that are due by a time."""
+        """The range of the rows that expire up to and including a time."""
         return self._rows, self._rows + _TIME.pack(min(max(time, -1), MAX_TIME_MS) + 1)
 
     def new_row(self, due: int, counter: int) -> bytes:
@@ -54,7 +54,7 @@ class WindowKeys:
         return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
 
     def is_row(self, key: bytes) -> bool:
-        """Whether a key among the rows is one that cq writes."""
+        """Whether a key in the range of rows has the form that cq writes."""
         return len(key) == len(self._rows) + _TIME.size + _STAMPED_BYTES
 
     def version_of(self, row: bytes) -> int:
@@ -62,29 +62,29 @@ class WindowKeys:
         return version_of(row[-_STAMPED_BYTES:])
 
     def due_of(self, key: bytes) -> int:
-        """When a row is due; of a key that is too short, the earliest of those that it sorts before."""
+        """The time at which a row expires; for a key that is too short, the earliest time after it in key order."""
         start = len(self._rows)
         due: int = _TIME.unpack(key[start : start + _TIME.size].ljust(_TIME.size, b"\x00"))[0]
         return due
 
     def operations(self) -> tuple[bytes, bytes]:
-        """The range of what stands for rows with operation ids, in commit order."""
+        """The range of the keys for rows with operation ids, in commit order."""
         return self._operations, prefix_end(self._operations)
 
     def new_operation(self, counter: int) -> bytes:
-        """The key argument of `set_versionstamped_key` for what stands for a row with an operation id."""
+        """The key argument of `set_versionstamped_key` for the second key of a row with an operation id."""
         prefix = self._operations
         return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
 
     def operation_of(self, row: bytes) -> bytes:
-        """The key that stands for a row, given the row's own."""
+        """The second key of a row with an operation id, given the row's key."""
         return self._operations + row[-_STAMPED_BYTES:]
 
     def stamp_of_operation(self, key: bytes) -> bytes:
-        """The versionstamp in a key that stands for a row; of one that is too short, the lowest it sorts before."""
+        """The versionstamp in a row's second key; for a key that is too short, the lowest one that sorts after it."""
         start = len(self._operations)
         return key[start : start + VERSIONSTAMP_BYTES].ljust(VERSIONSTAMP_BYTES, b"\x00")
 
     def is_operation(self, key: bytes) -> bool:
-        """Whether a key among what stands for rows is one that cq writes."""
+        """Whether a key in the range of `operations` has the form that cq writes."""
         return len(key) == len(self._operations) + _STAMPED_BYTES

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from cq import keys, runtime
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration
-from cq.keys.export import ExportKeys, behind_queue, name_of, queue_names_below
+from cq.keys.export import ExportKeys, name_of, queue_end, queue_names_below
 from cq.plain_text import printable
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -262,7 +262,7 @@ def export_names(tr: TransactionRead) -> list[str]:
     names = []
     begin, end = queue_names_below()
     while found := tr.get_range(begin, end, limit=1).to_list():
-        begin = behind_queue(found[0].key)
+        begin = queue_end(found[0].key)
         with suppress(InvalidConfiguration):
             name = name_of(found[0].key)
             below = ExportKeys(name).prefix
