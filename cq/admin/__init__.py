@@ -1,6 +1,6 @@
-"""Changes of a queue as a whole, and its status: configure, purge, delete, rebucket, backfills, audits.
+"""Operations on a whole queue: configure, purge, delete, rebucket, backfills, audits, status.
 
-Functions of this room change the configuration; passes then do the work, bucket by bucket. The room may import
+Functions of this room change the configuration, and passes then do the work, bucket by bucket. The room may import
 windows, the queue and the rooms below them, but no passes.
 """
 

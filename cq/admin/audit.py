@@ -1,17 +1,16 @@
-"""Checking a queue's audit: whether all that was added is still there, once.
+"""Audit of a queue: checks that each added update is still there exactly once.
 
     added = stored + staged + waiting + set aside + dropped
 
-`added` and `dropped` are sums that `cq.queue.ledger` keeps; everything else is summed up here, for each bucket of
-the audit
-as of one version of the store. It is read in one transaction if five seconds are enough for that. If not, the next
-transaction goes on with current and staged values where the last one ended, provided that the states of the buckets of
-the queue that overlap it are what they were: whoever writes such values writes a state, with a token that nobody else
-has. So a bucket with any number of values can be checked while no pass writes to it. What waits, what was set aside and
-the two sums are always read in the last of these transactions.
+`added` and `dropped` are sums that `cq.queue.ledger` keeps. All other sums are computed here, for each bucket of the
+audit, as of one version of the store. A check reads in one transaction if five seconds are enough. If not, the next
+transaction continues with current and staged values where the last one ended, provided that the states of the buckets
+that overlap the audit's bucket have not changed: each writer of such values also writes a state, with a unique token.
+So a bucket with any number of values can be checked while no pass writes to it. Queued updates, updates set aside and
+the two kept sums are always read in the last of these transactions.
 
-The difference of the two sides is the same in every commit, so an audit can begin at a queue that holds something: what
-the two sides differ by at any one version is counted as added, once, and from then on they must agree.
+The difference of the two sides is the same in every commit. So an audit can begin on a queue that holds data: the
+difference at any one version is counted as added, once, and from then on the two sides must agree.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ from cq.store.api import (
 from cq.store.transact import transact
 
 _TRIES: Final = 5
-"""How many transactions in a row may fail to get further than those before them."""
+"""Maximum number of consecutive transactions that read no further than earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketAudit:
-    """What was found of one of an audit's buckets, as of one version. Sums are modulo 2**64, with a sign.
+    """The sums of one of an audit's buckets, as of one version. Sums are signed, modulo 2**64.
 
     Attributes:
-        bucket: its number. An audit has as many as the queue had buckets when it began.
-        is_balanced: whether nothing is missing, and nothing is there that was not added; False also if `unknown`.
-        added: the sum of all updates added, and of what the queue held when the audit began.
-        stored: the sum of the current values.
-        staged: of updates that were combined, and wait to be reported.
-        waiting: of updates that are queued.
-        aside: of updates that were set aside.
-        dropped: of updates that were left out because an earlier transaction had added their operation, and of those
-            that were set aside and dropped by hand.
-        unknown: why the bucket could not be checked; empty if it was.
+        bucket: its number. An audit has as many buckets as the queue had when the audit began.
+        is_balanced: whether no update is missing and no other one is there; False if `unknown` is set.
+        added: sum of all added updates, and of the queue's content when the audit began.
+        stored: sum of the current values.
+        staged: sum of combined updates not yet reported.
+        waiting: sum of queued updates.
+        aside: sum of updates set aside.
+        dropped: sum of updates skipped because an earlier transaction added their operation, and of updates set aside
+            that an operator dropped.
+        unknown: why the bucket could not be checked; else empty.
     """
 
     bucket: int
@@ -76,7 +75,7 @@ class BucketAudit:
 
     @property
     def excess(self) -> int:
-        """By how much more is there than was added; negative when some is missing."""
+        """The surplus over the added sum; negative if updates are missing."""
         return plain(self.stored + self.staged + self.waiting + self.aside + self.dropped - self.added)
 
     def __str__(self) -> str:
@@ -94,31 +93,30 @@ class BucketAudit:
 
 
 def check_audit(db: Database, name: str) -> Iterator[BucketAudit]:
-    """Check a queue's audit, bucket by bucket, each as of one version: while adds, passes and all else go on.
+    """Check a queue's audit, bucket by bucket, each as of one version, while adds and passes continue.
 
-    Reads all that the queue holds, by snapshot reads, and writes nothing. A bucket that cannot be read within five
-    seconds is checked, too, but only if no pass writes to it meanwhile: else it is `unknown`, as it is while it is
-    being purged.
+    Reads the whole queue by snapshot reads, and writes nothing. A bucket that takes more than five seconds to read can
+    be checked only if no pass writes to it during that time: else it is `unknown`, as it is during a purge.
 
-    What it finds: updates lost, repeated, changed or put to other keys, by whatever means, since the audit was turned
-    on. What it does not: what is missing at one key and too much at another of the same hash, or by intent.
+    The check finds updates that were lost, repeated, changed or moved to other keys, by any cause, since the audit
+    began. It does not find errors at two keys with the same hash that cancel out, or deliberate manipulation.
 
-    Raises `QueueNotConfigured`, and `InvalidConfiguration` when the queue has no audit.
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` if the queue has no audit.
     """
     audit = _audit_of(name, transact(db, lambda tr: read_config(tr.snapshot, name)))
     return (_check(db, name, audit, bucket) for bucket in range(audit.buckets))
 
 
 def audit_findings(db: Database, name: str) -> Iterator[str]:
-    """A line for each of the audit's buckets that is not balanced, or could not be checked; raises as `check_audit`."""
+    """A line for each unbalanced or unchecked bucket; raises the errors of `check_audit`."""
     return (str(each) for each in check_audit(db, name) if not each.is_balanced)
 
 
 def include_all(db: Database, config: QueueConfig) -> None:
-    """Count what a queue holds as added, in each of its audit's buckets where that has not happened.
+    """Count a queue's content as added, in each bucket of its audit not counted yet.
 
-    For `cq.configure`, which turns the audit on. Can be broken off and called again, and go on in several processes at
-    once. Raises `NotNow` when a bucket cannot be read at one version.
+    `cq.configure` calls this when it turns the audit on. The call can be interrupted and repeated, and several
+    processes can run it at the same time. Raises `NotNow` if a bucket cannot be read at one version.
     """
     audit = _audit_of(config.name, config)
     if audit.whole:
@@ -144,7 +142,7 @@ def _include(tr: Transaction, name: str, audit: Audit, bucket: int, excess: int)
     keys = AuditKeys(name)
     included = keys.included(audit.generation, bucket)
     if read_config(tr, name).audit != audit or tr.get(included).value is not None:
-        return  # somebody else was faster
+        return  # another process was faster, or the audit has changed
     tr.add(keys.added(audit.generation, bucket), to_bytes(excess))
     tr.set(included, b"")
 
@@ -152,7 +150,7 @@ def _include(tr: Transaction, name: str, audit: Audit, bucket: int, excess: int)
 def _audit_of(name: str, config: QueueConfig) -> Audit:
     if config.audit is None:
         raise InvalidConfiguration(
-            f"queue {name!r} has no audit: `cq configure {name} --audit` turns it on, from then on it can be checked"
+            f"queue {name!r} has no audit: turn it on with `cq configure {name} --audit`, then it can be checked"
         )
     return config.audit
 
@@ -162,7 +160,7 @@ def _check(db: Database, name: str, audit: Audit, bucket: int) -> BucketAudit:
         found = _measure(db, name, audit, bucket)
         if not (audit.whole or found.is_included):
             raise NotChecked(
-                f"holds what the audit has not yet included: run `cq configure {name} --audit` again"
+                f"holds data that the audit does not include yet: run `cq configure {name} --audit` again"
             )
     except NotChecked as reason:
         return BucketAudit(bucket, is_balanced=False, unknown=f"it {reason}")
@@ -183,7 +181,7 @@ def _check(db: Database, name: str, audit: Audit, bucket: int) -> BucketAudit:
 
 @dataclass(frozen=True, slots=True)
 class _BucketSums:
-    """The sums of a bucket as in `BucketAudit`, but weighted, and whether what was there at first is among them."""
+    """The weighted sums of a bucket, see `BucketAudit`, and whether they include its content when the audit began."""
 
     added: int
     stored: int
@@ -195,13 +193,13 @@ class _BucketSums:
 
     @property
     def excess(self) -> int:
-        """By how much more is there than was added."""
+        """The surplus over the added sum, modulo `MODULUS`."""
         found = self.stored + self.staged + self.waiting + self.aside + self.dropped
         return (found - self.added) % MODULUS
 
 
 def _measure(db: Database, name: str, audit: Audit, bucket: int) -> _BucketSums:
-    """The sums of a bucket, in as many transactions as it takes; raises `NotChecked`."""
+    """The sums of a bucket, read in as many transactions as necessary; raises `NotChecked`."""
     reading = _BucketReader(name, audit, bucket)
     farthest = tries = 0
     while True:
@@ -218,17 +216,17 @@ def _measure(db: Database, name: str, audit: Audit, bucket: int) -> _BucketSums:
             farthest = max(farthest, reading.rows)
             if code == TRANSACTION_TOO_OLD and tries >= _TRIES:
                 raise NotChecked(
-                    "holds more than can be read at one version while passes write to it: pause the queue meanwhile, "
-                    "when little is queued"
+                    "holds more than can be read at one version while passes write to it: pause the queue for "
+                    "the check, at a time when little is queued"
                 ) from error
             tr.on_error(code).wait()
 
 
 class _BucketReader:
-    """What was read of a bucket so far.
+    """Reads a bucket of an audit over several transactions.
 
     Attributes:
-        rows: how many rows of current and staged values these were.
+        rows: number of rows of current and staged values read so far.
     """
 
     def __init__(self, name: str, audit: Audit, bucket: int) -> None:
@@ -244,10 +242,11 @@ class _BucketReader:
         self._staged_from, self._staged_end = self._keys.staged_of_bucket(self._audit.buckets, self._bucket)
 
     def read(self, tr: Transaction) -> _BucketSums:
-        """Read on, to the end: the sums at this transaction's read version. Raises `NotChecked`."""
-        tr.options.set_read_your_writes_disable()  # else the client keeps all that is read
+        """Read on to the end; returns the sums at this transaction's read version. Raises `NotChecked`."""
+        tr.options.set_read_your_writes_disable()  # else the client caches all rows read
         snapshot = tr.snapshot
         config = self._check_fence(snapshot)
+        # A transaction that expires here keeps its progress: the next one starts after the last row counted.
         for row in snapshot.get_range(self._values_from, self._values_end, streaming_mode=WANT_ALL):
             self._stored += self._amount(row)
             self._values_from = after(row.key)
@@ -271,14 +270,15 @@ class _BucketReader:
         )
 
     def _check_fence(self, snapshot: TransactionRead) -> QueueConfig:
-        """Forget what was read if it may have changed since; the configuration."""
+        """Start again if the rows read so far may have changed; returns the configuration."""
         stored = snapshot.get(self._keys.config).value
         if stored is None:
             raise QueueNotConfigured(self._name)
         config = QueueConfig.from_bytes(self._name, stored)
         if config.audit != self._audit:
-            raise NotChecked("belongs to an audit that was turned off or has begun anew meanwhile")
+            raise NotChecked("belongs to an audit that was turned off or begun again during the check")
         states = [snapshot.get(self._keys.state(*bucket)) for bucket in self._overlapping(config)]
+        # Each pass writes a state with a new token, so equal states mean unchanged current and staged values.
         fence = stored, [state.value for state in states]
         if fence != self._fence:
             self._fence = fence
@@ -288,7 +288,7 @@ class _BucketReader:
         return config
 
     def _overlapping(self, config: QueueConfig) -> list[tuple[int, int]]:
-        """The buckets of the queue that share hashes with this one, as generation and number; of both shapes."""
+        """Generation and number of the queue's buckets that share hashes with this one, of both shapes."""
         shapes = [config, former] if (former := config.under_former_shape()) else [config]
         return [
             (shape.generation, number)
@@ -297,7 +297,7 @@ class _BucketReader:
         ]
 
     def _amount(self, row: KeyValue) -> int:
-        """What a current or staged value counts; one that cannot be read counts nothing, and so is missing."""
+        """The weight of a current or staged value; 0 for an unreadable one, which the audit reports as missing."""
         try:
             return weigh(self._keys.encoded_key(row.key), codec.decode(row.value))
         except CorruptData:
@@ -310,7 +310,7 @@ class _BucketReader:
                 try:
                     updates = decode_row(row.key, row.value).updates
                 except CorruptData:
-                    continue  # not one of cq's, or one that is missing now
+                    continue  # not written by cq, or damaged: its updates are missing
                 total += self._sum(updates)
         return total
 
@@ -320,6 +320,6 @@ class _BucketReader:
         return sum(self._sum(updates_aside(self._keys, piece.key, piece.value)) for piece in pieces)
 
     def _sum(self, updates: Iterable[tuple[bytes, Any]]) -> int:
-        """What updates count; a row of the queue may hold some of keys of other buckets of the audit."""
+        """The weight of updates of this bucket; a row may also have updates of other buckets of the audit."""
         buckets = self._audit.buckets
         return sum(weigh(key, update) for key, update in updates if bucket_of(key, buckets) == self._bucket)

@@ -1,4 +1,8 @@
-"""Switching readers to what observers keep, once they have been told of all values; and clearing what was before."""
+"""Backfills of observers: their progress, publishing complete generations, and clearing former ones.
+
+Passes report all stored values to a new observer, bucket by bucket. Its readers use the former generation of its data
+until all buckets are done.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ from cq.store.transact import transact
 
 
 def current_generation(tr: TransactionRead, queue: str, observer: str) -> int | None:
-    """The generation of an observer's data that is to be read; None when there is none yet."""
+    """The published generation of an observer's data, which readers use; None before the first."""
     stored = tr.get(QueueKeys(queue).observer_current(observer)).value
     return None if stored is None else parse_generation(stored)
 
 
 def parse_generation(stored: bytes) -> int:
-    """The generation that is to be read, from what is stored; raises `CorruptData`."""
+    """The published generation, from its stored bytes; raises `CorruptData`."""
     generation = codec.decode(stored)
     if type(generation) is not int or not 0 <= generation <= MAX_GENERATIONS:
         raise CorruptData(f"the generation of an observer is not one that cq wrote: {stored[:40]!r}")
@@ -27,34 +31,35 @@ def parse_generation(stored: bytes) -> int:
 
 
 def backfill_progress(tr: TransactionRead, config: QueueConfig) -> dict[str, int]:
-    """For each observer that is still being told of the values: how many buckets it has been told of whole."""
-    waiting = _not_current(tr, config)
-    if not waiting:
+    """{observer with a backfill in progress: number of finished buckets}."""
+    unpublished = _unpublished(tr, config)
+    if not unpublished:
         return {}
     states = read_states(tr, config)
-    return {each.name: sum(_is_complete(state, each) for state in states) for each in waiting}
+    return {each.name: sum(_is_complete(state, each) for state in states) for each in unpublished}
 
 
 def is_settled(tr: TransactionRead, name: str) -> bool:
-    """Whether no change of shape is under way, and all observers have been told of all values."""
+    """Whether no rebucketing and no backfill is in progress."""
     config = read_config(tr, name)
-    return config.former is None and not _not_current(tr, config)
+    return config.former is None and not _unpublished(tr, config)
 
 
 def publish_generations(db: Database, name: str) -> bool:
-    """Have readers use the data of observers that have been told of all values; whether any was switched.
+    """Publish the generations whose backfill is complete, for readers; returns whether there was any.
 
-    May be called at any time and by any number of workers.
+    Any number of workers may call this at any time.
     """
-    return transact(db, lambda tr: _switch(tr, name))
+    return transact(db, lambda tr: _publish(tr, name))
 
 
-def _switch(tr: Transaction, name: str) -> bool:
+def _publish(tr: Transaction, name: str) -> bool:
     config = read_config(tr, name)
-    waiting = _not_current(tr, config)
-    # By snapshot reads: passes write states all the time, but "told of all" is never taken back.
-    states = read_states(tr.snapshot, config) if waiting else []
-    ready = [each for each in waiting if all(_is_complete(state, each) for state in states)]
+    unpublished = _unpublished(tr, config)
+    # Snapshot reads avoid conflicts with passes, which write states all the time. They are safe: a complete
+    # backfill stays complete.
+    states = read_states(tr.snapshot, config) if unpublished else []
+    ready = [each for each in unpublished if all(_is_complete(state, each) for state in states)]
     queue = QueueKeys(name)
     for each in ready:
         tr.set(queue.observer_current(each.name), codec.encode(each.generation))
@@ -63,25 +68,27 @@ def _switch(tr: Transaction, name: str) -> bool:
     return bool(ready)
 
 
-def _not_current(tr: TransactionRead, config: QueueConfig) -> list[ObserverConfig]:
+def _unpublished(tr: TransactionRead, config: QueueConfig) -> list[ObserverConfig]:
+    """The observers whose configured generation is not published yet."""
     queue = QueueKeys(config.name)
     current = [(each, tr.get(queue.observer_current(each.name))) for each in config.observers]
     return [each for each, stored in current if stored.value != codec.encode(each.generation)]
 
 
 def read_states(tr: TransactionRead, config: QueueConfig) -> list[BucketState]:
-    """The states of all buckets of a queue, read all at once."""
+    """The states of all buckets of a queue, read concurrently."""
     queue = QueueKeys(config.name)
     futures = [tr.get(queue.state(config.generation, bucket)) for bucket in range(config.buckets)]
     return [BucketState.from_bytes(future.value) for future in futures]
 
 
 def _is_complete(state: BucketState, observer: ObserverConfig) -> bool:
+    # None means that the backfill is complete. A generation without an entry has not started: b"", the first place.
     return state.observers.get(observer.generation, b"") is None
 
 
 def clear_abandoned(tr: Transaction, config: QueueConfig) -> None:
-    """Clear the data of all generations that are neither configured nor being read."""
+    """Clear the data of generations neither configured nor published."""
     queue = QueueKeys(config.name)
     read = [current_generation(tr, config.name, each.name) for each in config.observers]
     generations = {each.generation for each in config.observers} | {each for each in read if each is not None}

@@ -1,7 +1,7 @@
-"""Changing a queue's configuration: `configure`, its observers, pause and resume.
+"""Changes of a queue's configuration: `configure`, its observers, pause, resume and priority.
 
-A transaction that changes a shape writes the queue's `config` key, so that no add commits under an outdated shape, the
-metadata version, which invalidates caches, and a key that workers watch.
+A transaction that changes a shape writes three keys: the queue's `config` key, so that no add commits under an outdated
+shape; the metadata version, which invalidates caches; and a key that workers watch.
 """
 
 from __future__ import annotations
@@ -58,39 +58,37 @@ def configure(
     audit: bool | None = None,
     window: object = None,
 ) -> QueueConfig:
-    """Store a queue's configuration; the same settings again change nothing.
+    """Create a queue, or change settings of an existing one; the same settings again change nothing.
 
-    What is left out is as stored, or as said below for a new queue. Observers can be changed at any time, also on a
-    queue that holds values: those that are new or of a new version are first told of all values there are, by the
-    passes that go on meanwhile.
+    Observers can be changed at any time, also on a queue that holds values: passes first report all stored values to
+    new observers and new versions of observers, while adds and reads continue.
 
     Args:
         db: a database of either store.
         name: 1 to 100 letters, digits, `_`, `.` or `-`.
-        key: `str` (for a new queue), `int`, `bytes`, or a tuple of these such as `(str, int)`; names of types do as
-            well.
-        value: the type of updates and values: `int` (for a new queue), `float`, `Decimal`, `str`, `bytes`, `bool`,
-            `list`, `dict`, `set`, `datetime` or `"any"`.
-        combiner: the name of a built-in combiner (`sum` for a new queue), or one of your own.
-        buckets: 1 to 4,096 (for a new queue 1 in an embedded store, 8 on a cluster); as many passes can run at once.
-            Small transactions want few: an add costs a row and a notification for each bucket that its keys touch.
-        observers: told of every change, in this order, in the transaction that makes it. They replace those of the
-            application; built-in ones that were put there by their settings stay.
-        audit: whether to keep sums of what is added and dropped, by which `cq.admin.audit.check_audit` finds what is
-        lost or
-            repeated (not for a new queue). For values of int with the combiner sum; costs an add one atomic addition
-            for each bucket that its keys touch. It can be turned on and off at any time; turned on at a queue that
-            holds something, this reads all of it.
-        window: width and slice in seconds, such as `(600, 10)` or `"600/10"`, of a window over the queue (a new one has
-            none): what is added is taken out again by workers once it has left it, see `cq.Window`. For values of int
-            with the combiner sum. A queue that was made with a window keeps one; another width or slice counts for what
-            is added from then on.
+        key: `str` (default of a new queue), `int`, `bytes`, or a tuple of these such as `(str, int)`; or their names.
+        value: the type of updates and values: `int` (default of a new queue), `float`, `Decimal`, `str`, `bytes`,
+            `bool`, `list`, `dict`, `set`, `datetime` or `"any"`.
+        combiner: the name of a built-in combiner (default of a new queue: `sum`), or one of your own.
+        buckets: 1 to 4,096 (default of a new queue: 1 in an embedded store, 8 on a cluster). As many passes can run
+            at the same time. Small transactions need few buckets: an add writes a row and a notification for each
+            bucket that its keys touch.
+        observers: called for every change, in this order, in the transaction that makes it. They replace the
+            application's observers of the queue; built-in observers, stored as settings, stay.
+        audit: whether to keep sums of added and dropped updates, so that `cq.admin.audit.check_audit` can find lost or
+            repeated updates (default of a new queue: no). For values of int with the combiner sum; an add then makes
+            one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to
+            turn it on reads all data of the queue.
+        window: width and slice in seconds of a window over the queue, such as `(600, 10)` or `"600/10"` (default of a
+            new queue: no window). Workers subtract updates that leave the window, see `cq.Window`. For values of int
+            with the combiner sum. A queue created with a window keeps one; another width or slice applies to
+            updates added from then on.
 
     Raises:
         InvalidConfiguration: a setting is not one that cq knows.
-        ConfigurationConflict: the queue has other settings; nothing is changed.
-        NotNow: an audit cannot begin while the queue is being purged; or it is on, but a bucket could not be read at
-            one version, and this is to be called again.
+        ConfigurationConflict: the queue has other settings; no setting is changed.
+        NotNow: an audit cannot begin while the queue is being purged. Or the audit is on, but a bucket could not be
+            read at one version: call this again.
     """
     requested = _RequestedSettings(
         None if key is None else KeyType.parse(key),
@@ -110,7 +108,7 @@ def configure(
 
 
 def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig:
-    """Add an observer to a queue, or give the one of its name other settings; all others stay.
+    """Add an observer to a queue, or replace the observer of the same name; all others stay.
 
     Raises `QueueNotConfigured`.
     """
@@ -131,7 +129,7 @@ def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig
 
 
 def remove_observer(db: Database, name: str, observer: str) -> QueueConfig:
-    """Take an observer from a queue, with all that it keeps; nothing happens if the queue has none of this name.
+    """Remove an observer from a queue, and clear its data; no change if the queue has no observer of this name.
 
     Raises `QueueNotConfigured`.
     """
@@ -146,9 +144,9 @@ def remove_observer(db: Database, name: str, observer: str) -> QueueConfig:
 
 
 def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
-    """Give an observer a new generation of its data, made from all values by the passes.
+    """Start a new generation of an observer's data, which passes fill from all stored values.
 
-    Raises `QueueNotConfigured`, and `InvalidConfiguration` when the queue has no such observer.
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` if the queue has no such observer.
     """
 
     def rebuild(tr: Transaction) -> QueueConfig:
@@ -164,7 +162,7 @@ def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
 
 @dataclass(frozen=True, slots=True)
 class _RequestedSettings:
-    """What a call of `configure` asks for; None for what it leaves out."""
+    """The settings that a call of `configure` requests; None for those it leaves out."""
 
     key: KeyType | None
     value: ValueType | None
@@ -175,7 +173,7 @@ class _RequestedSettings:
     window: WindowSpec | None = None
 
     def shape(self, name: str, stored: QueueConfig) -> QueueConfig:
-        """The requested shape; raises `InvalidConfiguration` when its parts do not fit together."""
+        """The requested shape; raises `InvalidConfiguration` if its parts do not fit together."""
         code = self.combiner
         shape = replace(
             stored,
@@ -206,7 +204,7 @@ class _RequestedSettings:
 _NEW: Final = QueueConfig(
     "", KeyType.parse("str"), ValueType.parse("int"), Named("sum", 1), (), DEFAULT_BUCKETS
 )
-"""What a new queue has where the caller gives no setting."""
+"""Defaults of a new queue on a cluster."""
 
 
 def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
@@ -219,7 +217,7 @@ def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
         else:
             observer = Observer.of(each)
             specs.append(
-                check_spec(ObserverSpec(observer.name, observer.version, factory=_of_the_application))
+                check_spec(ObserverSpec(observer.name, observer.version, factory=_application_factory))
             )
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
@@ -228,17 +226,17 @@ def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
 
 
 def _spec(observer: ObserverConfig) -> ObserverSpec:
-    """A stored observer as it was requested; `factory` says no more than whether it is built in."""
-    factory = None if observer.is_built_in else _of_the_application
+    """The spec of a stored observer; its `factory` only distinguishes built-in observers (None) from others."""
+    factory = None if observer.is_built_in else _application_factory
     return ObserverSpec(observer.name, observer.version, observer.settings, factory)
 
 
-def _of_the_application(config: Any, settings: Any, generation: int) -> Any:
+def _application_factory(config: Any, settings: Any, generation: int) -> Any:
     raise NotImplementedError("a stored observer's code is looked up in the application")
 
 
 def _configure(tr: Transaction, name: str, requested: _RequestedSettings, new: QueueConfig) -> QueueConfig:
-    """Store a new queue, or the observers of one that there is."""
+    """Create a queue, or change the observers, window and audit of an existing one."""
     stored = tr.get(QueueKeys(name).config).value
     if stored is None:
         return _create(tr, name, requested, new)
@@ -257,10 +255,10 @@ def _configure(tr: Transaction, name: str, requested: _RequestedSettings, new: Q
 
 
 def _change_window(tr: Transaction, current: QueueConfig, wanted: WindowSpec) -> QueueConfig:
-    """Give what is added from now on another time to leave the window."""
+    """Change the window of updates added from now on; rows already written keep their time."""
     if wanted == current.window:
         return current
-    if current.window is None:  # what it holds would never leave
+    if current.window is None:  # its present updates have no rows in the window, so they would never expire
         raise ConfigurationConflict(current.name, {"window": ("none", wanted)})
     changed = replace(current, window=wanted)
     write_config(tr, changed)
@@ -268,18 +266,18 @@ def _change_window(tr: Transaction, current: QueueConfig, wanted: WindowSpec) ->
 
 
 def _change_audit(tr: Transaction, current: QueueConfig, wanted: bool) -> QueueConfig:
-    """Turn the audit on or off; what the queue holds is yet to be included then."""
+    """Turn the audit on or off. When it is turned on, the queue's present content is not included yet."""
     if wanted == (current.audit is not None):
         return current
     if wanted and read_purging(tr.snapshot, current):
-        raise NotNow(f"queue {current.name!r} is still being purged: run workers, and this again later")
+        raise NotNow(f"queue {current.name!r} is still being purged: run workers, and try again later")
     changed = with_audit(current, whole=False) if wanted else without_audit(tr, current)
     write_config(tr, changed)
     return changed
 
 
 def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flags) -> None:
-    """Store a new queue with the settings of a queue of another store, whether or not its code fits.
+    """Create a queue with the settings of a queue of another store, without a check of its code.
 
     Raises `InvalidConfiguration`.
     """
@@ -302,17 +300,20 @@ def _create(tr: Transaction, name: str, requested: _RequestedSettings, new: Queu
     )
     if requested.audit:
         created = with_audit(created, whole=True)
-    # What workers of a deleted queue may have left; not all below its prefix, as an export queue may have its name.
+    # Workers of a deleted queue of this name may have left attempts. An export queue may use the same prefix, so only
+    # these are cleared.
     tr.clear_range(*QueueKeys(name).of_generation(created.generation).attempts)
     tr.set(keys.queue_entry(name), b"")
-    for observer in created.observers:  # there are no values yet: nothing to tell them first
+    for (
+        observer
+    ) in created.observers:  # a new queue has no values, so their first generation needs no backfill
         tr.set(QueueKeys(name).observer_current(observer.name), codec.encode(observer.generation))
     write_config(tr, created)
     return created
 
 
 def _change_observers(tr: Transaction, current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
-    """Store other observers, and have every bucket looked at by a pass if some must be told of all values."""
+    """Store other observers, clear data of removed ones, and notify all buckets, so that passes start backfills."""
     changed = _with_observers(current, specs)
     if changed == current:
         return current
@@ -332,7 +333,7 @@ def _change_observers(tr: Transaction, current: QueueConfig, specs: list[Observe
 
 
 def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
-    """The configuration with these observers; those that were there as they are keep their generation."""
+    """The configuration with these observers; unchanged observers keep their generation, others get a new one."""
     generations = current.observer_generations
     observers = []
     for spec in specs:
@@ -350,9 +351,9 @@ def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueCon
 
 
 def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | None = None) -> None:
-    """Keep workers from combining the queue until it is resumed, or for so long; adds and reads go on as before.
+    """Keep workers from combining the queue until `resume`, or for `seconds` seconds; adds and reads continue.
 
-    Raises `QueueNotConfigured`, and `InvalidConfiguration` for a time that is not positive.
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` if `seconds` is not positive.
     """
     if seconds is not None and not is_positive(seconds):
         raise InvalidConfiguration(
@@ -365,12 +366,12 @@ def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | 
 
 
 def resume(db: Database, name: str) -> None:
-    """Undo a pause; workers notice at once. Raises `QueueNotConfigured`."""
+    """End a pause; workers continue at once. Raises `QueueNotConfigured`."""
     _change_flags(db, name, paused=False, reason="", until=None)
 
 
 def prioritize(db: Database, name: str, priority: int) -> None:
-    """Give the queue a share of the workers' time, from 1 to 100, as compared with others that have work; 10 at first.
+    """Set the queue's share of the workers' time, 1 to 100, relative to other queues with work; the default is 10.
 
     Raises `QueueNotConfigured`, `InvalidConfiguration`.
     """
@@ -378,7 +379,7 @@ def prioritize(db: Database, name: str, priority: int) -> None:
 
 
 def check_priority(priority: object) -> int:
-    """The priority itself; raises `InvalidConfiguration`."""
+    """The priority, checked; raises `InvalidConfiguration`."""
     if type(priority) is not int or not 1 <= priority <= MAX_PRIORITY:
         raise InvalidConfiguration(
             f"expected a priority of 1 to {MAX_PRIORITY}, got: {codec.brief(priority)}"

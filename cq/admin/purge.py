@@ -1,10 +1,10 @@
-"""Deleting all that a queue holds, through its passes: `purge`; and the queue itself: `delete`.
+"""Deletion of a queue's content by its passes (`purge`), and of the queue itself (`delete`).
 
-A purge is a mark in the configuration and the versionstamp of its commit, which also drops what was set aside. The
-first pass over a bucket that finds the mark drops what was queued up to that versionstamp, and what is staged: nothing
-of a later transaction can be among it, as a pass that could have folded such updates would have found the mark, too.
-Then passes delete the values in hash order, a piece at a time, and tell the observers of each deletion; only then are
-updates of later transactions combined.
+A purge writes a mark into the configuration, and its commit's versionstamp into a key; it also drops updates set aside.
+The first pass over a bucket that finds the mark drops queued updates up to that versionstamp, and staged updates. These
+cannot include updates of a later transaction: a pass that could have folded those would have found the mark, too. Then
+passes delete the values in hash order, a piece at a time, and report each deletion to the observers. Only after that
+do they combine updates of later transactions.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cq.store.transact import transact
 
 
 def purge(db: Database, name: str) -> QueueConfig:
-    """Have workers delete all values of a queue and all that waits; what is added later counts. Returns at once.
+    """Have workers delete all values and queued updates; updates added later count. Returns at once.
 
-    Observers are told of every deletion, so that a top and an exported table follow. Raises `QueueNotConfigured`, and
+    Passes report every deletion to observers, so a top and an exported table follow. Raises `QueueNotConfigured`, and
     `NotNow` while the queue is being rebucketed.
     """
 
@@ -33,15 +33,17 @@ def purge(db: Database, name: str) -> QueueConfig:
         current = read_config(tr, name)
         refuse_while_rebucketing(current)
         changed = replace(current, purges=current.purges + 1, purge_generation=current.generation)
-        if current.audit is not None:  # what is left of it once the purge is done was added later
+        if (
+            current.audit is not None
+        ):  # a new audit is whole: all that remains after the purge was added under it
             changed = with_audit(without_audit(tr, changed), whole=True)
         queue = QueueKeys(name)
         tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
-        for bounds in queue.sources():  # whose counts are gone: what is stored again is to count again
+        for bounds in queue.sources():  # documents and file positions: sources stored again must count again
             tr.clear_range(*bounds)
-        tr.clear_range(*WindowKeys(name).rows())  # what is dropped must not be taken out, too
+        tr.clear_range(*WindowKeys(name).rows())  # the expiry must not subtract updates that the purge drops
         tr.clear_range(*WindowKeys(name).operations())
-        tr.clear_range(*queue.aside())  # at once: added again, it would count as later than the purge
+        tr.clear_range(*queue.aside())  # now: an update added again after this commit would survive the purge
         notify_all(tr, current)
         write_config(tr, changed)
         return changed
@@ -50,38 +52,38 @@ def purge(db: Database, name: str) -> QueueConfig:
 
 
 def needs_purge(config: QueueConfig, state: BucketState) -> bool:
-    """Whether a bucket has a purge before it, or under way."""
+    """Whether a purge of a bucket is pending or in progress."""
     return has_new_purge(config, state) or state.purging is not None
 
 
 def has_new_purge(config: QueueConfig, state: BucketState) -> bool:
-    """Whether no pass over a bucket has begun with the latest purge."""
+    """Whether no pass over a bucket has started the latest purge."""
     return config.purge_generation == config.generation and state.purged < config.purges
 
 
 def is_purging(db: Database, name: str) -> bool:
-    """Whether a purge of a queue is not done in all buckets yet. Raises `QueueNotConfigured`."""
+    """Whether a purge of a queue is unfinished in any bucket. Raises `QueueNotConfigured`."""
     return transact(db, lambda tr: read_purging(tr.snapshot, read_config(tr.snapshot, name)))
 
 
 def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
-    """Whether any bucket has a purge before it, or under way."""
+    """Whether a purge of any bucket is pending or in progress."""
     if config.purge_generation != config.generation:
         return False
     return any(needs_purge(config, state) for state in read_states(tr, config))
 
 
 def delete(db: Database, name: str) -> None:
-    """Delete a queue with all that belongs to it, also what observers keep; a table it was exported to stays.
+    """Delete a queue with all its data, including that of its observers, in one transaction; exported tables stay.
 
-    Adds, passes and exports under way fail or find it gone. One transaction. Raises `QueueNotConfigured`.
+    Concurrent adds, passes and exports fail, or find no queue. Raises `QueueNotConfigured`.
     """
 
-    def forget(tr: Transaction) -> None:
+    def clear(tr: Transaction) -> None:
         config = read_config(tr, name)
-        write_config(tr, config)  # so that adds and workers learn of it
+        write_config(tr, config)  # invalidates cached configurations, and wakes workers
         prefix = QueueKeys(name).prefix
         tr.clear_range(prefix, keys.prefix_end(prefix))
         tr.clear(keys.queue_entry(name))
 
-    transact(db, forget)
+    transact(db, clear)

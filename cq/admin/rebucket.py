@@ -1,10 +1,10 @@
-"""Changing the number of a queue's buckets while it is in use: `rebucket`.
+"""Rebucketing: changes the number of a queue's buckets while the queue is in use.
 
-A change of shape begins a new generation. Adds go to its buckets from then on: none commits under the old shape after
-the change, as each add has a read conflict on it. What was added before is drained from the buckets of the generation
-before, staged updates included. A pass over a new bucket first makes sure, at its read version, that nothing is left in
-the old buckets that share hashes with it: so updates are combined in commit order, and none is lost or repeated.
-Current values do not move, as they are kept by hash.
+A change of shape begins a new generation. From then on adds write to its buckets: each add has a read conflict on the
+shape, so no add commits under the former shape after the change. Passes drain the buckets of the former generation,
+including staged updates. A pass over a new bucket first checks, at its read version, that the former buckets that share
+hashes with it are empty: so updates are combined in commit order, without loss or repetition. Current values do not
+move, as they are stored by hash.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from cq.store.transact import transact
 
 
 def rebucket(db: Database, name: str, buckets: int) -> QueueConfig:
-    """Spread a queue over another number of buckets, without stopping anybody; returns its configuration.
+    """Change a queue's number of buckets while adds and workers continue; returns its configuration.
 
-    Workers drain the buckets there were. Costs one notification for each of these.
+    Workers drain the former buckets. Writes one notification for each of these.
 
     Args:
         db: a database of either store.
         name: the queue.
-        buckets: 1 to 4,096; the number that there is changes nothing.
+        buckets: 1 to 4,096. The queue's present number has no effect.
 
     Raises:
         QueueNotConfigured: there is no such queue.
-        InvalidConfiguration: another number.
-        NotNow: the queue is still being rebucketed or purged, or observers are being told of its values.
+        InvalidConfiguration: `buckets` is out of range.
+        NotNow: a rebucketing, a purge or a backfill of the queue is still in progress.
     """
     if type(buckets) is not int or not 1 <= buckets <= MAX_BUCKETS:
         raise InvalidConfiguration(f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {brief(buckets)}")
@@ -56,13 +56,13 @@ def _rebucket(tr: Transaction, name: str, buckets: int) -> QueueConfig:
     if current.buckets == buckets:
         return current
     refuse_while_rebucketing(current)
-    if telling := backfill_progress(tr.snapshot, current):
+    if backfilling := backfill_progress(tr.snapshot, current):
         raise NotNow(
-            f"the observers {', '.join(telling)} of queue {name!r} are still being told of its values: "
-            "run workers, and this again later"
+            f"a backfill of the observers {', '.join(backfilling)} of queue {name!r} is in progress: "
+            "run workers, and try again later"
         )
     if read_purging(tr.snapshot, current):
-        raise NotNow(f"queue {name!r} is still being purged: run workers, and this again later")
+        raise NotNow(f"queue {name!r} is still being purged: run workers, and try again later")
     changed = replace(
         current,
         buckets=buckets,
@@ -76,7 +76,7 @@ def _rebucket(tr: Transaction, name: str, buckets: int) -> QueueConfig:
 
 
 def is_blocked(snapshot: TransactionRead, config: QueueConfig, bucket: int) -> bool:
-    """Whether the shape before has updates, queued or staged, of keys of this bucket."""
+    """Whether the former shape has queued or staged updates of keys of this bucket."""
     if config.former is None:
         return False
     queue = QueueKeys(config.name)
@@ -90,9 +90,9 @@ def is_blocked(snapshot: TransactionRead, config: QueueConfig, bucket: int) -> b
 
 
 def finish_rebucket(db: Database, name: str) -> bool:
-    """Forget the shape before once it is drained; whether that was so.
+    """Clear the former shape if it is drained; returns whether it was.
 
-    May be called at any time and by any number of workers.
+    Any number of workers may call this at any time.
     """
     return transact(db, lambda tr: _finish(tr, name))
 
@@ -102,7 +102,7 @@ def _finish(tr: Transaction, name: str) -> bool:
     if config.former is None:
         return False
     former = QueueKeys(name).of_generation(config.former.generation)
-    # By snapshot reads: nothing is added under that shape any more, and where nothing is left nothing is staged again.
+    # Snapshot reads are safe: no add commits under the former shape any more, and an empty bucket stays empty.
     rows = tr.snapshot.get_range(*former.rows, limit=1)
     states = tr.snapshot.get_range(*former.states, streaming_mode=WANT_ALL)
     if rows.to_list() or any(BucketState.from_bytes(row.value).staged for row in states):

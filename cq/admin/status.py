@@ -1,4 +1,4 @@
-"""What waits in a queue, and for how long."""
+"""Status of queues: size and age of the backlog, settings, and work in progress."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from cq.store.transact import transact, transact_versioned
 from cq.windows.statistics import WindowStatistics, read_statistics
 
 _OUTSTANDING_SECONDS: Final = 10.0
-_OUTSTANDING_TIMES: Final = 5.0  # as long as half of the buckets wait at most
+_OUTSTANDING_TIMES: Final = 5.0  # times the median age of all buckets
 _MOST_OUTSTANDING: Final = 5
 CLOCK: Final = keys.ROOT + b"clock"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """What waits in a queue.
+    """The status of a queue.
 
     Attributes:
         name: the queue.
         settings: as given to `cq.configure`.
-        paused, reason: whether workers leave it alone, and why.
-        waiting_buckets: buckets with work.
-        rows, bytes: rows queued and their bytes.
-        exact: whether these were counted; else they are about right, up to a few times off.
-        oldest_seconds: age of the oldest update queued, None when there is none.
-        outstanding: {bucket: age of its oldest update} of those that have waited far longer than the others, at most 5.
-        full: which limit is exceeded; empty when none is.
-        former_buckets: how many buckets there were before, while these are being drained; else None.
-        telling: {observer that is being told of all values: buckets of which it has been told}.
-        aside: pieces set aside (at most 1,000, or 1 MB of them, are counted), and keys of which reports were missed.
-        window: what its window has refused, and whether taking out gets on; None when it has none.
-        problem: why nothing is known of the queue, as something stored of it is not cq's; else empty.
+        paused, reason: whether the queue is paused, and why.
+        waiting_buckets: number of buckets with work.
+        rows, bytes: number and bytes of queued rows.
+        exact: whether these were counted; else they are estimates, which can be off by a small factor.
+        oldest_seconds: age of the oldest queued update, None if the queue is empty.
+        outstanding: {bucket: age of its oldest update} of up to 5 buckets far older than the others.
+        full: the exceeded limit; else empty.
+        former_buckets: number of buckets of the former shape while it is drained; else None.
+        telling: {observer with a backfill in progress: number of finished buckets}.
+        aside: number of pieces set aside (counting stops at 1,000 or 1 MB), and of keys with missed reports.
+        window: statistics of its window; None without a window.
+        problem: why the status is unknown: stored data of the queue cannot be read; else empty.
     """
 
     name: str
@@ -67,22 +67,22 @@ class QueueStatus:
 
 
 def status(db: Database, name: str | None = None) -> list[QueueStatus]:
-    """The status of one queue, or of all; raises `QueueNotConfigured`.
+    """The status of one queue or of all queues; raises `QueueNotConfigured`.
 
-    Reads up to 1 MB of rows for each queue, and one row for each bucket with work. Commits a transaction that writes
-    nothing, whose version is the store's clock: the age of an update is told by versions, not by clocks.
+    Reads up to 1 MB of rows for each queue, and one row for each bucket with work. Commits an empty transaction to get
+    the store's present version: ages are differences of versions, not of machines' clocks.
     """
     if name is None:
         names = transact(db, lambda tr: queue_names(tr.snapshot))
-        found = [_read_or_say(db, each) for each in names]
+        found = [_read_or_report(db, each) for each in names]
     else:
         found = [transact(db, partial(_read, name=name))]
     now = current_version(db)
-    return [_aged(queue, oldest, now) for queue, oldest in found]
+    return [_with_ages(queue, oldest, now) for queue, oldest in found]
 
 
 def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
-    """Whether nothing is queued; if something is, this waits up to so many seconds for any of it to be combined."""
+    """Whether the queue is empty; if it is not, waits up to `wait_seconds` for a pass to combine some updates."""
 
     def watch_first(tr: Transaction) -> Void | None:
         first = tr.snapshot.get_range(*QueueKeys(name).notifications(), limit=1).to_list()
@@ -99,28 +99,29 @@ def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
 
 
 def current_version(db: Database) -> int:
-    """A version at or after every commit so far, about a million more each second, also in a store that is idle."""
+    """A version at or after every commit so far; versions grow by about a million a second, also in an idle store."""
+    # A transaction without writes would not commit: the conflict key makes it one that does.
     return transact_versioned(db, lambda tr: tr.add_write_conflict_key(CLOCK))[1]
 
 
-def _read_or_say(db: Database, name: str) -> tuple[QueueStatus, dict[int, int]]:
-    """The status but for ages; of a queue of which something cannot be read, what that is."""
+def _read_or_report(db: Database, name: str) -> tuple[QueueStatus, dict[int, int]]:
+    """The status without ages; if stored data of the queue cannot be read, a status with that `problem`."""
     try:
         return transact(db, partial(_read, name=name))
     except CqError as error:
-        nothing = QueueStatus(name, {}, False, "", 0, 0, 0, False, None, {}, "", None, {}, 0, str(error))
-        return nothing, {}
+        unknown = QueueStatus(name, {}, False, "", 0, 0, 0, False, None, {}, "", None, {}, 0, str(error))
+        return unknown, {}
 
 
 def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
-    """The status but for ages, and {bucket: version of its oldest row}."""
+    """The status without ages, and {bucket: version of its oldest row}."""
     snapshot, queue = tr.snapshot, QueueKeys(name)
     config, flags = read_config(snapshot, name), read_flags(snapshot, name)
     waiting = oldest_by_bucket(snapshot, queue)
     aside = snapshot.get_range(*queue.aside(), limit=1000, streaming_mode=WANT_ALL)
     missed = snapshot.get_range(*MissedKeys(name).notes(), limit=1000, streaming_mode=WANT_ALL)
     oldest: dict[int, int] = {}
-    for (_, number), version in waiting.items():  # of the shape before, too
+    for (_, number), version in waiting.items():  # buckets of the former shape, too, by their number
         if version is not None:
             oldest[number] = min(version, oldest.get(number, version))
     full = read_full(snapshot, name)
@@ -146,7 +147,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
 
 
 def _count_some(found: Range) -> int:
-    """How many rows these are, as far as 1 MB goes."""
+    """Number of rows in the range; counting stops after 1 MB."""
     number = size = 0
     for row in found:
         number += 1
@@ -156,9 +157,10 @@ def _count_some(found: Range) -> int:
     return number
 
 
-def _aged(found: QueueStatus, oldest: Mapping[int, int], now: int) -> QueueStatus:
+def _with_ages(found: QueueStatus, oldest: Mapping[int, int], now: int) -> QueueStatus:
     if not oldest:
         return found
+    # Idle buckets count as age 0 in the median: without them a single busy bucket would be its own median.
     ages = {number: seconds_since(version, now) for number, version in oldest.items()}
     others = [*ages.values(), *[0.0] * max(0, found.settings["buckets"] - len(ages))]
     horizon = max(_OUTSTANDING_SECONDS, _OUTSTANDING_TIMES * median(others))

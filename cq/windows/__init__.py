@@ -1,6 +1,7 @@
-"""Running totals over time: what a window adds to a queue, what it reports, and how slices expire.
+"""Running totals over a sliding window of time: adding, reading totals, statistics, and expiry of old updates.
 
-The room may import the queue and the rooms below it.
+A window belongs to one queue with sums of int. Workers call `expiry` to subtract updates that leave the window. The
+room may import the queue and the rooms below it.
 """
 
 from cq.windows.statistics import (

@@ -1,15 +1,15 @@
-"""Taking out of a queue what has left its window.
+"""Expiry: subtracts updates from a queue's totals when they leave its window.
 
-    1. Read the configuration and the window's lock for real: two who take out conflict, and so do they with a purge.
-    2. Snapshot-read the rows that are due, from the very first, up to a limit, and keep to those that one transaction
-       takes out.
-    3. Add what they sum up to to the queue, negated; of an operation, what its first try has added.
-    4. Clear the rows read. Those that are due at one time lie in commit order, so one range takes them, and cannot take
-       one that is committed meanwhile along: that sorts behind them. A range across several times could.
+    1. Read the configuration and the window's lock with read conflicts: two expiries of a queue conflict with each
+       other, and an expiry conflicts with a purge.
+    2. Snapshot-read the due rows, from the very first, up to a limit, and keep as many as fit into one transaction.
+    3. Add their negated sums to the queue. Of an operation, only the updates of its first try count.
+    4. Clear the rows read. Rows that expire at the same time are in commit order, so clearing them as one range is
+       safe: a row committed later sorts after it. A range over several times could include an unread row.
 
-As each look begins with the very first row, one that is committed when its time is over is taken out by the next look.
-All happens in one transaction: after `commit_unknown_result` it finds the rows gone. So each update is taken out
-exactly once, and as long as there is one, the row is there.
+Each expiry reads from the first row, so a row that is committed after its time is found by the next one. All steps are
+one transaction: a retry after `commit_unknown_result` finds the rows gone. So each update expires exactly once, and its
+row exists until then.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from cq.store.transact import transact
 from cq.store.write_sizes import clear_bytes, fitting, set_bytes
 
 EXPIRE_BYTES: Final = 200_000
-"""How much of the rows that are due one transaction takes out, about."""
+"""Approximate bytes of rows that one transaction expires."""
 _RAW_BYTES: Final = 50_000
 _STAMP_BYTES: Final = 16
 _ERROR_BYTES: Final = 1_300
-"""The bytes that a row set aside takes in addition to its own, at most."""
+"""Maximum bytes that a row set aside takes in addition to its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What one transaction has taken out.
+    """The result of one transaction that expires rows.
 
     Attributes:
-        rows: how many.
-        keys: how many keys it has added to.
-        seconds: when to look again: 0 when more is due, else until the first row is, or a slice's length.
+        rows: number of rows cleared.
+        keys: number of keys whose totals changed.
+        seconds: seconds until the next expiry: 0 if more rows may be due, else until the first row is due, at most the
+            length of a slice.
     """
 
     rows: int
@@ -60,15 +61,15 @@ class Expired:
 def expire(
     db: Database, name: str, *, now: float | None = None, limit_bytes: int = EXPIRE_BYTES
 ) -> Expired | None:
-    """Take out what is due by now, or as much of it as one transaction should; None if the queue has no window.
+    """Expire due rows, as many as one transaction should; returns None if the queue has no window.
 
     Args:
         db: a database of either store.
         name: the queue.
-        now: in seconds since 1970; by this machine's clock, if left out.
-        limit_bytes: of rows, about.
+        now: seconds since 1970; by default this machine's clock.
+        limit_bytes: approximate bytes of rows to expire.
 
-    Costs a read of one row when nothing is due. Raises `QueueNotConfigured`.
+    Reads one row if no row is due. Raises `QueueNotConfigured`.
     """
     return transact(db, lambda tr: _expire(tr, name, milliseconds(now), limit_bytes))
 
@@ -77,14 +78,14 @@ def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired |
     config, window = read_config(tr, name), WindowKeys(name)
     if config.window is None:
         return None
-    wait = _until_first(tr.snapshot, window, config.window.slice, now)
+    wait = _seconds_to_next(tr.snapshot, window, config.window.slice, now)
     if wait > 0:
         return Expired(0, 0, wait)
     lock = tr.get(window.lock)
-    found = _fitting(config, read_expiring(tr.snapshot, config, window.due_until(now), limit_bytes))
+    found = _first_fitting(config, read_expiring(tr.snapshot, config, window.due_until(now), limit_bytes))
     lock.wait()
     sums = sum_up(tr.snapshot, QueueKeys(name), found.rows)
-    with admitted():  # it makes a queue that is full no fuller: what is taken out is combined with what waits
+    with admitted():  # a full queue gets no fuller: the negated sums are combined with queued updates
         _add_negated(tr, config, sums)
     _set_broken_aside(tr, name, found)
     _clear(tr, window, found)
@@ -92,10 +93,10 @@ def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired |
     return Expired(len(found.keys), len(sums), 0.0)
 
 
-def _fitting(config: QueueConfig, found: ExpiringRows) -> ExpiringRows:
-    """The first of these rows, as many as one transaction takes out.
+def _first_fitting(config: QueueConfig, found: ExpiringRows) -> ExpiringRows:
+    """The first of these rows, as many as one transaction can expire.
 
-    A row with one update is small, but taking it out is not: it clears the row and its operation, and adds a row and a
+    A row with one update is small, but its expiry is not: it clears the row and its operation, and adds a row and a
     notification to a bucket.
     """
     queue, window = QueueKeys(config.name), WindowKeys(config.name)
@@ -109,9 +110,10 @@ def _fitting(config: QueueConfig, found: ExpiringRows) -> ExpiringRows:
             return size + _ERROR_BYTES
         if row.operation is not None:
             size += clear_bytes(window.operation_of(row.key))
-        own = {bucket_of(encoded, buckets) for encoded, _ in row.updates} - seen
-        seen.update(own)
-        return size + each * len(own)
+        # The sums of all rows are added together, so only the first row of a bucket pays for that bucket.
+        new = {bucket_of(encoded, buckets) for encoded, _ in row.updates} - seen
+        seen.update(new)
+        return size + each * len(new)
 
     rows: list[Row | UnreadableRow] = [*found.rows, *found.broken]
     rows.sort(key=lambda row: row.key)
@@ -125,8 +127,8 @@ def _fitting(config: QueueConfig, found: ExpiringRows) -> ExpiringRows:
     )
 
 
-def _until_first(snapshot: TransactionRead, window: WindowKeys, step: int, now: int) -> float:
-    """After how many seconds to look: when the first row is due, but not later than after a slice."""
+def _seconds_to_next(snapshot: TransactionRead, window: WindowKeys, step: int, now: int) -> float:
+    """Seconds until the first row is due, at most the length of a slice."""
     for row in snapshot.get_range(*window.rows(), limit=1):
         return max(0, min(window.due_of(row.key) - now, step)) / 1000
     return step / 1000
@@ -139,7 +141,7 @@ def _add_negated(tr: Transaction, config: QueueConfig, sums: dict[bytes, int]) -
 
 
 def _set_broken_aside(tr: Transaction, name: str, found: ExpiringRows) -> None:
-    """Move rows that cq has not written out of the way."""
+    """Set aside unreadable rows, so that they do not block the expiry of later rows."""
     piece = 0
     for each in found.broken:
         raw = [each.value[start : start + _RAW_BYTES] for start in range(0, len(each.value), _RAW_BYTES)]
@@ -147,7 +149,7 @@ def _set_broken_aside(tr: Transaction, name: str, found: ExpiringRows) -> None:
 
 
 def _clear(tr: Transaction, window: WindowKeys, found: ExpiringRows) -> None:
-    """Clear the rows read, and what stands for those with operation ids."""
+    """Clear the rows read, and the operation keys of rows with operation ids."""
     version = tr.get_read_version().wait()
     for _, group in groupby(found.keys, window.due_of):
         _clear_same_due(tr, window, list(group), version)
@@ -157,7 +159,8 @@ def _clear(tr: Transaction, window: WindowKeys, found: ExpiringRows) -> None:
 
 
 def _clear_same_due(tr: Transaction, window: WindowKeys, keys: Sequence[bytes], version: int) -> None:
-    """Clear rows that are due at one time: in a range, but for those that do not lie in commit order."""
+    """Clear rows with the same due time as one range; rows that are not in commit order are cleared one by one."""
+    # A row with a version after the read version was copied here. A range up to it could clear a concurrent add's row.
     others = [key for key in keys if not window.is_row(key) or window.version_of(key) > version]
     own = sorted({*keys} - {*others})
     if own:

@@ -1,4 +1,4 @@
-"""What waits in a queue of sums, by key: for reads that must not lag behind."""
+"""Sums of queued and staged updates by key, for reads that include updates not yet combined."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from cq.store.api import WANT_ALL, TransactionRead
 def read_pending_sums(
     snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None = None
 ) -> dict[bytes, int]:
-    """{encoded key: sum} of what waits, queued and staged; of these keys, or of all.
+    """{encoded key: sum} of queued and staged updates, of the wanted keys or of all keys.
 
-    Raises `BacklogTooDeep` when more than 1 MB waits in one of the buckets, or is staged; and `PendingUnreadable` after
-    an add to one of them in the same transaction.
+    Raises `BacklogTooDeep` if more than 1 MB is queued in one of the buckets, or staged; and `PendingUnreadable` after
+    an add to one of the buckets in the same transaction.
     """
     with before_adds(config.name):
         return _read(snapshot, config, wanted)
 
 
 def read_changes(snapshot: TransactionRead, config: QueueConfig, now: int) -> dict[bytes, int]:
-    """{encoded key: by how much its value is to change}: what waits, but for what is due by now and not taken out.
+    """{encoded key: difference between its total and its value}: pending updates, minus overdue rows of the window.
 
-    Raises as `read_pending_sums` and `read_overdue` do.
+    Raises the errors of `read_pending_sums` and `read_overdue`.
     """
     changes = defaultdict(int, read_pending_sums(snapshot, config))
     if config.window is not None:
@@ -54,7 +54,7 @@ def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes
 
 
 def _buckets_of(config: QueueConfig, wanted: Iterable[bytes]) -> set[tuple[int, int]]:
-    """Generation and number of the buckets of these keys, those of the shape before included."""
+    """Generation and number of the buckets of these keys, including buckets of the former shape."""
     former = config.under_former_shape()
     shapes = [config] if former is None else [config, former]
     return {
@@ -65,7 +65,7 @@ def _buckets_of(config: QueueConfig, wanted: Iterable[bytes]) -> set[tuple[int, 
 def _staged(
     snapshot: TransactionRead, queue: QueueKeys, config: QueueConfig, wanted: Sequence[bytes] | None
 ) -> list[tuple[bytes, int]]:
-    """What is staged, with the keys."""
+    """(encoded key, staged sum) of the wanted keys, or of all keys."""
     if wanted is not None:
         futures = [(encoded, snapshot.get(queue.staged(encoded))) for encoded in wanted]
         return [(encoded, codec.decode(each.value)) for encoded, each in futures if each.value is not None]

@@ -1,4 +1,4 @@
-"""What a window has refused, and whether taking out of it gets on."""
+"""Statistics of a window: refused updates, and how far its expiry is late."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cq.store.api import TransactionRead
 
 @dataclass(frozen=True, slots=True)
 class WindowStatistics:
-    """What a window has refused since its queue was made, and whether taking out gets on.
+    """Updates that a window refused since its queue was created, and how far its expiry is late.
 
     Attributes:
-        late: updates of a time that had left the window already when they were added; none of them counts. One
-            that is added again after its commit got lost is counted again here.
-        future: updates of a time that was more than a slice ahead; none of them counts.
-        overdue_seconds: for how long the first update that should be taken out has been due; 0 when none is.
+        late: updates whose time had already left the window when they were added. They do not count in totals. A retry
+            after an unknown commit result may count an update here twice.
+        future: updates whose time was more than a slice ahead. They do not count in totals.
+        overdue_seconds: how long the first row has been due; 0 if no row is due.
     """
 
     late: int

@@ -1,4 +1,4 @@
-"""`Window`: running totals of what has happened lately, such as the visits of the last ten minutes."""
+"""`Window`: running totals over the recent past, such as the visits of the last ten minutes."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from cq.windows.statistics import WindowStatistics, read_statistics
 TAKEN: Final = "taken"
 LATE: Final = "late"
 FUTURE: Final = "future"
-_ONE_BYTES: Final = 8
+_COUNTER_BYTES: Final = 8
 
 
 class Window:
-    """The running total of each key over a window of time: of what happened no longer ago than its width.
+    """The running total of each key over a window of time: the sum of updates not older than the window's width.
 
-    It lies over a queue with the combiner `sum` and values of int, which is configured with the window:
-    `cq.configure(db, "visits", window=(600, 10))`. Each add to the queue counts at once, and is taken out again by
-    workers once it has left the window: exactly once, also after an outage, so a total is always the sum of what is
-    in the window, and is one read. A handle without state, as `CombineQueue` is.
+    A window uses a queue with the combiner `sum` and values of int, configured with the window:
+    `cq.configure(db, "visits", window=(600, 10))`. Each add to the queue counts at once. Workers subtract it when it
+    leaves the window: exactly once, also after an outage. So a total is always the sum of the updates in the window,
+    and costs one read. A window is a handle without state, like `CombineQueue`.
 
-    Time is that of the clocks of those who add, take out and read: as far as these differ, what has just come
-    or is about to leave counts or not.
+    Adders, workers and readers use their own clocks. As far as these differ, updates at either edge of the window
+    may count or not.
 
     Args:
         queue: the queue, or its name.
-        width, slice: in seconds; the window moves on by a slice at a time. If given, they must be those configured,
-            else its first use raises `ConfigurationConflict`; the slice alone is a 60th part of the width.
+        width, slice: in seconds; the window moves by one slice at a time. If given, they must match the configuration,
+            else the first use raises `ConfigurationConflict`. The slice defaults to a 60th part of the width.
     """
 
     def __init__(
@@ -52,28 +52,28 @@ class Window:
         slice: float | None = None,  # noqa: A002 - the field's term
     ) -> None:
         self.queue = queue if isinstance(queue, CombineQueue) else CombineQueue(queue)
-        self._wanted = None
+        self._required = None
         if width is not None:
-            self._wanted = WindowSpec.parse((width,) if slice is None else (width, slice))
+            self._required = WindowSpec.parse((width,) if slice is None else (width, slice))
         elif slice is not None:
-            raise InvalidData("expected a window's width besides its slice")
+            raise InvalidData("expected a window's width with its slice")
 
     def __repr__(self) -> str:
         return f"Window({self.queue!r})"
 
     @property
     def name(self) -> str:
-        """Of the queue."""
+        """The queue's name."""
         return self.queue.name
 
     @property
     def keys(self) -> QueueKeys:
-        """Of the queue."""
+        """The queue's keys in the store."""
         return self.queue.keys
 
     @property
     def combiner(self) -> Combiner | None:
-        """Of the queue, if it was given one of its own."""
+        """The combiner that the queue was given, if it is one of the application's."""
         return self.queue.combiner
 
     def add(
@@ -85,19 +85,20 @@ class Window:
         at: float | None = None,
         now: float | None = None,
     ) -> str:
-        """Add updates of what happened at a time, as a part of the transaction.
+        """Add updates that happened at a given time, as a part of the transaction.
 
-        As blind as `CombineQueue.add`, with the same arguments and errors.
+        A blind write like `CombineQueue.add`, with the same arguments and errors.
 
         Args:
             tr: a transaction of either store.
             updates: `{key: update}` or pairs, of ints of up to 64 bits.
             once: an operation id: of all transactions that add with it, only the first to commit counts.
-            at: when it happened, in seconds since 1970; now, if left out.
-            now: the present, by this machine's clock, if left out: for several windows to agree on it.
+            at: time of the updates in seconds since 1970; by default now.
+            now: the present in seconds since 1970; by default this machine's clock. Give it if several windows must
+                agree on it.
 
-        Returns `"taken"`; or, with nothing added, `"late"` when that time has left the window already and `"future"`
-        when it is more than a slice ahead. Either is counted, see `statistics`.
+        Returns `"taken"` if the updates were added; `"late"` if their time has already left the window, and `"future"`
+        if it is more than a slice ahead. Late and future updates are not added, only counted, see `statistics`.
         """
         config, spec = self._config(tr)
         present = milliseconds(now)
@@ -105,37 +106,36 @@ class Window:
         due = spec.expires(happened)
         window = WindowKeys(self.name)
         if due <= present:
-            return self._refuse(tr, updates, window.late, LATE)
+            return self._count_refused(tr, updates, window.late, LATE)
         if happened > present + spec.slice:
-            return self._refuse(tr, updates, window.future, FUTURE)
+            return self._count_refused(tr, updates, window.future, FUTURE)
         write_updates(tr, self.keys, config, updates, once, due=due)
         return TAKEN
 
     def get(
         self, tr: TransactionRead, key: Any, *, now: float | None = None, pending: bool = False
     ) -> int | None:
-        """The total of a key over the window; None when it is nothing. See `get_many`."""
+        """The total of a key over the window; None if it is 0. See `get_many`."""
         return self.get_many(tr, [key], now=now, pending=pending)[key]
 
     def get_many(
         self, tr: TransactionRead, wanted: Iterable[Any], *, now: float | None = None, pending: bool = False
     ) -> dict[Any, int | None]:
-        """The totals of several keys over the window: `{key: total}`, None where it is nothing.
+        """The totals of several keys over the window: `{key: total}`, None for a total of 0.
 
-        Costs a read for each key and one of what is due and not taken out yet: mostly nothing. What is, is
-        subtracted, and then what waits for these keys counts, too: so totals are right also when no worker
-        has run for long.
+        Reads each key, and the overdue rows: those that are due but not yet expired, usually few. For keys with overdue
+        rows it subtracts these, and adds the pending updates. So totals are right even if no worker has run for long.
 
         Args:
             tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
             wanted: the keys.
-            now: up to which time, in seconds since 1970: what leaves the window until then does not count. By this
-                machine's clock, if left out; a time in the past does not bring back what has been taken out.
-            pending: False: a key of which nothing is due has the total that was last combined. True: what waits counts,
-                too, at the transaction's read version.
+            now: end of the window, in seconds since 1970; by default this machine's clock. Updates that leave the
+                window by then do not count. A time in the past does not bring back expired updates.
+            pending: False: a key without overdue rows has the total that was last combined. True: queued updates
+                count, too, at the transaction's read version.
 
-        Raises `BacklogTooDeep` when more than 1 MB is due and not taken out, or waits in one bucket;
-        `PendingUnreadable` after an add to the keys' buckets in the same transaction; else as `CombineQueue.get`.
+        Raises `BacklogTooDeep` if more than 1 MB is overdue, or queued in one bucket; `PendingUnreadable` after an add
+        to the keys' buckets in the same transaction; and the errors of `CombineQueue.get`.
         """
         snapshot = snapshot_of(tr)
         config, _ = self._config(snapshot)
@@ -143,8 +143,11 @@ class Window:
         encoded = {key: encode(key) for key in repeatable(wanted, "keys")}
         futures = {key: tr.get(self.keys.value(each)) for key, each in encoded.items()}
         overdue = read_overdue(snapshot, config, milliseconds(now))
-        exact = list(encoded.values()) if pending else [each for each in encoded.values() if each in overdue]
-        waiting = read_pending_sums(snapshot, config, exact) if exact else {}
+        # An overdue update may itself still be queued: to subtract it is right only if queued updates count.
+        with_pending = (
+            list(encoded.values()) if pending else [each for each in encoded.values() if each in overdue]
+        )
+        waiting = read_pending_sums(snapshot, config, with_pending) if with_pending else {}
         found = {}
         for key, each in encoded.items():
             current = futures[key].value
@@ -163,10 +166,10 @@ class Window:
         now: float | None = None,
         pending: bool = False,
     ) -> Page:
-        """About `limit` keys with their totals, in hash order, from `after` onward; as `CombineQueue.items`.
+        """About `limit` keys with their totals, in hash order, from `after` onward; see `CombineQueue.items`.
 
-        With `pending`, or when something is due and not taken out yet, all that waits in the queue is read with each
-        page. Raises as `get_many` does.
+        With `pending`, or if rows are overdue, each page also reads all queued updates of the queue. Raises the errors
+        of `get_many`.
         """
         snapshot = snapshot_of(tr)
         config, _ = self._config(snapshot)
@@ -177,31 +180,31 @@ class Window:
         return Page(_changed(config, page, after or b"", changes), page.continuation)
 
     def statistics(self, tr: TransactionRead) -> WindowStatistics:
-        """What was refused since the queue was made, and whether taking out gets on."""
+        """Updates refused since the queue was created, and how far expiry is late."""
         snapshot = snapshot_of(tr)
         self._config(snapshot)
         return read_statistics(snapshot, self.name)
 
     def _config(self, tr: TransactionRead) -> tuple[QueueConfig, WindowSpec]:
-        """The queue's configuration, with its window; raises `ConfigurationConflict` if that is not the one wanted."""
+        """The queue's configuration and its window; raises `ConfigurationConflict` if it has another window or none."""
         config = read_config(tr, self.name)
-        if config.window is None or (self._wanted is not None and config.window != self._wanted):
+        if config.window is None or (self._required is not None and config.window != self._required):
             raise ConfigurationConflict(
-                self.name, {"window": (config.window or "none", self._wanted or "one is expected")}
+                self.name, {"window": (config.window or "none", self._required or "one is expected")}
             )
         return config, config.window
 
-    def _refuse(self, tr: Transaction, updates: object, counter: bytes, why: str) -> str:
-        """Count updates that are not added: by an atomic addition, which conflicts with nothing."""
+    def _count_refused(self, tr: Transaction, updates: object, counter: bytes, why: str) -> str:
+        """Count refused updates by an atomic addition, which conflicts with no other transaction; returns `why`."""
         number = len(split_pairs(updates)[0])
-        tr.add(counter, number.to_bytes(_ONE_BYTES, "little"))
+        tr.add(counter, number.to_bytes(_COUNTER_BYTES, "little"))
         return why
 
 
 def _changed(
     config: QueueConfig, page: Page, after: bytes, changes: Mapping[bytes, int]
 ) -> list[tuple[Any, int]]:
-    """The items of a page, which begins behind a place, with these changes and with keys that have no value yet."""
+    """The items of a page that begins after a place, with these changes, and with keys that have no value yet."""
     encode = config.key.encoder()
     totals = {encode(key): value for key, value in page.items}
     for encoded, change in changes.items():
@@ -216,7 +219,7 @@ def _changed(
 
 
 def _checked_time(at: object) -> int:
-    """A time in seconds since 1970, in milliseconds; raises `InvalidData`."""
+    """Milliseconds of a time in seconds since 1970; raises `InvalidData`."""
     if type(at) not in (int, float) or not abs(at) < MAX_TIME_MS / 4000:  # type: ignore[arg-type]
         raise InvalidData(f"expected a time in seconds since 1970, got: {codec.shown(at)}")
     return milliseconds(at)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ from tests.helpers import STAGING, add, aside, code_of, stored
 from tests.queue.test_combine_queue import Calls
 from tests.test_promises import in_threads
 
-MAY_BE_UNKNOWN = ("is being purged", "has begun anew", "has not yet included")
+MAY_BE_UNKNOWN = ("is being purged", "begun again during the check", "does not include yet")
 SECONDS = 30.0
 
 
@@ -487,7 +487,9 @@ def test_an_audit_that_is_turned_off_leaves_nothing(db: Any, name: str) -> None:
 
     assert cq.configure(db, name, audit=False).audit is None
     assert stored(db, bounds) == []
-    with pytest.raises(cq.InvalidConfiguration, match=f"no audit: `cq configure {name} --audit`"):
+    with pytest.raises(
+        cq.InvalidConfiguration, match=f"no audit: turn it on with `cq configure {name} --audit`"
+    ):
         check_audit(db, name)
 
 
@@ -544,7 +546,7 @@ def test_turning_it_on_can_be_broken_off_and_done_again(db: Any, name: str) -> N
     first, second = check_audit(db, name)
     assert first.is_balanced
     assert str(second) == (
-        "bucket 1 of the audit is not checked: it holds what the audit has not yet included: "
+        "bucket 1 of the audit is not checked: it holds data that the audit does not include yet: "
         f"run `cq configure {name} --audit` again"
     )
     cq.configure(db, name, audit=True)

@@ -243,7 +243,7 @@ class TestRebucket:
         add(db, name, {"a": 1})
         drain(db, name)
         cq.put_observer(db, name, top(1))
-        with pytest.raises(cq.NotNow, match=r"the observers top of queue .* are still being told"):
+        with pytest.raises(cq.NotNow, match=r"a backfill of the observers top of queue .* is in progress"):
             cq.rebucket(db, name, 5)
         for wrong in (0, 4097, True, "8"):
             with pytest.raises(cq.InvalidConfiguration, match="buckets to be 1 to 4,096"):
