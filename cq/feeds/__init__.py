@@ -1,7 +1,7 @@
-"""Messages by receiver: append, read, groups.
+"""Message feeds: append and read messages by receiver, groups of receivers, and a check of a feed's data.
 
-The tasks that workers do for feeds are in `cq.observers.feeds.tasks`. The room may import keys, configuration,
-encoding and the store.
+Workers deliver, number and trim messages by the tasks of `cq.observers.feeds`. The room may import keys,
+configuration, encoding and the store; it does not import queues.
 """
 
 from cq.feeds.feed import (

@@ -1,7 +1,7 @@
-"""A feed's configuration, and how it is stored.
+"""The configuration of a feed: its settings, its stored form, and the cache of each process.
 
-As with queues, every process caches it under the store's metadata version, see `cq.config.cache`: an append reads
-nothing more, and conflicts with a change of its feed.
+As with queues, every process caches it under the store's metadata version, see `cq.config.cache`. So an append needs no
+other read, and conflicts with a change of its feed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class FeedConfig:
     """A feed's configuration.
 
     Attributes:
-        name: the feed's.
-        numbers: whether messages get numbers; for good.
-        keep_seconds: messages that are older are removed; None keeps them for ever.
-        keep_last: how many messages of each receiver are kept; None for all. Needs numbers.
+        name: name of the feed.
+        numbers: whether messages get numbers; never changes.
+        keep_seconds: workers remove older messages; None: no limit.
+        keep_last: number of messages kept for each receiver; None: no limit. Needs numbers.
     """
 
     name: str
@@ -38,32 +38,33 @@ class FeedConfig:
 
     @property
     def removes(self) -> bool:
-        """Whether messages are removed at all."""
+        """Whether workers remove messages."""
         return self.keep_seconds is not None or self.keep_last is not None
 
     def checked(self) -> FeedConfig:
-        """The configuration itself; raises `InvalidConfiguration` for one that no feed can have."""
+        """Return the configuration; raises `InvalidConfiguration` if its settings are invalid."""
         if self.keep_seconds is not None and not 0 < self.keep_seconds < _MOST:
             raise InvalidConfiguration(f"expected to keep messages for some time, got: {self.keep_seconds} s")
         if self.keep_last is not None and not 0 < self.keep_last < _MOST:
             raise InvalidConfiguration(f"expected to keep some messages, got: {self.keep_last}")
         if self.keep_last is not None and not self.numbers:
             raise InvalidConfiguration(
-                f"feed {self.name!r} gives no numbers, which keeping the last messages counts by: "
+                f"feed {self.name!r} gives no numbers, and keep_last counts messages by them: "
                 "keep messages by time, or make another feed with numbers"
             )
         return self
 
     def to_bytes(self) -> bytes:
-        """As stored."""
+        """Encode the configuration for the store."""
         return codec.encode([_FORMAT, self.numbers, self.keep_seconds, self.keep_last])
 
     @classmethod
     def from_bytes(cls, name: str, data: bytes) -> FeedConfig:
-        """The inverse; raises `CorruptData`."""
+        """Decode a stored configuration; raises `CorruptData`."""
         what = f"the configuration of feed {name!r}"
         format_, *settings = codec.decode_list(data, (int, bool, float | int | None, int | None), what)
         if format_ != _FORMAT:
+            # A version that cannot know all settings must not append or remove messages.
             raise CorruptData(f"{what} is of another version of cq: upgrade cq")
         try:
             return cls(name, *settings).checked()
@@ -72,10 +73,10 @@ class FeedConfig:
 
 
 def read_feed_config(tr: TransactionRead, name: str) -> FeedConfig:
-    """The feed's configuration at the transaction's read version; raises `FeedNotConfigured`.
+    """Return the feed's configuration at the transaction's read version; raises `FeedNotConfigured`.
 
-    Costs no round trip while no configuration in the store has changed. Through a transaction it adds a read conflict
-    on the feed's `config` key, through `tr.snapshot` none.
+    Costs no round trip while no configuration in the store changes. Through a transaction it adds a read conflict on
+    the feed's `config` key, through `tr.snapshot` none.
     """
     return _known.get(tr, name)
 
@@ -90,14 +91,14 @@ _known: Final = ConfigCache(lambda name: FeedKeys(name).config, _parse)
 
 
 def write_feed_config(tr: Transaction, config: FeedConfig) -> None:
-    """Store a configuration, and have workers look at it."""
+    """Store a configuration, and notify workers of it."""
     tr.set(FeedKeys(config.name).config, config.to_bytes())
     tr.set(feed_entry(config.name), b"")
     invalidate_configs(tr)
 
 
 def clear_feed(tr: Transaction, name: str) -> None:
-    """Remove a feed with all that it has."""
+    """Remove a feed with all its data."""
     prefix = FeedKeys(name).prefix
     tr.clear_range(prefix, keys.prefix_end(prefix))
     tr.clear(feed_entry(name))
@@ -105,7 +106,7 @@ def clear_feed(tr: Transaction, name: str) -> None:
 
 
 def feed_names(tr: TransactionRead) -> list[str]:
-    """The names of all configured feeds, sorted."""
+    """Return the names of all configured feeds, sorted."""
     rows = tr.get_range(*feed_entries())
     return [name for row in rows if (name := feed_of_entry(row.key)) is not None]
 

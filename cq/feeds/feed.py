@@ -1,9 +1,9 @@
-"""`Feed`: messages to receivers, each with an id that is greater than those of all the receiver's messages before it.
+"""`Feed`: messages to receivers, each with an id greater than the ids of all earlier messages of the receiver.
 
-An id begins with the versionstamp of its commit. A number from a sequence is given out before the commit, so a
-message with a lower number can appear after one with a higher number has been read, and whoever goes on from there
-misses it. A versionstamp is given out by the commit itself: who reads at some version sees all messages of lower ids,
-and never one that comes in between later. So the id of the last message read is all that a terminal has to keep.
+An id begins with the versionstamp of its commit. A sequence assigns its numbers before the commit: a message with a
+lower number can appear after a reader has passed a higher one, and the reader misses it. The commit itself assigns a
+versionstamp: a read at some version sees all messages with lower ids, and no message appears between them later. So a
+terminal has to keep only the id of the last message that it has read.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from cq.store.watch import wait_for
 __all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "FeedPage", "Message"]
 
 LIMIT: Final = 100
-"""How many messages a page has at most, unless told otherwise."""
+"""Default limit of messages in a page."""
 
 
 class Feed:
     """Messages by receiver; a handle without state, for any thread, and databases and transactions of either store.
 
-    Receivers, groups and terminals are named by str, int, bytes, or a tuple of these, of up to 1,000 bytes; there may
-    be any number of them, and nobody has to make one. Every method but `configure` raises `FeedNotConfigured`.
+    Names of receivers, groups and terminals are str, int, bytes, or a tuple of these, of up to 1,000 bytes. There
+    may be any number of them, and they need no creation. Every method except `configure` raises `FeedNotConfigured`.
 
     Args:
         name: 1 to 100 letters, digits, `_`, `.` or `-`; raises `InvalidConfiguration`.
@@ -85,15 +85,16 @@ class Feed:
         keep_seconds: float | None = None,
         keep_last: int | None = None,
     ) -> FeedConfig:
-        """Make the feed, or change what it keeps; what is left out stays as it is.
+        """Create the feed, or change its retention; omitted settings stay as they are.
 
         Args:
             db: a database of either store.
-            numbers: whether workers give each receiver's messages the numbers 1, 2, 3 ... (not for a new feed). For
-                good.
-            keep_seconds: workers remove messages that were committed longer ago, by the store's own clock: that of its
-                versions. 0 (for a new feed) keeps them for ever.
-            keep_last: workers remove all but so many numbered messages of each receiver; 0 (for a new feed) for none.
+            numbers: whether workers give each receiver's messages the numbers 1, 2, 3 ...; False for a new feed. It
+                cannot be changed later.
+            keep_seconds: workers remove messages that were committed longer ago, by the store's versions. 0 (default of
+                a new feed): no limit.
+            keep_last: workers keep the last `keep_last` numbered messages of each receiver. 0 (default of a new feed):
+                no limit.
 
         Raises `InvalidConfiguration`.
         """
@@ -107,12 +108,13 @@ class Feed:
             if numbers is not None and found.numbers != numbers:
                 gives = "gives" if found.numbers else "does not give"
                 raise InvalidConfiguration(
-                    f"feed {self.name!r} {gives} numbers, for good: make another feed, or leave that out"
+                    f"feed {self.name!r} {gives} numbers, which cannot change: make another feed, or omit `numbers`"
                 )
             if keep_seconds is not None:
                 found = replace(found, keep_seconds=keep_seconds or None)
             if keep_last is not None:
                 found = replace(found, keep_last=keep_last or None)
+            # A change sets the metadata version, which empties the caches of all processes: only if it is one.
             if found.checked() != before:
                 write_feed_config(tr, found)
             return found
@@ -131,19 +133,19 @@ class Feed:
     # Messages
 
     def append(self, tr: Transaction, receiver: Any, message: Any) -> bytes:
-        """Write a message behind all that the receiver has, as a part of the transaction.
+        """Write a message after all others of the receiver, as a part of the transaction.
 
-        Blind: it reads nothing but the metadata version that came with the read version, and conflicts with no other
-        append, with no reader and no worker. A transaction that is run again after `commit_unknown_result` writes the
+        Blind: it reads only the metadata version that arrived with the read version, and conflicts with no other
+        append, no reader and no worker. A transaction that is retried after `commit_unknown_result` may write the
         message again, under another id.
 
         Args:
             tr: a transaction of either store.
-            receiver: whose message it is.
-            message: whatever CBOR carries, up to 90,000 bytes.
+            receiver: name of the receiver.
+            message: any value that CBOR can encode, up to 90,000 bytes.
 
         Returns the last 8 bytes of the message's id; the first 10 are the versionstamp of the commit
-        (`tr.get_versionstamp()`). Raises `InvalidData`, `TooLarge`; nothing was written then.
+        (`tr.get_versionstamp()`). Raises `InvalidData`, `TooLarge`, before any write.
         """
         return self.append_many(tr, receiver, [message])[0]
 
@@ -160,16 +162,16 @@ class Feed:
         )
 
     def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> FeedPage:
-        """The receiver's messages behind an id, in the order of their ids: at most `limit`, or about 1 MB.
+        """Return the receiver's messages after an id, in the order of their ids: at most `limit`, or about 1 MB.
 
         Args:
-            tr: a transaction, or its `.snapshot` for one that is not to conflict with appends.
-            receiver: whose messages.
-            after: the id of the last message seen; nothing for the first one that is kept.
-            limit: of messages, from 1.
+            tr: a transaction, or its `.snapshot` for a read that must not conflict with appends.
+            receiver: name of the receiver.
+            after: id of the last message read; empty: begin with the oldest stored message.
+            limit: of messages, at least 1.
 
         Raises:
-            InvalidData: `after` is no id.
+            InvalidData: `after` is not an id.
             PendingUnreadable: after an append for this receiver in the same transaction.
         """
         read_feed_config(snapshot_of(tr), self.name)
@@ -178,11 +180,11 @@ class Feed:
     def read_numbered(
         self, tr: TransactionRead, receiver: Any, after: int = 0, limit: int = LIMIT
     ) -> FeedPage:
-        """The receiver's messages behind a number that have got theirs, in order; as `read`.
+        """Return the receiver's numbered messages after a number, in order; otherwise as `read`.
 
-        The page's messages have numbers without a gap; the first one has `after + 1`, unless `missed` says that it
-        was removed. Numbers are in the order of ids and never change. Raises `InvalidConfiguration` for a feed
-        that gives none, and `InvalidData`.
+        The page's messages have consecutive numbers; the first has `after + 1`, unless `missed` reports that it was
+        removed. Numbers are in the order of ids and never change. Raises `InvalidConfiguration` for a feed without
+        numbers, and `InvalidData`.
         """
         if not read_feed_config(snapshot_of(tr), self.name).numbers:
             raise InvalidConfiguration(
@@ -194,12 +196,13 @@ class Feed:
         encoded = encode_name("receiver", receiver)
         stored = tr.get(self.keys.numbered(encoded)), tr.get(self.keys.removed(encoded))
         (last, numbered), (_, removed) = (split_mark(each.value) for each in stored)
+        # A transaction reads `numbered` and `removed` with a conflict: a concurrent numbering or removal aborts it.
         number = max(after, removed) + 1
         if number > numbered:
             return FeedPage((), b"", False, after < removed)
         first = tr.get(self.keys.number(encoded, number)).value or b""
         begin = self.keys.message(encoded, first)
-        end = self.keys.messages_through(encoded, last)[1]
+        end = self.keys.messages_through(encoded, last)[1]  # later messages have no numbers yet
         rows, more = take(tr.get_range(begin, end, limit=limit + 1), limit)
         messages = tuple(decode_message(row, number + at) for at, row in enumerate(rows))
         return FeedPage(messages, messages[-1].id if messages else b"", more, after < removed)
@@ -212,28 +215,28 @@ class Feed:
         limit: int = LIMIT,
         timeout: float | None = None,
     ) -> FeedPage:
-        """Wait until the receiver has messages behind an id, and return them, as `read` does.
+        """Wait until the receiver has messages after an id, and return them, as `read` does.
 
-        Nothing is polled: a watch tells, within milliseconds of the commit. Each wait under way is one of the 10,000
-        watches that a connection to a cluster can have.
+        It does not poll: a watch fires within milliseconds of the commit. Each wait uses one of the 10,000 watches that
+        a connection to a cluster can have.
 
         Args:
             db: a database; the wait is outside of any transaction.
             receiver, after, limit: as for `read`.
-            timeout: in seconds; None waits for ever.
+            timeout: in seconds; None: no limit.
 
-        Returns an empty page when the time is over.
+        Returns an empty page after `timeout`.
         """
         end = math.inf if timeout is None else runtime.monotonic() + timeout
         encoded, after = encode_name("receiver", receiver), check_id(after)
         while True:
-            page, watch = transact(db, lambda tr: self._news(tr, encoded, after, limit))
+            page, watch = transact(db, lambda tr: self._read_or_watch(tr, encoded, after, limit))
             left = end - runtime.monotonic()
             if watch is None or not wait_for(db, watch, None if math.isinf(left) else left):
                 return page
 
     def latest(self, tr: TransactionRead, receiver: Any) -> bytes:
-        """The id of the receiver's last message, for who is to see later ones only; empty when there is none."""
+        """Return the id of the receiver's last message, for readers of later ones only; empty if there is none."""
         read_feed_config(snapshot_of(tr), self.name)
         begin, end = self.keys.messages(encode_name("receiver", receiver))
         for row in tr.get_range(begin, end, limit=1, reverse=True):
@@ -241,9 +244,9 @@ class Feed:
         return b""
 
     def forget(self, tr: Transaction, receiver: Any) -> None:
-        """Remove all that the receiver has: messages, numbers, which begin anew, and positions; blind.
+        """Remove the receiver's messages, numbers (which begin again at 1) and positions; blind.
 
-        It stays a member of its groups, whose messages that are not delivered yet it still gets.
+        It stays a member of its groups, and still gets their undelivered messages.
         """
         read_feed_config(tr, self.name)
         for begin, end in self.keys.of_receiver(encode_name("receiver", receiver)):
@@ -252,34 +255,35 @@ class Feed:
     # Positions
 
     def advance(self, tr: Transaction, receiver: Any, terminal: Any, position: bytes) -> None:
-        """Remember that a terminal of the receiver has read up to an id; blind, and never goes back."""
+        """Store that a terminal of the receiver has read up to an id; blind, and never decreases."""
         read_feed_config(tr, self.name)
         key = self._position(receiver, terminal)
         if check_id(position):
+            # Ids compare in commit order, so the greater one of two late calls wins.
             tr.byte_max(key, position)
 
     def position(self, tr: TransactionRead, receiver: Any, terminal: Any) -> bytes:
-        """The id up to which a terminal has read; empty for one that has not yet. What `read` goes on from."""
+        """Return the id up to which a terminal has read, empty at first: the `after` of its next `read`."""
         read_feed_config(snapshot_of(tr), self.name)
         return tr.get(self._position(receiver, terminal)).value or b""
 
     # Groups
 
     def join(self, tr: Transaction, group: Any, user: Any) -> None:
-        """Make a receiver a member of a group, from this commit on, its own messages to the group included; blind."""
+        """Make a receiver a member of a group from this commit on, messages of this transaction included; blind."""
         read_feed_config(tr, self.name)
         put_event(tr, self.keys, encode_name("group", group), encode_name("user", user), joined=True)
 
     def leave(self, tr: Transaction, group: Any, user: Any) -> None:
-        """Make a receiver a member of a group no longer, from this commit on; blind."""
+        """End a receiver's membership in a group from this commit on; blind."""
         read_feed_config(tr, self.name)
         put_event(tr, self.keys, encode_name("group", group), encode_name("user", user), joined=False)
 
     def append_to_group(self, tr: Transaction, group: Any, message: Any) -> bytes:
-        """Write a message to all who are members of the group as of the commit; blind, as `append`.
+        """Write a message to all members of the group as of the commit; blind, as `append`.
 
-        Workers write it to each member exactly once, a bounded number in each transaction; each member gets the
-        messages of a group in commit order. Returns and raises as `append`; the id is the `origin` that members see.
+        Workers write it to each member exactly once, in bounded transactions; each member gets the messages of a group
+        in commit order. Returns and raises as `append`; members see the id as `origin`.
         """
         read_feed_config(tr, self.name)
         encoded, value, counter = encode_name("group", group), encode_message(message), next_counter()
@@ -295,7 +299,7 @@ class Feed:
         return is_member(events_in(tr.get_range(*bounds)))
 
     def members(self, tr: TransactionRead, group: Any, after: Any = None, limit: int = 1000) -> list[Any]:
-        """At most so many members of a group, in a stable order, behind one of them (None for the first)."""
+        """Return at most `limit` members of a group, in a stable order, after the member `after` (None: the first)."""
         read_feed_config(snapshot_of(tr), self.name)
         encoded = encode_name("group", group)
         behind = b"" if after is None else encode_name("user", after)
@@ -307,14 +311,14 @@ class Feed:
                     break
         return found
 
-    # Parts of the above
+    # Internals
 
     def _position(self, receiver: Any, terminal: Any) -> bytes:
         return self.keys.position(encode_name("receiver", receiver), encode_name("terminal", terminal))
 
     def _page(self, tr: TransactionRead, receiver: bytes, after: bytes, limit: int) -> FeedPage:
         _check_limit(limit)
-        mark = tr.get(self.keys.removed(receiver))
+        mark = tr.get(self.keys.removed(receiver))  # a future: both reads are under way at once
         found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
         try:
             rows, more = take(found, limit)
@@ -323,19 +327,21 @@ class Feed:
                 raise
             raise PendingUnreadable(
                 f"messages of feed {self.name!r} cannot be read after an append for their receiver in the same "
-                "transaction, as its place is not known yet: read first, or in a transaction of its own"
+                "transaction, as the new message has no id before the commit: read first, or in another transaction"
             ) from error
         messages = tuple(map(decode_message, rows))
         position = messages[-1].id if messages else after
         return FeedPage(messages, position, more, after < split_mark(mark.value)[0])
 
-    def _news(
+    def _read_or_watch(
         self, tr: Transaction, receiver: bytes, after: bytes, limit: int
     ) -> tuple[FeedPage, Void | None]:
-        """What there is behind an id, or a watch on what comes."""
+        """Return the messages after an id, or an empty page and a watch for the next message."""
         read_feed_config(tr.snapshot, self.name)
         key = self.keys.latest(receiver)
+        # The watch belongs to the read version of this read, so a message between the two fires it.
         latest = tr.snapshot.get(key).value
+        # An equal versionstamp: later messages of the same transaction may follow the one with this id.
         if latest is None or latest < versionstamp_of_id(after):
             return FeedPage((), after, False, False), tr.watch(key)
         page = self._page(tr.snapshot, receiver, after, limit)

@@ -1,7 +1,7 @@
-"""Who is a member of a group, and who was when a message was committed.
+"""Membership in groups: now, and as of the commit of a message.
 
-Joining and leaving write an event, blindly: nothing is read, so whoever joins conflicts with nobody. A user is a member
-as of a commit if the last event of that user which was committed by then, or in that transaction, is one of joining.
+Each join and each leave writes an event without a read, so it conflicts with no other transaction. A user is a member
+as of a commit if the last event of that user up to this commit, or in the same transaction, is a join.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ LEFT: Final = b"-"
 
 
 class GroupEvent(NamedTuple):
-    """That a user has joined a group, or has left it."""
+    """A user has joined a group, or has left it."""
 
     id: bytes
     joined: bool
 
 
 def put_event(tr: Transaction, keys: FeedKeys, group: bytes, user: bytes, *, joined: bool) -> None:
-    """Note that a user joins or leaves."""
+    """Write the event of a user who joins or leaves; blind."""
     tr.set_versionstamped_key(keys.new_event(group, user, next_counter()), JOINED if joined else LEFT)
 
 
 def by_user(
     keys: FeedKeys, group: bytes, rows: Iterable[KeyValue]
 ) -> Iterator[tuple[bytes, list[GroupEvent]]]:
-    """The events of each user in turn, of the rows of a group's events; raises `CorruptData`."""
+    """Split the rows of a group's events by user: (user, events) in key order; raises `CorruptData`."""
     for user, found in groupby(rows, lambda row: keys.user_of(group, row.key)):
         yield user, events_in(found)
 
 
 def events_in(rows: Iterable[KeyValue]) -> list[GroupEvent]:
-    """The events in a user's rows, in commit order; raises `CorruptData`."""
+    """Decode the events of one user, in commit order; raises `CorruptData`."""
     events = []
     for row in rows:
         if row.value not in (JOINED, LEFT):
@@ -50,9 +50,9 @@ def events_in(rows: Iterable[KeyValue]) -> list[GroupEvent]:
 
 
 def is_member(events: Sequence[GroupEvent], message: bytes | None = None) -> bool:
-    """Whether a user with these events was a member when the message of an id was committed, or is one now.
+    """Whether a user with these events was a member at the commit of the message with this id (None: is one now).
 
-    What shares the message's transaction counts as before it: a commit has no inside.
+    An event in the message's own transaction counts as earlier: a commit has no order within.
     """
     for event in reversed(events):
         if message is None or versionstamp_of_id(event.id) <= versionstamp_of_id(message):
@@ -63,14 +63,15 @@ def is_member(events: Sequence[GroupEvent], message: bytes | None = None) -> boo
 def clear_outdated(
     tr: Transaction, keys: FeedKeys, group: bytes, user: bytes, events: Sequence[GroupEvent], message: bytes
 ) -> None:
-    """Remove the events that no message from the one of an id on will ask for.
+    """Remove the events that decide the membership for no message from this id on.
 
-    Events of later commits sort behind all that is cleared.
+    The cleared range is safe from concurrent events: those of later commits sort after it.
     """
     known = [event for event in events if versionstamp_of_id(event.id) <= versionstamp_of_id(message)]
     if not known:
         return
-    outdated = known[:-1] if known[-1].joined else known  # who has left is nobody any more
+    # A user without events is no member, so a last "left" is not needed either.
+    outdated = known[:-1] if known[-1].joined else known
     if outdated:
         begin, _ = keys.events_of(group, user)
         tr.clear_range(begin, begin + outdated[-1].id + b"\x00")

@@ -1,7 +1,7 @@
-"""Messages as they are stored, and as readers get them.
+"""Messages of feeds: their stored form, and the form that readers get.
 
-A message is the CBOR list [sent, body]; one that came by way of a group is [sent, body, group, origin]. Times are in
-milliseconds since 1970.
+A message is the CBOR list [sent, body], and a message to a group [sent, body, group, origin]. Times are in milliseconds
+since 1970.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cq.keys.feed import ID_BYTES, FeedKeys, as_name, bucket_of, id_of
 from cq.store.api import KeyValue, Transaction
 
 MAX_MESSAGE_BYTES: Final = 90_000
-"""Bytes of a message's body in CBOR."""
+"""Limit of a message's body: bytes in CBOR."""
 PAGE_BYTES: Final = 1_000_000
-"""About what a page of messages has at most."""
+"""About the most bytes of messages in a page."""
 
 _DIRECT: Final = b"\x82"  # the head of a CBOR list of two
 _BY_GROUP: Final = b"\x84"
@@ -34,12 +34,12 @@ class Message:
     """A message as a receiver reads it.
 
     Attributes:
-        id: its place among the receiver's messages: ids compare as the commits did. Opaque.
-        sent: when it was appended, in seconds since 1970, by the sender's clock.
-        body: what was appended; tuples come back as lists.
-        group: the group that it was sent to, None when it was appended for this receiver alone.
-        origin: the id that it had in the group: the same for all members; None for no group.
-        number: 1 for the receiver's first message, 2 for the next; None unless it was read by its number.
+        id: opaque place among the receiver's messages: ids compare in commit order.
+        sent: time of the append, in seconds since 1970, by the sender's clock.
+        body: the appended value; tuples are lists after reading.
+        group: the group that it was sent to; None for a message to this receiver alone.
+        origin: id of the message in the group, the same for all members; None for no group.
+        number: 1 for the receiver's first message, 2 for the next; None unless it was read by number.
     """
 
     id: bytes
@@ -55,10 +55,10 @@ class FeedPage:
     """Some messages of one receiver, in the order of their ids.
 
     Attributes:
-        messages: they.
-        position: where to go on: the id of the last one, or what was given when there is none.
-        more: whether there were more when this was read.
-        missed: whether messages behind the position given have been removed before they could be read here.
+        messages: the messages.
+        position: position of the next read: the id of the last message, or the given position if there is none.
+        more: whether there were more messages at the read version.
+        missed: whether messages after the given position had been removed before this read.
     """
 
     messages: tuple[Message, ...]
@@ -68,19 +68,20 @@ class FeedPage:
 
 
 def encode_message(body: Any) -> bytes:
-    """A message that is sent now, as stored; raises `InvalidData` or `TooLarge`."""
+    """Encode a message that is sent now; raises `InvalidData` or `TooLarge`."""
     return (
         _DIRECT + codec.encode(runtime.time_ns() // 1_000_000) + codec.encode_value(body, MAX_MESSAGE_BYTES)
     )
 
 
-def by_group(stored: bytes, group: bytes, origin: bytes) -> bytes:
-    """The message to an encoded group, as it is stored for a member; its body is not looked at."""
+def member_copy(stored: bytes, group: bytes, origin: bytes) -> bytes:
+    """Return a member's copy of a stored message to an encoded group, without decoding the body."""
+    # The two elements of the list stay as they are: only its head changes, and two elements follow.
     return _BY_GROUP + stored[1:] + group + codec.encode(origin)
 
 
 def decode_message(row: KeyValue, number: int | None = None) -> Message:
-    """The message in a row; raises `CorruptData`."""
+    """Decode the message in a row; raises `CorruptData`."""
     parts = codec.decode(row.value)
     if not isinstance(parts, list) or len(parts) not in (2, 4) or type(parts[0]) is not int:
         raise CorruptData(f"a message is not one that cq wrote: {row.value[:40]!r}")
@@ -96,7 +97,7 @@ def decode_message(row: KeyValue, number: int | None = None) -> Message:
 def put_messages(
     tr: Transaction, config: FeedConfig, keys: FeedKeys, receiver: bytes, stored: Iterable[bytes]
 ) -> list[bytes]:
-    """Write messages behind all that an encoded receiver has, in this order; blind. Returns the ends of their ids."""
+    """Write messages after all others of an encoded receiver, in this order; blind. Returns the ends of their ids."""
     counters = []
     for value in stored:
         counter = next_counter()
@@ -104,6 +105,7 @@ def put_messages(
         counters.append(counter.to_bytes(8, "big"))
     if not counters:
         return []
+    # The value changes with each commit: it wakes watches of waiting readers.
     tr.set_versionstamped_value(keys.latest(receiver), INCOMPLETE_VERSIONSTAMP)
     if config.numbers:
         tr.set_versionstamped_value(keys.unnumbered(receiver), INCOMPLETE_VERSIONSTAMP)
@@ -112,14 +114,14 @@ def put_messages(
 
 
 def next_counter() -> int:
-    """What keeps several writes of one transaction apart and in order."""
+    """Return a number that separates and orders the writes of one transaction."""
     return next(_counter)
 
 
 def take(rows: Iterable[KeyValue], limit: int, most_bytes: int = PAGE_BYTES) -> tuple[list[KeyValue], bool]:
-    """The first rows, at most so many and about so many bytes, but one; and whether there are more.
+    """Return the first rows, at most `limit` and about `most_bytes`, at least one, and whether there are more.
 
-    Of a range read, what is not taken is not fetched: ask it for one row more than the limit.
+    A range read fetches rows lazily: give it a limit of one row more.
     """
     taken: list[KeyValue] = []
     size = 0

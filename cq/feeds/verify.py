@@ -1,7 +1,7 @@
-"""Looks, while a feed is in use, for what cannot be so. It only reads.
+"""Check of a live feed for corrupt or inconsistent data; reads only.
 
-Each piece is read at one version, so what senders and workers do meanwhile is no difference. A receiver's messages are
-compared with their numbers a page at a time, from where the page before has ended, or where retention has come to.
+Each piece is read at one version, so concurrent senders and workers cause no false differences. The check compares a
+receiver's messages with their numbers page by page: from the end of the page before, or from the last removed message.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _MOST: Final = (1 << 64) - 1
 
 
 class FeedDifference(NamedTuple):
-    """Something in a feed that cannot be so: whose it is, a receiver or a group, and what is wrong."""
+    """An inconsistency in a feed: its receiver or group (`whose`), and a description."""
 
     whose: str
     what: str
 
 
 class _VerifiedPage(NamedTuple):
-    """A page of a receiver's messages.
+    """The result for a page of a receiver's messages.
 
     Attributes:
-        found: what is wrong in it.
-        position, number: of its last message, to go on behind.
-        more: whether there are others.
+        found: the problems in it.
+        position, number: id and number of its last message, after which the next page begins.
+        more: whether there are more messages.
     """
 
     found: list[str]
@@ -47,10 +47,10 @@ class _VerifiedPage(NamedTuple):
 
 
 def verify_feed(db: Database, name: str) -> Iterator[FeedDifference]:
-    """All that is wrong in a feed: messages, numbers and notes that are damaged, lost, or left behind.
+    """Yield all inconsistencies of a feed: messages, numbers and notes that are damaged, lost or superfluous.
 
-    In a feed with numbers, messages that have none yet are looked at up to a page. Costs about two reads for each
-    message that is kept; conflicts with nobody. Raises `FeedNotConfigured`.
+    In a feed with numbers, at most one page of messages without numbers is checked for each receiver. Costs about two
+    reads for each stored message; conflicts with no other transaction. Raises `FeedNotConfigured`.
     """
     config = transact(db, lambda tr: read_feed_config(tr.snapshot, name))
     keys = FeedKeys(name)
@@ -58,16 +58,16 @@ def verify_feed(db: Database, name: str) -> Iterator[FeedDifference]:
         whose = f"receiver {_shown(receiver)}"
         page = _VerifiedPage([], b"", 0, True)
         while page.more:
-            page = transact(db, _reading(partial(_look_at_messages, config, keys, receiver, page)))
+            page = transact(db, _by_snapshot(partial(_check_messages, config, keys, receiver, page)))
             yield from (FeedDifference(whose, what) for what in page.found)
     place: bytes | None = keys.all_group_messages()[0]
     while place is not None:
-        place, found = transact(db, _reading(partial(_look_at_group, keys, place)))
+        place, found = transact(db, _by_snapshot(partial(_check_group, keys, place)))
         yield from found
 
 
-def _reading(look: Callable[[TransactionRead], Any]) -> Callable[[Transaction], Any]:
-    return lambda tr: look(tr.snapshot)
+def _by_snapshot(check: Callable[[TransactionRead], Any]) -> Callable[[Transaction], Any]:
+    return lambda tr: check(tr.snapshot)
 
 
 def _receivers(db: Database, keys: FeedKeys) -> Iterator[bytes]:
@@ -83,36 +83,37 @@ def _receivers(db: Database, keys: FeedKeys) -> Iterator[bytes]:
         place = after(rows[-1].key)
 
 
-def _look_at_messages(
+def _check_messages(
     config: FeedConfig, keys: FeedKeys, receiver: bytes, before: _VerifiedPage, tr: TransactionRead
 ) -> _VerifiedPage:
-    """Look at the next messages of a receiver."""
+    """Check the next messages of a receiver."""
     futures = [tr.get(each(receiver)) for each in (keys.removed, keys.numbered, keys.latest)]
     try:
         (removed, removed_number), (last, last_number) = (split_mark(each.value) for each in futures[:2])
     except CorruptData as error:
         return _VerifiedPage([str(error)], b"", 0, False)
+    # Retention may have removed messages after the page before.
     position, number = max((before.position, before.number), (removed, removed_number))
     rows, more = take(tr.get_range(*keys.messages(receiver, position), limit=_PAGE + 1), _PAGE)
     found = list(_undecodable(rows))
     if removed and tr.get_range(*keys.messages_through(receiver, removed), limit=1).to_list():
-        found.append("messages are there that are noted as removed")
+        found.append("messages exist that are recorded as removed")
     ids = [id_of(row.key) for row in rows]
     if ids and (futures[2].value or b"") < versionstamp_of_id(ids[-1]):
-        found.append("who waits is not told of the latest message")
+        found.append("waiting readers are not notified of the latest message")
     if config.numbers:
         with_number = [id_ for id_ in ids if id_ <= last]
         found += _wrong_numbers(tr, keys, receiver, number, with_number)
         number += len(with_number)
-        # What comes behind those without may get its numbers before the next page is read.
+        # Workers may number later messages before the next page is read, so the check ends here.
         more = more and len(with_number) == len(ids)
         if not more and number != last_number:
             found.append(f"numbers go to {last_number:,}, and messages to {number:,}")
         beyond, end = keys.number(receiver, last_number + 1), keys.number(receiver, _MOST)
         if not more and tr.get_range(beyond, end, limit=1).to_list():
-            found.append(f"numbers go to {last_number:,}, and there are others behind")
+            found.append(f"numbers go to {last_number:,}, and there are greater numbers")
         if len(with_number) < len(ids) and not _is_noted(tr, keys.unnumbered, keys.numbering, receiver):
-            found.append("messages have no numbers, and no worker is told of it")
+            found.append("messages have no numbers, and no worker is notified")
     return _VerifiedPage(found, ids[-1] if ids else position, number, more)
 
 
@@ -127,18 +128,18 @@ def _undecodable(rows: list[KeyValue]) -> Iterator[str]:
 def _wrong_numbers(
     tr: TransactionRead, keys: FeedKeys, receiver: bytes, number: int, ids: list[bytes]
 ) -> Iterator[str]:
-    """Compare the next numbers with the messages that they are of."""
+    """Compare the next numbers with the ids of their messages."""
     begin, end = keys.number(receiver, number + 1), keys.number(receiver, number + 1 + len(ids))
     stored = {row.key: row.value for row in tr.get_range(begin, end)}
     for at, id_ in enumerate(ids, number + 1):
         if stored.get(keys.number(receiver, at)) != id_:
-            yield f"number {at:,} is not that of message {id_.hex()}"
+            yield f"number {at:,} does not belong to message {id_.hex()}"
 
 
-def _look_at_group(
+def _check_group(
     keys: FeedKeys, place: bytes, tr: TransactionRead
 ) -> tuple[bytes | None, list[FeedDifference]]:
-    """Look at the next group that has messages to deliver; returns where to go on, None at the end."""
+    """Check the next group with undelivered messages; returns the place of the next one, None at the end."""
     begin, end = keys.all_group_messages()
     rows = tr.get_range(place, end, limit=1).to_list()
     if not rows:
@@ -146,14 +147,14 @@ def _look_at_group(
     group = rows[0].key[len(begin) : -ID_BYTES]
     found = list(_undecodable(rows))
     if not _is_noted(tr, keys.undelivered, keys.delivering, group):
-        found.append("messages are to be delivered, and no worker is told of it")
+        found.append("messages are undelivered, and no worker is notified")
     return prefix_end(begin + group), [FeedDifference(f"group {_shown(group)}", what) for what in found]
 
 
 def _is_noted(
     tr: TransactionRead, note: Callable[[bytes], bytes], notification: Callable[[int], bytes], name: bytes
 ) -> bool:
-    """Whether workers are told that a receiver or a group has work."""
+    """Whether workers are notified that a receiver or a group has work."""
     return tr.get(note(name)).present() and tr.get(notification(bucket_of(name))).present()
 
 

@@ -1,4 +1,4 @@
-"""What workers do for feeds: deliver, number and trim messages; and the observer that appends changes to a feed.
+"""Tasks of workers for feeds (deliver, number and trim messages), and the observer that appends changes to a feed.
 
 The room may import `cq.feeds`, scheduling and telemetry.
 """

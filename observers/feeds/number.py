@@ -1,8 +1,8 @@
-"""Gives the messages of a feed numbers: 1, 2, 3 ... for each receiver, without a gap, in the order of ids.
+"""Numbers of messages: 1, 2, 3 ... for each receiver, without gaps, in the order of ids.
 
-A step really reads how far each of its receivers is, so of two steps for one receiver only one commits. What it reads
-behind that it reads at one version, and all that is committed later has greater ids: no message ever comes to stand
-before one that has its number.
+A step reads the last number of each of its receivers with a conflict, so of two steps for one receiver only one
+commits. It reads the next messages at one version, and all later commits have greater ids. So no message ever appears
+before a numbered one.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from cq.store.api import Database, Transaction
 from cq.store.write_sizes import set_bytes
 
 MESSAGES: Final = 1_000
-"""How many messages a step numbers at most."""
-GATHER_SECONDS: Final = 0.1
-"""How long messages come together at most, in a worker that has much to do: nobody waits for numbers to read."""
-_RECEIVER_BYTES: Final = 100_000  # of messages that a step reads of one receiver
-_STEP_BYTES: Final = 1_000_000  # of all
-_WRITTEN_BYTES: Final = 400_000  # of numbers: their keys have the receivers' names
+"""Limit of messages that a step numbers."""
+COALESCE_SECONDS: Final = 0.1
+"""Longest pause of a busy worker before it numbers new messages: readers by id need no numbers."""
+_RECEIVER_BYTES: Final = 100_000  # limit of the messages that a step reads of one receiver
+_STEP_BYTES: Final = 1_000_000  # limit of all messages that a step reads
+_WRITTEN_BYTES: Final = (
+    400_000  # limit of the numbers that a step writes: their keys contain the receivers' names
+)
 
 
 class NumberingTask(RoundRobinTask):
-    """The numbers for a bucket of receivers."""
+    """Number the messages of a bucket of receivers."""
 
-    most = 100
-    coalesce_seconds = GATHER_SECONDS
+    names_per_step = 100
+    coalesce_seconds = COALESCE_SECONDS
 
     def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
         super().__init__(db, config, bucket)
@@ -41,25 +43,26 @@ class NumberingTask(RoundRobinTask):
     def __str__(self) -> str:
         return f"numbers of feed {self.config.name!r}, bucket {self.bucket}"
 
-    def noted(self) -> Range:
+    def note_range(self) -> Range:
         return self.keys.all_unnumbered(self.bucket)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         emit("feed_numbered", feed=self.config.name, messages=self.messages)
 
     def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
-        """Number the next messages of each of these receivers."""
+        """Number the next messages of each of these receivers; returns the receivers with more."""
         limit = MESSAGES // len(names)
+        # With a conflict: it is the lock of the receiver. The messages need none, as later ones sort after them.
         stored = [tr.get(self.keys.numbered(receiver)) for receiver in names]
         marks = [split_mark(each.value) for each in stored]
         ranges = [
             tr.snapshot.get_range(*self.keys.messages(receiver, last), limit=limit + 1)
             for receiver, (last, _) in zip(names, marks, strict=True)
         ]
-        left, size = set(), 0
+        unfinished, size = set(), 0
         for receiver, (_, number), found in zip(names, marks, ranges, strict=True):
             if size > _STEP_BYTES:
-                left.add(receiver)
+                unfinished.add(receiver)
                 continue
             each = set_bytes(self.keys.number(receiver, number), ID_BYTES)
             rows, more = take(
@@ -72,10 +75,10 @@ class NumberingTask(RoundRobinTask):
             if rows:
                 tr.set(self.keys.numbered(receiver), mark(id_of(rows[-1].key), number + len(rows)))
             if more:
-                left.add(receiver)
-        return left
+                unfinished.add(receiver)
+        return unfinished
 
 
 def numbering_tasks(db: Database, config: FeedConfig) -> list[Task]:
-    """The tasks of a worker for a feed that gives numbers."""
+    """Return the tasks that number a feed's messages, one for each bucket of receivers."""
     return [NumberingTask(db, config, bucket) for bucket in range(BUCKETS)] if config.numbers else []

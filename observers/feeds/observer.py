@@ -20,15 +20,15 @@ VERSION: Final = 1
 
 
 def feed_spec(feed: str, receiver: str | None = None) -> ObserverSpec:
-    """The observer that appends each change of a queue to a feed: for `cq.configure(..., observers=[...])`.
+    """Return the observer that appends each change of a queue to a feed: for `cq.configure(..., observers=[...])`.
 
-    A message is [key, old, new], None for no value; [key] alone where the three together are larger than a message may
-    be. Changes of a key are in commit order, with none left out; each old value is the new one of the message before.
-    All are for one receiver, so that a service needs one position.
+    A message is [key, old, new], with None for no value; or [key] alone, if the three together exceed the size limit of
+    messages. The changes of a key are complete and in commit order: each old value is the new value of the message
+    before. All messages have one receiver, so a service needs one position.
 
     Args:
-        feed: its name. While it is not configured, workers leave the queue alone.
-        receiver: None for the queue's name.
+        feed: name of the feed. Until it is configured, workers do not combine the queue.
+        receiver: name of the receiver; None: the queue's name.
 
     Raises `InvalidConfiguration`.
     """
@@ -39,7 +39,7 @@ def feed_spec(feed: str, receiver: str | None = None) -> ObserverSpec:
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
-    """What `feed_spec` says, as passes call it."""
+    """Return the function of a `feed_spec` observer, as passes call it."""
     feed = settings["feed"]
     keys, receiver = FeedKeys(feed), encode_name("receiver", settings.get("receiver", config.name))
 
@@ -54,14 +54,14 @@ def _message(change: Change) -> bytes:
     try:
         return encode_message([change.key, change.old, change.new])
     except TooLarge:
-        return encode_message([change.key])
+        return encode_message([change.key])  # the service reads the value itself
 
 
 def check_feed(tr: TransactionRead, config: QueueConfig) -> None:
-    """Raises `InvalidConfiguration` when a queue's changes go to a feed that is not there."""
+    """Raise `InvalidConfiguration` if a queue's changes go to a feed that is not configured."""
     for each in config.observers:
         if each.is_built_in and each.name == NAME and not is_feed(tr, each.settings["feed"]):
             raise InvalidConfiguration(
-                f"queue {config.name!r} tells the feed {each.settings['feed']!r}, which is not configured: "
+                f"queue {config.name!r} reports to the feed {each.settings['feed']!r}, which is not configured: "
                 f"run `cq feed configure {each.settings['feed']}`"
             )

@@ -1,8 +1,9 @@
-"""Work on receivers or groups of a feed that take turns: each gets a bounded step, and then the others come.
+"""Round robin over the receivers or groups of a feed that have work: each gets a bounded share of a round.
 
-Whoever has work is noted under a key of its own, with a value that changes with each append. A step takes some of
-those notes in turn, does a bounded part for each in one transaction, and clears the notes of those that are done, if
-they are still the ones that were read. So one that is flooded has its share of each round and delays nobody.
+Each receiver or group with work has a note: a key whose value changes with each append. A step takes some of the notes
+in key order, does a bounded part for each in one transaction, and clears the notes of the finished ones by
+compare_and_clear, unless an append has changed them. So a flooded receiver gets its share of each round and delays no
+other.
 """
 
 from __future__ import annotations
@@ -24,135 +25,136 @@ from cq.store.transact import transact
 from cq.store.write_sizes import fitting
 
 TROUBLE_SECONDS: Final = 1.0
-"""After how long those who could not be served are tried again."""
+"""Seconds until a retry of receivers or groups that failed."""
 _LATER: Final = 0.0
 _NAMES_BYTES: Final = 30_000
-"""Of the notes that one transaction serves: for each of them it writes several keys with the same name."""
+"""Limit of the notes' keys in one transaction: it writes several keys with the same name for each."""
 
 
 @dataclass(slots=True)
 class _FeedRound:
-    """One way through all who have work.
+    """One round over all names that have work.
 
     Attributes:
-        place: the key of a note from which to go on.
-        at_once: how many take their turn in one transaction.
-        notification: the one that was there when it began, None if there was none.
-        are_left: whether some that had their turn have more to do.
-        problem: why somebody was passed over; else empty.
+        place: the key of the note at which the next step begins.
+        at_once: number of names that one transaction serves.
+        notification: value of the notification at the beginning of the round, None if there was none.
+        has_more: whether some of the names served have more work.
+        problem: the error of a skipped name; else empty.
     """
 
     place: bytes
     at_once: int
     notification: bytes | None = None
-    are_left: bool = False
+    has_more: bool = False
     problem: str = ""
 
 
 class RoundRobinTask(Task):
-    """A bucket of receivers or groups, which take turns; a task for a worker.
+    """A task that serves a bucket of receivers or groups in turn.
 
     Args:
         db: a database of either store.
-        config: of the feed.
-        bucket: which one.
+        config: configuration of the feed.
+        bucket: number of the bucket.
 
     Attributes:
-        most: how many take their turn in one transaction.
-        messages: how many the last call of `serve` has written.
+        names_per_step: number of names that one transaction serves.
+        messages: number of messages that the last call of `serve` has written.
     """
 
     notification: bytes
-    most: int
+    names_per_step: int
     messages = 0
 
     def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
         self.config, self.bucket = config, bucket
         self.keys = FeedKeys(config.name)
         self._db = db
-        self._begin, self._end = self.noted()
+        self._begin, self._end = self.note_range()
         self._round: _FeedRound | None = None
-        self._notes: list[KeyValue] = []  # of those who have had their turn in the last step
-        self._is_last = False  # whether that was the last step of the round
+        self._notes: list[KeyValue] = []  # served by the last step
+        self._is_last = False  # whether the last step ended the round
 
     @abstractmethod
-    def noted(self) -> Range:
-        """The range of the keys that say who has work."""
+    def note_range(self) -> Range:
+        """Return the range of the notes: keys of names that have work."""
 
     @abstractmethod
     def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
-        """Do a part for each of these, encoded as in their notes; returns those that have more to do.
+        """Do a part of the work of each of these encoded names; returns the names with more work.
 
-        All that conflicts must be read through the transaction itself; a retry after an unknown result calls it again.
+        It must read its locks through the transaction itself, as a retry after an unknown result calls it again.
         """
 
     @abstractmethod
-    def tell(self) -> None:
-        """Tell, by an event, that a step has written messages."""
+    def report(self) -> None:
+        """Emit the event that a step has written messages."""
 
     def run(self) -> float:
-        """One step; see `Task`. Raises the store's `FDBError`; the step can then be taken again.
+        """Run one step; see `Task`. Raises the store's `FDBError`; the step can then run again.
 
-        Whoever has something stored that cq has not written is passed over, and tried again after a while.
+        A name with corrupt data is skipped, and tried again after `TROUBLE_SECONDS`.
         """
-        going = self._round or _FeedRound(self._begin, self.most)
+        current = self._round or _FeedRound(self._begin, self.names_per_step)
         try:
-            notification, left = transact(self._db, lambda tr: self._step(tr, going))
+            notification, unfinished = transact(self._db, lambda tr: self._step(tr, current))
         except CorruptData as error:
-            self._round = going
-            self._pass_over(going, error)
+            self._round = current
+            self._skip(current, error)
             return _LATER
         if self.messages:
-            self.tell()
-        if going.place == self._begin:
-            going.notification = notification
-        going.are_left |= bool(left)
+            self.report()
+        if current.place == self._begin:
+            current.notification = notification
+        current.has_more |= bool(unfinished)
         if self._is_last:
-            return self._end_round(going)
-        going.place = after(self._notes[-1].key)
-        self._round = going
+            return self._end_round(current)
+        current.place = after(self._notes[-1].key)
+        self._round = current
         return _LATER
 
-    def _step(self, tr: Transaction, going: _FeedRound) -> tuple[bytes | None, set[bytes]]:
-        """Serve the next ones; returns the notification, and those that have more to do."""
+    def _step(self, tr: Transaction, current: _FeedRound) -> tuple[bytes | None, set[bytes]]:
+        """Serve the next names; returns the notification, and the names with more work."""
         notification = tr.snapshot.get(self.notification)
         notes = tr.snapshot.get_range(
-            going.place, self._end, limit=going.at_once, streaming_mode=WANT_ALL
+            current.place, self._end, limit=current.at_once, streaming_mode=WANT_ALL
         ).to_list()
         number = fitting((len(note.key) for note in notes), _NAMES_BYTES)
-        self._is_last = len(notes) < going.at_once and number >= len(notes)
+        self._is_last = len(notes) < current.at_once and number >= len(notes)
         notes = notes[:number]
         self._notes, self.messages = notes, 0
-        left = self.serve(tr, [note.key[len(self._begin) :] for note in notes]) if notes else set()
+        unfinished = self.serve(tr, [note.key[len(self._begin) :] for note in notes]) if notes else set()
         for note in notes:
-            if note.key[len(self._begin) :] not in left:
+            # An append since the read version has changed the note, which then stays.
+            if note.key[len(self._begin) :] not in unfinished:
                 tr.compare_and_clear(note.key, note.value)
-        if going.place == self._begin and self._is_last and not left:  # a round in one step
+        if current.place == self._begin and self._is_last and not unfinished:  # a round in one step
             self._clear(tr, notification.value)
-        return notification.value, left
+        return notification.value, unfinished
 
-    def _pass_over(self, going: _FeedRound, error: CorruptData) -> None:
-        """One of the last step's cannot be served: take one at a time, and leave that one out."""
-        if going.at_once == 1:
-            going.problem = str(error)
-            if going.problem != self.problem:
-                emit("feed_passed_over", feed=self.config.name, reason=going.problem)
-            going.place = after(self._notes[0].key)
-        going.at_once = 1
+    def _skip(self, current: _FeedRound, error: CorruptData) -> None:
+        """Handle corrupt data of a name in the last step: serve one name at a time, and skip the one that fails."""
+        if current.at_once == 1:
+            current.problem = str(error)
+            if current.problem != self.problem:
+                emit("feed_passed_over", feed=self.config.name, reason=current.problem)
+            current.place = after(self._notes[0].key)
+        current.at_once = 1
 
-    def _end_round(self, going: _FeedRound) -> float:
-        """All have had their turn; returns when the next round is to begin."""
+    def _end_round(self, current: _FeedRound) -> float:
+        """End a round over all names; returns the seconds until the next one."""
         was_one_step = self._round is None
-        self._round, self.problem = None, going.problem
-        if going.are_left:
+        self._round, self.problem = None, current.problem
+        if current.has_more:
             return _LATER
-        if going.problem:
+        if current.problem:
             return TROUBLE_SECONDS
         if not was_one_step:
-            transact(self._db, lambda tr: self._clear(tr, going.notification))
+            transact(self._db, lambda tr: self._clear(tr, current.notification))
         return DONE
 
     def _clear(self, tr: Transaction, notification: bytes | None) -> None:
-        """All that was noted when the round began is done: whoever has come since has changed the notification."""
+        """Clear the notification of the round's beginning: a later append has changed it, and it stays."""
         if notification is not None:
             tr.compare_and_clear(self.notification, notification)

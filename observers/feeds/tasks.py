@@ -1,4 +1,4 @@
-"""The feeds of a store: which there are, what waits in them, and what workers do for them."""
+"""The feeds of a store: their status, and the jobs of workers for them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 ROLE: Final = "deliver"
-"""What workers do for feeds."""
+"""The role of workers that do the tasks of feeds."""
 MOST_COUNTED: Final = 1_000
-"""Up to how many receivers or groups that wait are counted, of each bucket."""
+"""Limit of receivers or groups with work that the status counts in each bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedStatus:
-    """A feed, and what waits in it.
+    """A feed with its remaining work.
 
     Attributes:
-        config: its configuration.
-        to_number: how many receivers have messages without numbers.
-        to_deliver: how many groups have messages to deliver.
+        config: the feed's configuration.
+        to_number: number of receivers that have messages without numbers.
+        to_deliver: number of groups that have messages to deliver.
     """
 
     config: FeedConfig
@@ -40,7 +40,7 @@ class FeedStatus:
 
 
 def read_status(tr: TransactionRead, name: str) -> FeedStatus:
-    """How a feed is; raises `FeedNotConfigured`."""
+    """Return the status of a feed; raises `FeedNotConfigured`."""
     config, keys = read_feed_config(tr, name), FeedKeys(name)
     counted = [
         [tr.get_range(*bounds(bucket), limit=MOST_COUNTED) for bucket in range(BUCKETS)]
@@ -51,7 +51,7 @@ def read_status(tr: TransactionRead, name: str) -> FeedStatus:
 
 
 def read_all(tr: TransactionRead) -> list[FeedStatus]:
-    """How all feeds are, by name; those whose configuration cannot be read are left out."""
+    """Return the status of all feeds with a readable configuration, by name."""
     found = []
     for name in feed_names(tr):
         with suppress(FeedNotConfigured, CorruptData):
@@ -60,11 +60,11 @@ def read_all(tr: TransactionRead) -> list[FeedStatus]:
 
 
 class FeedJobs:
-    """The jobs of a worker for the feeds that there are.
+    """The jobs of a worker for all configured feeds.
 
     Args:
         db: a database of either store.
-        names: of feeds and queues to work on; none for all.
+        names: the feeds and queues to work on; empty: all.
     """
 
     def __init__(self, db: Database, names: Sequence[str]) -> None:
@@ -73,11 +73,11 @@ class FeedJobs:
 
     @property
     def jobs(self) -> list[Job]:
-        """All of them; those of groups before those of numbers, which they make work for."""
+        """All jobs; those of groups before those of numbers, since deliveries make numbering work."""
         return [job for jobs in self._open.values() for job in jobs]
 
     def load(self) -> list[Job]:
-        """Find out which feeds there are, and how they are configured; returns the jobs that are no more."""
+        """Read the configurations of all feeds, and update the jobs; returns the removed jobs."""
         found = transact(self._db, self._find)
         gone = [job for config, jobs in self._open.items() if config not in found for job in jobs]
         self._open = {config: self._open.get(config) or self._made(config) for config in found}
@@ -86,7 +86,7 @@ class FeedJobs:
     def _find(self, tr: Transaction) -> list[FeedConfig]:
         found = []
         for name in feed_names(tr.snapshot):
-            # What cannot be read is left alone; whoever uses it is told.
+            # Applications that use an unreadable feed get the error; the worker serves the others.
             with suppress(FeedNotConfigured, CorruptData):
                 if not self._names or name in self._names:
                     found.append(read_feed_config(tr.snapshot, name))

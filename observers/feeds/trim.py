@@ -1,8 +1,8 @@
-"""Removes the messages of a feed that are not to be kept, in small steps, and notes up to where, so that readers know.
+"""Retention of a feed: remove expired messages in small steps, and record the last removed one for readers.
 
-How old a message is its id says: versions advance by about a million a second. So all that are too old lie side by
-side, whatever the senders' clocks say, and all that comes later sorts behind them. A recovery of a cluster raises its
-versions by up to some hundred seconds: messages may be removed that much before their time.
+The age of a message is in its id: versions advance by about a million per second. So expired messages are adjacent,
+independent of the senders' clocks, and later messages sort after them. A recovery of a cluster advances its versions by
+up to some hundred seconds: messages may be removed that much earlier.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 
 EVERY_SECONDS: Final = 1.0, 60.0
-"""How long it rests between two looks at all receivers: a hundredth of the time that is kept, within these."""
+"""Pause between two rounds over all receivers: a hundredth of `keep_seconds`, within these limits."""
 RECEIVERS: Final = 50
-"""How many receivers a step looks at."""
+"""Number of receivers that a step checks."""
 MESSAGES: Final = 1_000
-"""How many messages a step removes at most."""
-_REST: Final = 9  # times as long as it has worked
-_STEP_BYTES: Final = 1_000_000  # of messages that are read to be removed
+"""Limit of messages that a step removes."""
+_REST: Final = 9  # minimum ratio of pause to work, so that the task uses a tenth of its thread's time
+_STEP_BYTES: Final = 1_000_000  # limit of the messages that a step reads to remove them
 
 
 class FeedTrimTask(Task):
-    """Looks through all receivers of a feed, some in each step."""
+    """Trim all receivers of a feed, `RECEIVERS` in each step."""
 
     delay = EVERY_SECONDS[0]
 
@@ -44,10 +44,10 @@ class FeedTrimTask(Task):
         self._begin, self._end = self.keys.all_latest()
         self._place = self._begin
         self._begun = 0.0
-        self._removed = 0  # by the last step
-        self._told = ""  # why one was passed over
+        self._removed = 0  # messages, by the last step
+        self._reported = ""  # the latest error of a skipped receiver: reported once
         self._at_once = RECEIVERS
-        self._looked_at: list[KeyValue] = []  # the receivers of the last step
+        self._rows: list[KeyValue] = []  # `latest` keys of the receivers of the last step
         least, most = EVERY_SECONDS
         kept = 0.0 if config.keep_seconds is None or config.keep_last is not None else config.keep_seconds
         self._every = min(most, max(least, kept / 100))
@@ -56,13 +56,13 @@ class FeedTrimTask(Task):
         return f"old messages of feed {self.config.name!r}"
 
     def run(self) -> float:
-        """One step; the next at once, or the first one again after a while. Raises the store's `FDBError`."""
+        """Run one step; returns 0, or the pause after the last receiver. Raises the store's `FDBError`."""
         if self._place == self._begin:
             self._begun = runtime.monotonic()
         try:
             place = transact(self._db, self._step)
         except CorruptData as error:
-            place = self._pass_over(error)
+            place = self._skip(error)
         if self._removed:
             emit("feed_trimmed", feed=self.config.name, messages=self._removed)
         if place is not None:
@@ -72,12 +72,12 @@ class FeedTrimTask(Task):
         return max(self._every, _REST * (runtime.monotonic() - self._begun))
 
     def _step(self, tr: Transaction) -> bytes | None:
-        """Look at the next receivers; returns where to go on, None at the end."""
+        """Trim the next receivers; returns the key of the next one, None at the end."""
         self._removed = 0
         rows = tr.snapshot.get_range(
             self._place, self._end, limit=self._at_once, streaming_mode=WANT_ALL
         ).to_list()
-        self._looked_at = rows
+        self._rows = rows
         if not rows:
             return None
         again = self._trim(tr, [row.key[len(self._begin) :] for row in rows])
@@ -85,19 +85,19 @@ class FeedTrimTask(Task):
             return self.keys.latest(again)
         return after(rows[-1].key) if len(rows) == self._at_once else None
 
-    def _pass_over(self, error: CorruptData) -> bytes:
-        """A receiver of the last step has something that cq has not written: leave it out; returns where to go on."""
+    def _skip(self, error: CorruptData) -> bytes:
+        """Handle corrupt data of a receiver: trim one at a time, and skip the one that fails; returns the next key."""
         if self._at_once > 1:
             self._at_once = 1
             return self._place
-        if str(error) != self._told:
-            self._told = str(error)
-            emit("feed_passed_over", feed=self.config.name, reason=self._told)
-        return after(self._looked_at[0].key)
+        if str(error) != self._reported:
+            self._reported = str(error)
+            emit("feed_passed_over", feed=self.config.name, reason=self._reported)
+        return after(self._rows[0].key)
 
     def _trim(self, tr: Transaction, receivers: Sequence[bytes]) -> bytes | None:
-        """Remove what is not to be kept of these receivers; returns the one to go on with when it was too much."""
-        # Real reads of the marks: of two workers that remove messages of one receiver only one commits.
+        """Remove expired messages of these receivers; returns the first unfinished one if a limit was reached."""
+        # With a conflict: of two workers that remove messages of one receiver only one commits.
         removed = [tr.get(self.keys.removed(each)) for each in receivers]
         before = [split_mark(each.value) for each in removed]
         ends = self._ends(tr, receivers, [number for _, number in before])
@@ -117,7 +117,7 @@ class FeedTrimTask(Task):
         return None
 
     def _ends(self, tr: Transaction, receivers: Sequence[bytes], removed: Sequence[int]) -> list[bytes]:
-        """The key before which each receiver's messages are to be removed, given the numbers removed so far."""
+        """Return the key before which each receiver's messages expire, given the last removed numbers."""
         keep_seconds, keep_last = self.config.keep_seconds, self.config.keep_last
         oldest = b""
         if keep_seconds is not None:
@@ -136,11 +136,13 @@ class FeedTrimTask(Task):
         ends = []
         for begin, (id_, _), each in zip(begins, last, surplus, strict=True):
             beyond = after(each.value) if each is not None and each.value else b""
-            ends.append(begin + min(max(oldest, beyond), after(id_) if id_ else b""))  # numbers come first
+            ends.append(
+                begin + min(max(oldest, beyond), after(id_) if id_ else b"")
+            )  # numbered messages only
         return ends
 
     def _remove(self, tr: Transaction, receiver: bytes, until: bytes, number: int) -> None:
-        """Remove a receiver's messages up to and with an id, which are so many with those removed before."""
+        """Remove a receiver's messages up to and with the one of id `until` and number `number`."""
         tr.clear_range(*self.keys.messages_through(receiver, until))
         if self.config.numbers:
             tr.clear_range(*self.keys.numbers_through(receiver, number))
@@ -148,5 +150,5 @@ class FeedTrimTask(Task):
 
 
 def trimming_tasks(db: Database, config: FeedConfig) -> list[Task]:
-    """The tasks of a worker for a feed of which not all is kept."""
+    """Return the trim task of a feed with a retention limit."""
     return [FeedTrimTask(db, config)] if config.removes else []

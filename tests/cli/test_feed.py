@@ -93,7 +93,7 @@ def test_differences_are_lines_and_an_exit_status(here: Here, db: Any) -> None:
     verified = here("feed", "verify", "chat")
 
     assert (verified.status, verified.err) == (4, "1 difference\n")
-    assert verified.out == "receiver 'ann'\tmessages have no numbers, and no worker is told of it\n"
+    assert verified.out == "receiver 'ann'\tmessages have no numbers, and no worker is notified\n"
     assert here("feed", "verify", "chat", "--json").rows()[0]["whose"] == "receiver 'ann'"
 
 

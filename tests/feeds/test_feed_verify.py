@@ -48,19 +48,25 @@ def test_what_waits_is_no_difference(db: Any, feed: Feed, page: int) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Feed, Any, bytes], object], str]] = {
-    "a message lost": (lambda feed, tr, id_: tr.clear(feed.keys.message(ANN, id_)), "number 4 is not that"),
-    "a number lost": (lambda feed, tr, id_: tr.clear(feed.keys.number(ANN, 4)), "number 4 is not that"),
+    "a message lost": (
+        lambda feed, tr, id_: tr.clear(feed.keys.message(ANN, id_)),
+        "number 4 does not belong",
+    ),
+    "a number lost": (lambda feed, tr, id_: tr.clear(feed.keys.number(ANN, 4)), "number 4 does not belong"),
     "a message damaged": (lambda feed, tr, id_: tr.set(feed.keys.message(ANN, id_), b"?"), "not CBOR"),
-    "a mark lost": (lambda feed, tr, id_: tr.clear(feed.keys.numbered(ANN)), "there are others behind"),
+    "a mark lost": (lambda feed, tr, id_: tr.clear(feed.keys.numbered(ANN)), "there are greater numbers"),
     "a mark damaged": (lambda feed, tr, id_: tr.set(feed.keys.numbered(ANN), b"?"), "not one that cq wrote"),
     "a note lost": (lambda feed, tr, id_: tr.clear(feed.keys.unnumbered(ANN)), "have no numbers"),
     "a notification lost": (
         lambda feed, tr, id_: tr.clear(feed.keys.numbering(bucket_of(ANN))),
-        "no worker is told",
+        "no worker is notified",
     ),
     "a group forgotten": (lambda feed, tr, id_: tr.clear(feed.keys.undelivered(CREW)), "group 'crew'"),
-    "removed twice": (lambda feed, tr, id_: tr.set(feed.keys.removed(ANN), mark(id_, 4)), "noted as removed"),
-    "waiters forgotten": (lambda feed, tr, id_: tr.set(feed.keys.latest(ANN), b"\0" * 10), "who waits"),
+    "removed twice": (
+        lambda feed, tr, id_: tr.set(feed.keys.removed(ANN), mark(id_, 4)),
+        "recorded as removed",
+    ),
+    "waiters forgotten": (lambda feed, tr, id_: tr.set(feed.keys.latest(ANN), b"\0" * 10), "waiting readers"),
 }
 
 
@@ -74,7 +80,7 @@ def test_damage_is_found(db: Any, feed: Feed, damage: str) -> None:
 
 
 def test_messages_that_get_their_numbers_meanwhile_are_no_difference(db: Any, feed: Feed) -> None:
-    look = verify._look_at_messages
+    look = verify._check_messages
 
     def numbered_behind_it(*args: Any) -> Any:
         page = look(*args)
@@ -88,7 +94,7 @@ def test_messages_that_get_their_numbers_meanwhile_are_no_difference(db: Any, fe
     transact(db, lambda tr: feed.append_many(tr, "ann", range(10)))
     with (
         patch.object(verify, "_PAGE", 3),
-        patch.object(verify, "_look_at_messages", numbered_behind_it),
+        patch.object(verify, "_check_messages", numbered_behind_it),
     ):
         assert found(db, feed) == []
 

@@ -72,8 +72,8 @@ class FeedWorld(Scenario):
                 (deliver, "WRITES", self.rng.choice((2, 5))),
                 (deliver, "MESSAGES", self.rng.choice((1, 3))),
                 (numbering, "MESSAGES", self.rng.choice((2, 6))),
-                (DeliveryTask, "most", 2),
-                (NumberingTask, "most", 2),
+                (DeliveryTask, "names_per_step", 2),
+                (NumberingTask, "names_per_step", 2),
             ):
                 stack.enter_context(patch.object(owner, name, value))
         return stack

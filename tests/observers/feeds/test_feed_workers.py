@@ -112,7 +112,7 @@ def test_numbers_whatever_the_order_of_appends_and_steps(
     feed = Feed("feed")
     config = feed.configure(db, numbers=True)
     sent: dict[str, list[int]] = defaultdict(list)
-    with patch.object(numbering, "MESSAGES", 4), patch.object(NumberingTask, "most", 2):
+    with patch.object(numbering, "MESSAGES", 4), patch.object(NumberingTask, "names_per_step", 2):
         tasks = numbering_tasks(db, config)
         for step in steps:
             if step is None:
@@ -164,7 +164,7 @@ def test_a_message_that_comes_while_a_step_commits_is_not_forgotten(db: Any, nam
     task = NumberingTask(db, feed.configure(db, numbers=True), bucket_of(encode_name("", "ann")))
     append(db, feed, "ann", 1)
     tr = db.create_transaction()
-    task._step(tr, _FeedRound(task._begin, task.most))
+    task._step(tr, _FeedRound(task._begin, task.names_per_step))
     append(db, feed, "ann", 2)
     tr.commit().wait()
 
