@@ -1,10 +1,9 @@
-"""Notes of what workers attempt: code that kills its process leaves no exception behind, but its note.
+"""Notes of workers' attempts, which find keys whose code kills the process: a dead process leaves no exception.
 
-A worker that runs foreign code over a bucket leaves a note there for as long as it lives. A worker that finds an old
-note is cautious: it begins with one key, doubles with each success, and before each pass notes the keys that the code
-is about to see, in a transaction of its own. So each death narrows down which key it was, until several workers
-have died with one key alone, or more of them with it among others. Notes of workers that are alive make others
-cautious for a moment, no more.
+A worker that runs foreign code over a bucket keeps a note there as long as it lives. A worker that finds an old note is
+cautious: it begins with one key, doubles the number with each success, and before each pass notes the keys that the
+code is about to see, in a separate transaction. Each death narrows down the key, until several workers have died with
+that key alone, or more of them with it among others. Notes of live workers make others cautious for a moment only.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
 
 
 class PoisonKey(CqError):
-    """So many workers have died with this key that it is not tried again."""
+    """A key with which too many workers have died; it is not tried again."""
 
     def __init__(self, encoded_key: bytes, deaths: int) -> None:
         super().__init__(encoded_key, deaths)
@@ -41,11 +40,11 @@ class PoisonKey(CqError):
 
 
 class Attempts:
-    """The notes at one bucket, as one worker writes and reads them.
+    """One worker's access to the notes of a bucket.
 
     Attributes:
-        begun: whether a note is there.
-        cautious: whether a worker seems to have died here, so that passes are to be small and noted.
+        begun: whether this worker has a note.
+        cautious: whether a worker seems to have died here, so that passes must be small and noted.
     """
 
     def __init__(self, db: Database, config: QueueConfig, bucket: int) -> None:
@@ -58,20 +57,21 @@ class Attempts:
         self.cautious = False
 
     def begin(self, stale_seconds: float) -> None:
-        """Leave a note, unless there is one already, and look for old ones."""
+        """Write a note, unless this worker has one, and find old ones."""
         if self.begun:
             return
         began, clock = runtime.monotonic(), clock_of(self._db)
         others, now = transact_versioned(self._db, self._begin)
         clock.observe(now, began)
-        # Of a jump that this process has not seen, notes of live workers seem old: that makes it cautious, no more.
+        # After a jump of versions that this process has not seen, notes of live workers seem old. This is harmless: the
+        # worker is cautious without need.
         ages = {key: clock.age(version, now) for key, (version, _) in others.items()}
         self._stale = {key: noted for key, (_, noted) in others.items() if ages[key] >= stale_seconds}
         self.cautious = bool(self._stale)
         self.begun = True
 
     def note(self, encoded_keys: list[bytes]) -> None:
-        """Note that these keys are about to be seen; raises `Condemned` when one is that has killed too often."""
+        """Note that code will see these keys; raises `PoisonKey` if too many workers have died with one of them."""
         if not self.cautious:
             return
         self._check_deaths(encoded_keys)
@@ -80,18 +80,18 @@ class Attempts:
         transact(self._db, lambda tr: self._write(tr, noted))
 
     def forget_deaths(self) -> None:
-        """The bucket has been worked through: forget about those that died."""
+        """Clear the notes of dead workers; called when the bucket has no more work."""
         if self.cautious:
             transact(self._db, self._clear_stale)
             self._stale = {}
             self.cautious = False
 
     def end(self, tr: Transaction) -> None:
-        """Take the note back: this worker leaves the bucket in good order."""
+        """Clear this worker's note, as it leaves the bucket alive."""
         tr.clear(self._key)
 
     def _check_deaths(self, encoded_keys: list[bytes]) -> None:
-        """Raise `Condemned` if enough workers have died with one of these keys: with it alone, or with it above all."""
+        """Raise `PoisonKey` if enough workers have died with one key, alone or more than with others."""
         alone = [noted[0] for noted in self._stale.values() if len(noted) == 1]
         deaths = Counter(encoded for noted in self._stale.values() for encoded in noted)
         most = max((deaths[encoded] for encoded in encoded_keys), default=0)
@@ -115,7 +115,7 @@ class Attempts:
 
 
 def parse_note(value: bytes) -> tuple[int, list[bytes]]:
-    """Version and encoded keys of a note; raises `CorruptData`."""
+    """Return the version and the encoded keys of a note; raises `CorruptData`."""
     noted: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
     if not isinstance(noted, list) or not all(type(encoded) is bytes for encoded in noted):
         raise CorruptData(f"a note of an attempt is not one that cq wrote: {value!r}")
@@ -123,7 +123,7 @@ def parse_note(value: bytes) -> tuple[int, list[bytes]]:
 
 
 def _parse(value: bytes) -> tuple[int, list[bytes]]:
-    """The same; one that cq has not written says no more than that there is one."""
+    """Do the same, but return no keys for a note that cq has not written."""
     try:
         return parse_note(value)
     except CorruptData:

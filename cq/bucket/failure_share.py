@@ -1,4 +1,4 @@
-"""How many of a queue's keys fail: above a share it is the deployment that is broken, not the data."""
+"""The share of a queue's keys that fail. Above a limit the deployment is broken, not the data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Lock
 class FailureShare:
     """Counts the keys of a queue in this process; thread-safe.
 
-    `is_broken` from ten different failed keys on, when they are over a fifth of all keys seen lately.
+    `is_broken` is true from ten different failed keys on, if they are over a fifth of the recently counted keys.
     """
 
     MIN_FAILED = 10
@@ -17,7 +17,7 @@ class FailureShare:
 
     def __init__(self) -> None:
         self.is_paused = False
-        """Set when the queue has been paused for it: then nothing more of it is to be combined."""
+        """Whether this process has paused the queue; the workers of its other buckets then stop, too."""
         self._lock = Lock()
         self._failed: dict[bytes, str] = {}
         self._reported = 0
@@ -33,13 +33,13 @@ class FailureShare:
 
     @property
     def is_broken(self) -> bool:
-        """Whether to pause the queue rather than to go on setting keys aside."""
+        """Whether to pause the queue instead of setting more keys aside."""
         with self._lock:
             failed = len(self._failed)
             return failed >= self.MIN_FAILED and failed > self.SHARE * (failed + self._reported)
 
     def describe(self) -> str:
-        """The reason for a pause, with the latest error."""
+        """Return the reason for a pause, with the latest error."""
         with self._lock:
             failed, latest = len(self._failed), next(reversed(self._failed.values()), "")
             return f"{failed} of the last {failed + self._reported} keys failed, the latest with: {latest}"

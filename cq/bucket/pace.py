@@ -1,8 +1,8 @@
-"""How much a pass takes: less after passes that were slow or refused, more again after quick ones.
+"""The share of its limits that a pass may use: less after slow or failed passes, more after quick ones.
 
-A pass is to stay under a second: a transaction lives five, and others wait for the bucket. What it may read and write
-is halved when it took longer, or when the store has refused it for being too old, too large or in conflict; it grows
-again with passes that leave time, up to the limits given.
+A pass should take less than a second: a transaction lives for five, and other workers wait for the bucket. The share is
+halved if a pass took longer, or if the store refused it as too old, too large or in conflict. It grows with passes that
+are quick enough, up to the given limits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_O
 SLOW_SECONDS: Final = 1.0
 QUICK_SECONDS: Final = 0.25
 _MIN_SHARE: Final = 1 / 64
-_MIN_SHARE_WHEN_SLOW: Final = (
-    1 / 16
-)  # where passes are slow whatever their size, smaller ones would only be more
+# If passes are slow at any size, smaller ones would only be more of them.
+_MIN_SHARE_WHEN_SLOW: Final = 1 / 16
 _REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD)
 
 
@@ -28,10 +27,10 @@ class Pace:
     """The pace of the passes over one bucket.
 
     Args:
-        clock: of this process, in seconds.
+        clock: returns the time in seconds.
 
     Attributes:
-        share: of the limits given, that a pass may take now.
+        share: the share of the limits that a pass may use now.
     """
 
     def __init__(self, clock: Callable[[], float] = runtime.monotonic) -> None:
@@ -40,11 +39,11 @@ class Pace:
         self._begun = clock()
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Note the start of a pass."""
         self._begun = self._clock()
 
     def committed(self) -> None:
-        """It is committed."""
+        """Adapt the share to the time that the committed pass took."""
         seconds = self._clock() - self._begun
         if seconds > SLOW_SECONDS:
             self._slow_down(_MIN_SHARE_WHEN_SLOW)
@@ -54,12 +53,12 @@ class Pace:
                 self.share = min(1.0, self.share * growth)
 
     def failed(self, code: int) -> None:
-        """It has failed with this error of the store."""
+        """Adapt the share to an error of the store."""
         if code in _REFUSALS:
             self._slow_down(_MIN_SHARE)
 
     def limits(self, given: Limits) -> Limits:
-        """The limits of the next pass."""
+        """Return the limits of the next pass."""
         if self.share == 1.0:
             return given
         return replace(
@@ -72,7 +71,7 @@ class Pace:
         )
 
     def scaled(self, keys: int) -> int:
-        """How many keys the next pass reports at most, of so many."""
+        """Return the number of keys that the next pass may report, of `keys`."""
         return max(1, int(keys * self.share))
 
     def _slow_down(self, least: float) -> None:

@@ -1,9 +1,9 @@
-"""One bucket as a worker sees it: committed passes, what it remembers and has learnt, and what to do when a pass fails.
+"""Runs passes over one bucket: commits them, keeps the bucket's cache, adapts their sizes and handles their failures.
 
-FoundationDB has no savepoints: what a failed observer wrote stays in its transaction, so the transaction is thrown
-away and the pass is run again in a new one, reporting half of the keys and folding the rest, down to one. That
-key's updates are then set aside in a transaction that calls no observer. A key that has failed is from then on
-reported when no others wait, or now and then, and alone, so that it costs the others nothing.
+FoundationDB has no savepoints: the writes of a failed observer stay in its transaction. So the runner discards the
+transaction and runs the pass again in a new one, which reports half of the keys and folds the others, down to one key.
+It then sets that key's updates aside in a transaction that calls no observer. From then on the key is a suspect: it is
+reported alone, if no other key has work or now and then, so that it does not delay the others.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ from cq.store.api import (
 )
 from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
 
-_LEAST_READ: Final = 100_000  # bytes of rows, where few of those read could be taken
-_FIRST_RATE: Final = 25.0  # bytes that observers write for each byte of writing a value, before any report
+_LEAST_READ: Final = 100_000  # bytes of rows, if a pass could take few of the rows read
+_FIRST_RATE: Final = (
+    25.0  # assumed bytes that observers write per byte of a written value, before the first report
+)
 _MAX_SUSPECTS: Final = 1_000
 _TRY_SUSPECT_EVERY: Final = 8
-_PATIENCE: Final = 5  # how often an error that may pass is met at one key before that key counts as failed
+_PATIENCE: Final = 5  # transient errors at one key, after which the key counts as failed
 
 
 class PassRunner:
-    """Runs passes over one bucket; to be used by one thread at a time.
+    """Runs passes over one bucket, in one thread at a time.
 
     Args:
         db: a database of either store.
         code: the queue's configuration and code.
-        bucket: which one.
-        limits: of each pass.
-        memory: for current values.
+        bucket: number of the bucket.
+        limits: limits of each pass.
+        cache: the cache of the bucket from an earlier runner.
     """
 
     def __init__(
@@ -77,21 +79,21 @@ class PassRunner:
         self._max_backfill = self.limits.max_report
         self._rejected_in_backfill: dict[bytes, str] = {}
         self._backfilling = False
-        self._may_sort = True  # False after runs have failed or were lost, until the bucket is empty
+        self._may_sort = (
+            True  # False after runs failed or another worker touched them, until the bucket is empty
+        )
         self._passes = 0
-        self._errors_by_key: Counter[bytes] = (
-            Counter()
-        )  # errors that may pass, by the first key that was blamed
+        self._errors_by_key: Counter[bytes] = Counter()  # transient errors by the first key blamed
 
     def combine(self, should_stop: Callable[[], bool] = lambda: False) -> PassResult:
-        """One pass, committed; keys that fail are set aside, and retries done as the store asks.
+        """Run and commit one pass; retry as the store asks, and set failing keys aside.
 
-        `should_stop` is asked before each retry; when it says so, this returns without having done anything.
+        `should_stop` is called before each retry; if it returns True, no pass is committed.
 
         Raises:
             CodeMismatch: the queue now asks for other code.
-            ManyFailed: too many keys of the pass cannot be combined; nothing was written.
-            FDBError: the store cannot go on (it timed out, say); to be tried again later.
+            ManyFailed: too many keys of the pass cannot be combined; no pass is committed.
+            FDBError: an error that the store does not retry, such as a timeout; try again later.
         """
         self._begin_attempt()
         tr = self.db.create_transaction()
@@ -102,10 +104,10 @@ class PassRunner:
             try:
                 result = attempt.run()
                 is_committed = self._commit(tr, attempt, result)
-            except SortBacklog:
+            except SortBacklog:  # the next attempt is a `MergePass`
                 self.cache.runs = FIRST_RUN
                 tr = self.db.create_transaction()
-            except CannotMerge:
+            except CannotMerge:  # the next attempt is a `Pass`
                 self.cache.runs, self._may_sort = NO_RUNS, False
                 tr = self.db.create_transaction()
             except PoisonKey as error:
@@ -114,7 +116,7 @@ class PassRunner:
             except ReportFailed as error:
                 self._shrink(attempt, error)
                 tr = self.db.create_transaction()
-            except Exception as error:  # noqa: BLE001 - told apart by its code
+            except Exception as error:  # noqa: BLE001 - `_after_error` distinguishes errors by their code
                 conflicts += error_code(error) == NOT_COMMITTED
                 tr = self._after_error(tr, attempt, error)
             else:
@@ -127,8 +129,8 @@ class PassRunner:
                 return PassResult()
             retries += 1
 
-    def rest(self) -> None:
-        """Another worker may take the bucket over; what is remembered is of use only if none has."""
+    def reset_pass_count(self) -> None:
+        """Count passes from zero again, as other workers may run passes before the next one."""
         self._passes = 0
 
     def _begin_attempt(self) -> None:
@@ -141,11 +143,12 @@ class PassRunner:
     def _pass(self, tr: Transaction) -> Pass | MergePass:
         self._passes += 1
         limits = self._affordable_limits(self.pace.limits(self.limits))
+        # A merging pass cannot set keys aside, run foreign code or take single keys.
         is_unusual = self.code.is_foreign or self._suspects or self._rejected or self._max_take
         may_sort = self._may_sort and not is_unusual
         if may_sort and self.cache.runs.is_any:
             return MergePass(tr, self.code, self.bucket, self.cache, limits)
-        backfill = self._backfilling and self._passes % 2 == 0  # in turn, so that it is known who has failed
+        backfill = self._backfilling and self._passes % 2 == 0  # alternate, so that a failure has one cause
         return Pass(
             tr,
             self.code,
@@ -164,7 +167,7 @@ class PassRunner:
         )
 
     def _affordable_limits(self, limits: Limits) -> Limits:
-        """The limits with so few reports that observers keep to theirs, as far as can be predicted."""
+        """Reduce the reports so that the predicted writes of observers keep to their limit."""
         if not self._observer_rate:
             return limits
         most = max(1, int(self.pace.share * limits.observer_bytes / self._observer_rate))
@@ -175,9 +178,9 @@ class PassRunner:
             self.attempts.note(encoded_keys)
 
     def _commit(self, tr: Transaction, attempt: Pass | MergePass, result: PassResult) -> bool:
-        """Commit a pass, unless what it sets aside makes it too large; then the next one reads less.
+        """Commit a pass and return True, unless updates set aside make it too large; the next one then reads less.
 
-        What is set aside is written as it was read, so it comes in addition to what the limits allow.
+        Updates set aside are written as they were read, in addition to the writes that the limits bound.
         """
         if result.aside and isinstance(attempt, Pass) and attempt.batch is not None:
             backlog = attempt.batch.backlog
@@ -191,7 +194,7 @@ class PassRunner:
     # When a pass fails
 
     def _after_error(self, tr: Transaction, attempt: Pass | MergePass, error: Exception) -> Any:
-        """The transaction for the next try; raises the error when trying again is of no use."""
+        """Return the transaction for the next try; raise the error if a retry cannot help."""
         code = error_code(error)
         if code is None:
             raise error
@@ -201,15 +204,15 @@ class PassRunner:
             return self.db.create_transaction()
         try:
             tr.on_error(code).wait()
-        except Exception as refused:
-            if error_code(refused) is None or not attempt.is_reporting:
+        except Exception as not_retryable:
+            if error_code(not_retryable) is None or not attempt.is_reporting:
                 raise
-            return self.db.create_transaction()  # an observer's doing: it is tried until patience is lost
+            return self.db.create_transaction()  # an observer raised it: retry until `_PATIENCE` is used up
         return tr
 
     def _is_fault_of_keys(self, attempt: Pass | MergePass, code: int) -> bool:
-        """Whether an error calls for a smaller pass, rather than for the same one again."""
-        if 2000 <= code < 3000:  # the client's own doing: too large, illegal keys, bad operations
+        """Return whether the error calls for a smaller pass instead of the same one again."""
+        if 2000 <= code < 3000:  # errors of the client: too large, illegal keys, bad operations
             return True
         slow = code == TRANSACTION_TOO_OLD
         if slow and len(attempt.blamed) > 1:
@@ -217,19 +220,20 @@ class PassRunner:
         may_be = attempt.is_reporting or (slow and bool(self.code.observers))
         if not may_be or not attempt.blamed:
             return False
-        # Other errors do not count: under contention a key meets many that are not its fault.
+        # Other errors do not count: under contention many occur that no key causes.
         self._errors_by_key[attempt.blamed[0]] += 1
         return self._errors_by_key[attempt.blamed[0]] >= _PATIENCE
 
     def _shrink(self, attempt: Pass | MergePass, error: Exception) -> None:
-        """Ask less of the next pass than of the one that failed."""
+        """Make the next pass smaller than the failed one; raise the error if it cannot be smaller."""
         self.cache.invalidate()
         if isinstance(attempt, MergePass):
-            self._may_sort = False  # what comes now are passes over single keys
+            self._may_sort = False  # ordinary passes find the key at fault
             return
         blamed = attempt.blamed
         taken = len(attempt.batch.updates) if attempt.batch else 0
         too_large = error_code(error) == TRANSACTION_TOO_LARGE
+        # Take fewer rows first: with many folded keys the size does not depend on the reported ones.
         if too_large and taken > max(1, len(blamed)):
             self._max_take = taken // 2
         elif len(blamed) > 1 and attempt.backfill:
@@ -246,7 +250,7 @@ class PassRunner:
             raise error
 
     def _reject(self, attempt: Pass | MergePass, error: PoisonKey) -> None:
-        """Set a key aside that has killed workers; among values, once it is the next one to be told."""
+        """Set aside a key that has killed workers; in a backfill, once it is the next key."""
         if attempt.backfill is None:
             self._rejected = {error.encoded_key: str(error)}
         elif len(attempt.backfill.keys) == 1:
@@ -257,7 +261,7 @@ class PassRunner:
     # When it has succeeded
 
     def _apply_result(self, result: PassResult, reported: Sequence[bytes]) -> None:
-        """Take over what a committed pass has found out, in which these keys were reported."""
+        """Adapt the cache and the sizes of passes to a committed pass that reported these keys."""
         self.pace.committed()
         self._errors_by_key.clear()
         if result.invalidates_cache or not result.cache_is_valid:
@@ -278,9 +282,9 @@ class PassRunner:
         if result.reported or result.purged:
             self._max_report = min(2 * self._max_report, self.limits.max_report)
         before, self._read_bytes = self._read_bytes, self.limits.read_bytes
-        if result.cut_at is not None:  # what is read in vain is read again
+        if result.cut_at is not None:  # rows read but not taken are read again
             self._read_bytes = min(max(_LEAST_READ, 5 * result.cut_at // 4), self._read_bytes)
-        elif result.aside:  # more of the same may follow
+        elif result.aside:  # more keys to set aside may follow
             self._read_bytes = min(max(_LEAST_READ, 2 * before), self._read_bytes)
         if result.backfilled:
             self._max_backfill = min(2 * self._max_backfill, self.limits.max_report)
@@ -291,7 +295,7 @@ class PassRunner:
             self._forget_deaths()
 
     def _update_suspects(self, result: PassResult) -> None:
-        """Suspect the keys that have failed, and no more those that went well."""
+        """Add the keys that have failed, remove those that succeeded."""
         for encoded in self._suspects.keys() & result.values.keys():
             del self._suspects[encoded]
         for encoded in result.aside:
@@ -300,8 +304,8 @@ class PassRunner:
                 del self._suspects[next(iter(self._suspects))]
 
     def _forget_deaths(self) -> None:
-        """Forget about workers that died; if the store fails, another time: the pass is committed."""
-        try:
+        """Clear the notes of dead workers; on an error of the store leave that to a later pass."""
+        try:  # the pass is committed: its result must be returned
             self.attempts.forget_deaths()
         except Exception as error:
             if error_code(error) is None:

@@ -1,7 +1,7 @@
-"""What a pass reads of its bucket, and how much of it the pass takes.
+"""Reads the rows of a bucket for a pass, and takes as many of them as the limits allow.
 
-Rows are taken from the first on, up to limits: of bytes read, of what is staged for their keys, and of what writing
-these keys again will cost. The row at which the limits end is taken in part; its rest stays in its place.
+A pass takes rows in commit order, up to limits on the bytes read, on the staged updates of their keys, and on the cost
+of writing these keys again. It takes a part of the row that reaches a limit; the remainder keeps its key.
 """
 
 from __future__ import annotations
@@ -34,28 +34,27 @@ from cq.queue.rows import (
 from cq.store.api import Transaction
 from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
 
-_SAMPLES: Final = 500  # so many keys tell whether all are in turn
+_SAMPLES: Final = 500  # keys to compare, to estimate whether all keys are in hash order
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a pass.
 
-    With those given here a transaction has about 1 MB, unless a single key needs more: `write_bytes`, `observer_bytes`,
-    and twice `load_bytes`, as both the staged updates and the values that were read may be written.
+    With the defaults a transaction has about 1 MB, unless a single key needs more: `write_bytes`, `observer_bytes`,
+    and twice `load_bytes`, as the pass may write both the staged updates and the values that it has read.
 
     Attributes:
-        read_bytes: rows read (about; the last one may exceed it).
-        load_bytes: staged updates read, and current values read (each; the last one may exceed it).
-        write_bytes: bytes of keys and updates that the pass itself writes, as `cq.store.write_sizes` counts them
-        (about). repack_bytes: updates that may be left as rows again (about); 0 for never.
-        observer_bytes: what observers may write, as predicted from what their reports have cost so far.
-        reported_bytes: bytes of the reported values, as `cq.store.write_sizes` counts them, in a queue with
-        observers. A bucket
-            predicts with how many of them the observers write `observer_bytes`.
-        max_report: how many keys are reported.
-        overload_seconds: how long a bucket may not be read to its end before a pass reports all the same.
-        stale_seconds: how old a note of an attempt must be to count as that of a worker that died.
+        read_bytes: bytes of rows to read, about; the last row may exceed it.
+        load_bytes: bytes of staged updates to read, and of current values; the last one of each may exceed it.
+        write_bytes: bytes of keys and updates that the pass itself writes, about, as `cq.store.write_sizes` counts.
+        repack_bytes: bytes of updates to write as rows again, about; 0: never do so.
+        observer_bytes: bytes that observers may write, predicted from the cost of earlier reports.
+        reported_bytes: bytes of the reported values in a queue with observers, as `cq.store.write_sizes` counts.
+            The caller predicts the number with which observers write `observer_bytes`.
+        max_report: number of keys to report.
+        overload_seconds: seconds after which passes report although they never read the rows to their end.
+        stale_seconds: age from which a note of an attempt counts as left by a dead worker.
     """
 
     read_bytes: int = 2_000_000
@@ -70,11 +69,11 @@ class Limits:
 
     @property
     def transaction_bytes(self) -> int:
-        """About what the transaction of a pass has at most, if no single key needs more."""
+        """The maximum size of a pass's transaction, about, if no single key needs more."""
         return self.write_bytes + self.observer_bytes + 2 * self.load_bytes
 
     def to_write(self, *, is_observed: bool) -> int:
-        """`write_bytes`, and what observers may write if there are none."""
+        """Return `write_bytes`, plus the share of the observers in a queue without observers."""
         return self.write_bytes if is_observed else self.write_bytes + self.observer_bytes
 
 
@@ -86,28 +85,27 @@ LOCAL_LIMITS: Final = Limits(
     observer_bytes=2_000_000,
     max_report=50_000,
 )
-"""Of passes over a store on the same machine, where a worker runs one of them over a queue at a time."""
+"""Limits for a store on the same machine, where a worker runs one pass over a queue at a time."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What a pass has read, and takes.
+    """The rows that a pass has read, and the updates that it takes.
 
     Attributes:
-        read_version: of the pass.
-        state: the bucket's.
-        notification: its value, None when there is none.
+        read_version: the read version of the pass.
+        state: the bucket's state.
+        notification: value of the bucket's notification, or None.
         backlog: all rows read.
-        rows: those of them that count.
-        updates: {encoded key: updates in commit order} of what is taken.
-        staged: {encoded key: what is staged, encoded, or None} as far as known.
-        is_former: whether the bucket is one of the shape before: later updates may wait under the shape now.
-        rest: the row of which only the updates before this position are taken; all rows before it are taken.
-        repack_bytes: how many bytes the updates would take as rows, about; 0 if what is folded is to be staged, and not
-            to become rows again.
-        staging_bytes: how many bytes staging the updates would take, about; 0 if they would become rows again.
-        folds_first: whether all that is queued is to be folded before any of it is reported: somebody is told of
-            changes, or folding makes so much less of what was read that it pays.
+        rows: these rows, without those of repeated operations.
+        updates: {encoded key: updates in commit order} taken by the pass.
+        staged: {encoded key: staged updates, encoded, or None} as far as they were read or cached.
+        is_former: whether the bucket is of the queue's former shape; the current one may then have later updates.
+        rest: a row and a position in it: the pass takes its updates before the position, and all rows before it.
+        repack_bytes: bytes of the updates if written as rows again, about; 0: folded updates are staged.
+        staging_bytes: bytes of the updates if staged, about; 0: folded updates become rows again.
+        folds_first: whether to fold the whole backlog before reporting any of it: true if the queue has observers, or
+            if folding shrinks the backlog enough.
     """
 
     read_version: int
@@ -125,40 +123,40 @@ class Batch:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything that was queued at the read version is taken."""
+        """Whether the pass takes every row queued at the read version."""
         return self.backlog.at_end and self.rest is None
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything of these keys that was committed at the read version is taken or staged."""
+        """Whether every update of these keys committed at the read version is taken or staged."""
         return self.at_end and not self.is_former
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do but to clear the notification."""
+        """Whether the bucket has no work: the pass only clears the notification."""
         state = self.state
         return self.backlog.last_key is None and not state.staged and not state.unfinished_since
 
     def has_work(self, encoded: bytes) -> bool:
-        """Whether updates of the key are taken or staged."""
+        """Whether the key has taken or staged updates."""
         return encoded in self.updates or self.staged.get(encoded) is not None
 
     def is_taken(self, key: bytes) -> bool:
-        """Whether a row read is taken whole."""
+        """Whether the pass takes the whole row with this key."""
         return self.rest is None or key < self.rest[0].key
 
     @property
     def rows_taken(self) -> list[Row]:
-        """The rows that count and are taken whole."""
+        """The rows that the pass takes whole, without those of repeated operations."""
         return [row for row in self.rows if self.is_taken(row.key)]
 
     @property
     def taken_bytes(self) -> int:
-        """The bytes of the rows that are taken whole."""
+        """The bytes of all rows that the pass takes whole."""
         return sum(row.size for row in self.backlog.rows if self.is_taken(row.key))
 
     def repeated(self) -> list[Row]:
-        """The rows that go without being combined, as an earlier transaction had added their operation."""
+        """Return the rows to clear without combining them, as an earlier transaction has added their operation."""
         return [row for row in repeated_rows(self.backlog.rows, self.rows) if self.is_taken(row.key)]
 
 
@@ -174,16 +172,27 @@ def read_batch(
     cache: BucketCache | None = None,
     may_sort: bool = False,
 ) -> Batch:
-    """Read a bucket, and decide what is taken of it.
+    """Read a bucket's rows and take as many as the limits allow.
 
-    The state is read for real, all else by snapshot reads. `max_take` limits the number of different keys; what is
-    staged for the keys in `first` is read before that of all others, unless it is in `memory`; `is_observed`: whether
-    anybody is told of changes. Raises `CodeMismatch` when the configuration is not the one given and, if that is
-    allowed, `ForRuns` for a deep backlog of many different keys.
+    Args:
+        tr: the transaction of the pass.
+        config: the configuration that the worker has.
+        bucket: number of the bucket.
+        limits: the limits of the pass.
+        max_take: number of different keys, at most; None: no limit.
+        is_observed: whether the queue has observers.
+        first: encoded keys whose staged updates are read before those of all other keys, unless `cache` has them.
+        cache: the worker's cache of the bucket.
+        may_sort: whether to raise `SortBacklog`.
+
+    Raises:
+        CodeMismatch: the stored configuration is another one.
+        SortBacklog: the bucket has a deep backlog of many different keys.
     """
     keys = QueueKeys(config.name)
     generation = config.generation
     read_version = tr.get_read_version()
+    # Only this read and that of the configuration conflict: adds to the bucket do not abort the pass.
     state = tr.get(keys.state(generation, bucket))
     notification = tr.snapshot.get(keys.notification(generation, bucket))
     stored = read_config(tr, config.name)
@@ -201,7 +210,7 @@ def read_batch(
 def write_values(
     tr: Transaction, at: Sequence[bytes], values: Sequence[bytes | None], is_same: Sequence[bool]
 ) -> None:
-    """Write the new values under some keys, encoded or None, but for those that are the same as before."""
+    """Set each changed key to its new encoded value, or clear it if it has no value now."""
     for key, data, same in zip(at, values, is_same, strict=True):
         if same:
             continue
@@ -212,10 +221,11 @@ def write_values(
 
 
 def clear_rows(tr: Transaction, keys: QueueKeys, begin: bytes, batch: Batch) -> int:
-    """Take away the rows that are taken, from the bucket's first key on; returns how many these were."""
+    """Clear the taken rows, from the bucket's first key on; return their number."""
     if batch.backlog.last_key is None:
         return 0
     if batch.rest is None:
+        # End at the last row read, not at the end of the bucket: a row committed later sorts after it and must stay.
         tr.clear_range(begin, after(batch.backlog.last_key))
         return len(batch.backlog.rows)
     row, position = batch.rest
@@ -236,7 +246,7 @@ def _take(
     cache: BucketCache,
     may_sort: bool,
 ) -> None:
-    """Take what the limits allow; that this is all of it is the rule, and found out first."""
+    """Take as many updates as the limits allow; first check for the usual case, all of them."""
     keys = QueueKeys(config.name)
     backlog = batch.backlog
     updates = updates_of(backlog, batch.rows)
@@ -257,6 +267,7 @@ def _take(
         known = cache.staged if cache.is_valid(batch.state.token) else {}
         batch.staged = read_at_hashes(tr.snapshot, keys.staged_at, order, known, limits.load_bytes)
         if len(batch.staged) < len(order):
+            # Staged updates are older than the rows: a key must not be taken without them.
             wanted = {encoded for encoded in wanted if encoded in batch.staged}
     if len(wanted) == len(updates):
         batch.updates = updates
@@ -265,7 +276,10 @@ def _take(
 
 
 def _take_until(batch: Batch, wanted: Collection[bytes]) -> None:
-    """Take updates up to the first of another key than those wanted."""
+    """Take updates up to the first one of a key not in `wanted`.
+
+    The taken updates are a prefix of the backlog, so that one range clear removes their rows.
+    """
     for row in batch.rows:
         for position, (encoded, update) in enumerate(row.updates):
             if encoded not in wanted:
@@ -277,7 +291,7 @@ def _take_until(batch: Batch, wanted: Collection[bytes]) -> None:
 def _budget(
     config: QueueConfig, batch: Batch, updates: Updates, limits: Limits, max_take: int | None
 ) -> _WriteBudget:
-    """What may be written for what is taken: to be staged, or as rows again where that is cheaper."""
+    """Return the budget for writing the updates: staged, or as rows again, whichever is cheaper."""
     each = SET_COPIES * len(QueueKeys(config.name).staged(b"")) + WRITE_BYTES
     most = limits.to_write(is_observed=batch.folds_first) // 2
     staging = _WriteBudget(each, config.value.grows, most, max_take, copies=SET_COPIES)
@@ -293,24 +307,26 @@ def _budget(
     if not less and len(updates) > limits.max_report:
         step = max(1, limits.max_report // _SAMPLES)
         if is_sorted_from_cursor(list(islice(updates, 0, limits.max_report, step)), batch.state.cursor):
-            return replace(rows, max_take=limits.max_report)  # what is behind them stays as it is
+            return replace(
+                rows, max_take=limits.max_report
+            )  # rows in hash order already: later ones stay as they are
     return rows
 
 
 @dataclass(frozen=True, slots=True)
 class _WriteBudget:
-    """What may be written for the keys of some rows, about.
+    """A bound on the bytes that a pass writes for the keys of some rows, about.
 
-    A key costs its own bytes, `copies` times, and its value: of types of which values grow, as much as the updates
-    that are combined in it.
+    A key costs its own bytes, `copies` times, and its value. Values of a type that grows cost as much as the
+    updates combined in them.
 
     Attributes:
-        each: bytes of each key besides its own.
-        grows: whether values grow.
-        most: bytes of all.
-        max_take: how many different keys; None for as many as there are bytes for.
-        is_of_rows: whether what is left becomes rows again, and is not staged.
-        copies: how often the transaction has each key.
+        each: bytes of each key in addition to the encoded key.
+        grows: whether the size of values grows with the updates.
+        most: bytes in all.
+        max_take: number of different keys; None: no limit except `most`.
+        is_of_rows: whether the folded updates become rows again, instead of being staged.
+        copies: number of copies of each key in the transaction.
     """
 
     each: int
@@ -321,17 +337,17 @@ class _WriteBudget:
     copies: int = 1
 
     def cost(self, different: Collection[bytes], row_bytes: int) -> int:
-        """That of these keys, of rows of so many bytes."""
+        """Return the bytes for these keys, from rows of `row_bytes`."""
         size = row_bytes if self.grows else 0
         return size + self.copies * sum(map(len, different)) + self.each * len(different)
 
     def has_room(self, different: Collection[bytes], row_bytes: int) -> bool:
-        """Whether it is enough for these keys, of rows of so many bytes."""
+        """Whether the budget suffices for these keys, from rows of `row_bytes`."""
         is_few = self.max_take is None or len(different) <= self.max_take
         return is_few and self.cost(different, row_bytes) <= self.most
 
     def affordable(self, rows: list[Row], updates: Updates) -> dict[bytes, None]:
-        """The first different keys of the rows, as many as it is enough for; `updates` has all of them, in order."""
+        """Return the first different keys of the rows that the budget suffices for; `updates` has all, in order."""
         most, max_take = self.most, self.max_take
         if not self.grows:
             sizes = list(accumulate(self.copies * len(encoded) + self.each for encoded in updates))

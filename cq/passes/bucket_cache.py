@@ -1,4 +1,4 @@
-"""The memory of a bucket's worker: what it read and wrote in its last passes, so that the next ones read less."""
+"""A worker's cache of one bucket: the values that its last passes read and wrote, so that the next ones read less."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Final
 
 from cq.passes.runs import NO_RUNS, Runs
 
-_LARGEST_REMEMBERED: Final = 200
+_LARGEST_CACHED: Final = 200  # bytes of a value
 _ENTRY_BYTES: Final = 200  # approximate memory that Python needs for an entry in addition to its bytes
 
 
 class BucketCache:
-    """What a worker remembers of a bucket, encoded: current values, and updates staged; None for a key without any.
+    """A worker's cache of a bucket: current values and staged updates, encoded; None for a key without any.
 
-    And how far its backlog is in order, in `runs`.
-    Valid while the bucket's token is its own, and taken over only after a known commit. Bounded by bytes: when it is
-    full, it begins anew.
+    `runs` has the sorted runs of the backlog. The cache is valid while the bucket's state has the cached token: any
+    other pass sets a new one. It is updated only after a known commit. When it exceeds `max_bytes`, it is emptied.
     """
 
     def __init__(self, max_bytes: int = 4_000_000) -> None:
@@ -25,16 +24,16 @@ class BucketCache:
         self.values: dict[bytes, bytes | None] = {}
         self.staged: dict[bytes, bytes | None] = {}
         self.runs = NO_RUNS
-        self._bytes = 0  # at most; entries that were replaced count until it is reckoned anew
+        self._bytes = 0  # an upper bound: replaced entries count until it is computed again
 
     def invalidate(self) -> None:
-        """Remember nothing: somebody else may have passed."""
+        """Empty the cache: another worker may have run a pass, or a commit is uncertain."""
         self.token = b""
         self.runs = NO_RUNS
         self._clear()
 
     def is_valid(self, token: bytes) -> bool:
-        """Whether it is valid for a bucket with this token."""
+        """Return whether the cache is valid for a bucket with this token."""
         return bool(token) and token == self.token
 
     def update(
@@ -44,12 +43,12 @@ class BucketCache:
         staged: Mapping[bytes, bytes | None],
         runs: Runs = NO_RUNS,
     ) -> None:
-        """Take over what a committed pass has written."""
-        self.token = b""  # it holds nothing for certain until this is done
+        """Add the values that a committed pass has written."""
+        self.token = b""  # an exception in between leaves the cache invalid
         for known, new in ((self.values, values), (self.staged, staged)):
             known.update(new)
             for encoded_key, value in new.items():
-                if value is not None and len(value) > _LARGEST_REMEMBERED:
+                if value is not None and len(value) > _LARGEST_CACHED:
                     del known[encoded_key]
             self._bytes += _size(new)
         if self._bytes > self.max_bytes:

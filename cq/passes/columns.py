@@ -1,7 +1,7 @@
-"""What becomes of many keys at once: their values combined, checked and encoded, column by column.
+"""Combines, checks and encodes the values of many keys at once, column by column.
 
-Built-in functions loop over a column in C, so that a key costs a fraction of what it would cost by itself. Nothing here
-touches a store or tells which key is at fault: if one is, all fail, and the caller tries them one by one.
+Built-in functions loop over a column in C, so that a key costs a fraction of a call by itself. This module touches no
+store and does not find the key that causes an error: the whole call fails, and the caller tries the keys one by one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class NewValues:
     """The values of some keys before and after, a column each.
 
     Attributes:
-        old, new: decoded; None where there is none.
-        before, data: the same, encoded.
+        old, new: decoded; None for a key without a value.
+        before, data: the same values, encoded.
     """
 
     old: Sequence[Any]
@@ -35,7 +35,7 @@ class NewValues:
     data: Sequence[bytes | None]
 
     def is_same(self) -> list[bool]:
-        """For each key, whether its new value is the one before."""
+        """Return for each key whether its value is unchanged."""
         columns = zip(self.before, self.data, self.old, self.new, strict=True)
         return [
             before == data or (before is not None and data is not None and codec.is_same(old, new))
@@ -50,10 +50,10 @@ def new_values(
     before: Sequence[bytes | None],
     pending: Sequence[list[Any]],
 ) -> NewValues:
-    """Combine the current values, as stored, with what waits for each key.
+    """Combine the stored current values with the pending updates of each key.
 
-    Raises `InvalidData` or `TooLarge` when a new value cannot be stored, `CorruptData` for a current value that cannot
-    be read, and what the combiner raises.
+    Raises `InvalidData` or `TooLarge` if a new value cannot be stored, `CorruptData` if a current value cannot be read,
+    and the combiner's exceptions.
     """
     old = _decoded(before)
     found = combine_many(combiner, keys, _after_stored(before, old, pending))
@@ -64,9 +64,9 @@ def new_values(
 def fold(
     combiner: Combiner, kind: ValueType, keys: Sequence[Any], pending: Sequence[list[Any]]
 ) -> tuple[list[bytes], bool]:
-    """All that waits for each key, combined and encoded, and whether all of it could have been added so.
+    """Combine and encode the pending updates of each key; return also whether each result is an update.
 
-    Raises as `new_values` does.
+    Only updates can be written as rows again. Raises as `new_values` does.
     """
     folded = combine_many(combiner, keys, pending)
     types = set(map(type, folded))
@@ -79,7 +79,7 @@ def fold(
 def pending(
     updates: Mapping[bytes, list[Any]], staged: Mapping[bytes, bytes | None], encoded_keys: Sequence[bytes]
 ) -> list[list[Any]]:
-    """What is staged for each key, and its updates, in commit order; raises `CorruptData`."""
+    """Return the staged and the taken updates of each key, in commit order; raises `CorruptData`."""
     waiting = [updates.get(encoded, []) for encoded in encoded_keys]
     if not staged:
         return waiting
@@ -90,7 +90,7 @@ def pending(
 def _after_stored(
     stored: Sequence[bytes | None], decoded: Sequence[Any], lists: Sequence[list[Any]]
 ) -> list[list[Any]]:
-    """Each list behind what is stored, where there is something."""
+    """Return each list, preceded by the stored value of its key if there is one."""
     return [
         values if data is None else [value, *values]
         for data, value, values in zip(stored, decoded, lists, strict=True)
@@ -102,7 +102,7 @@ def _decoded(stored: Sequence[bytes | None]) -> list[Any]:
 
 
 def _map_present(make: Callable[[list[Any]], list[Any]], column: Sequence[Any]) -> list[Any]:
-    """What is made of all items of a column that are not None, at once, each in its place."""
+    """Apply `make` to all items of a column that are not None, in one call; keep None for the others."""
     there = [item for item in column if item is not None]
     made = make(there)
     if len(there) == len(column):
@@ -120,13 +120,13 @@ def _encoded(kind: ValueType, values: list[Any]) -> list[bytes]:
 
 
 class KeyColumn:
-    """The encoded keys that a pass touches, decoded at once and only as far as needed.
+    """The encoded keys that a pass touches, decoded in one call and only if needed.
 
     Args:
         kind: the declared type.
         touched: the encoded keys, each once.
-        memory: keys in it have been decoded before, so that their bytes need no check.
-        are_seen: whether code other than cq's will see the keys; otherwise None may stand for each.
+        cache: its keys were decoded before, so that their bytes need no check.
+        are_seen: whether code other than cq's will see the keys; if not, each may be None.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class KeyColumn:
         else:
             self._decoded.update(dict.fromkeys(known))
         new = [key for key in touched if key not in self._decoded]
-        with suppress(CorruptData):  # which key it is is found when that one is asked for
+        with suppress(CorruptData):  # `all` raises it again for keys in use
             self._decoded.update(zip(new, kind.decode_all(new), strict=True))
 
     def all(self, encoded_keys: Sequence[bytes]) -> list[Any]:
-        """The key of each of these; raises `CorruptData` when one holds none."""
+        """Return the decoded keys; raises `CorruptData` if one cannot be decoded."""
         try:
             return [self._decoded[encoded] for encoded in encoded_keys]
         except KeyError:

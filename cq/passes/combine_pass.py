@@ -5,13 +5,13 @@
     2. Drop rows whose operation id an earlier transaction has added.
     3. Take as many rows as can be combined within the limits, and read the staged updates of their keys.
     4. Choose the keys to report: in hash order from the cursor, at most `max_report`. Fold all others: combine their
-       updates with the staged ones, and stage the result or, where that is cheaper, write it as rows again.
-       If the rows were not read to their end, report no key, unless that has lasted too long (overload) or the queue
+       updates with the staged ones, and stage the result or write it as rows again.
+       If the rows were not read to their end, report no key, unless this has lasted too long (overload) or the queue
        has no observers.
     5. Combine the updates of the reported keys with the current values, and write these.
     6. Clear the rows in one range, and the notification if no work remains and it is still the one read. Write the
        state with a fresh token.
-    7. Report the changes to the observers, and a piece of the stored values to those that are being backfilled.
+    7. Report the changes to the observers, and a piece of the stored values to observers in backfill.
 
 A pass touches the store only through its transaction and has no other effect, so a retry after
 `commit_unknown_result` finds its own work done. Reading and reporting have separate limits, because observers can turn
@@ -125,7 +125,7 @@ class Pass:
 
     @property
     def blamed(self) -> list[bytes]:
-        """The encoded keys that were reported to the observers, any of which may have caused a failure."""
+        """The encoded keys reported to the observers; one of them may have caused the failure."""
         return self.report + (self.backfill.keys if self.backfill else [])
 
     def run(self) -> PassResult:
@@ -236,7 +236,7 @@ class Pass:
                 self.result.staged[encoded] = None
 
     def _fold(self, batch: Batch) -> None:
-        """Combine the taken updates of all keys that are not reported; write them as rows again, or stage them."""
+        """Combine the taken updates of all unreported keys; write them as rows again, or stage them."""
         seen = self.done | self.result.aside.keys() | self.rejected.keys()
         left = [encoded for encoded in batch.updates if encoded not in seen]
         folded: dict[bytes, bytes] = {}
@@ -285,7 +285,7 @@ class Pass:
         if broken:
             self.result.aside[b""] = set_broken_aside(self.tr, self.keys, broken)
 
-    # Values that are reported for the first time, or again
+    # Reports of values for the first time, or again
 
     def _backfill(self, batch: Batch, due: list[bytes], generation: int | None) -> None:
         """Read the next values to report again, or to a new observer; record a rejected one as missed instead."""

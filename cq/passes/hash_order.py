@@ -1,6 +1,7 @@
-"""Turns: keys are reported in hash order, beginning behind the one reported last, so that none starves.
+"""The order of reports: by hash, from a bucket's cursor on, so that no key starves.
 
-Values lie in the store in that order, too: keys whose turns follow each other share its pages.
+The cursor is the position of the key reported last; the order continues after it and wraps around. Values are stored in
+hash order, too, so keys that follow each other in this order share pages of the store.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ HashRank = tuple[bool, bytes]
 
 
 def rank_from_cursor(where: bytes, cursor: bytes) -> HashRank:
-    """What sorts a place among others as its turn comes."""
-    return where <= cursor, where
+    """Return the sort key of a position in hash order, counted from a cursor."""
+    return where <= cursor, where  # positions up to the cursor come last
 
 
 def count_up_to(order: Sequence[bytes], last: HashRank, cursor: bytes) -> int:
-    """How many of these keys, which are in their turn, have it up to this one."""
+    """Return how many of these keys, sorted from the cursor, have at most the rank `last`."""
     return bisect_right(order, last, key=lambda encoded: rank_from_cursor(place(encoded), cursor))
 
 
 def order_from_cursor(where: Sequence[bytes], cursor: bytes) -> list[int]:
-    """The positions of places in their turn, beginning behind a place; those that are the same stay in their order."""
+    """Return the indices that sort positions in hash order from a cursor; the sort is stable."""
     order = sorted(range(len(where)), key=where.__getitem__)
-    behind = bisect_right(order, cursor, key=where.__getitem__)
-    return order[behind:] + order[:behind]
+    first = bisect_right(order, cursor, key=where.__getitem__)
+    return order[first:] + order[:first]
 
 
 def sort_from_cursor(encoded_keys: Sequence[bytes], cursor: bytes) -> list[bytes]:
-    """Keys in their turn, beginning behind a place."""
-    return [encoded_keys[position] for position in order_from_cursor(places(encoded_keys), cursor)]
+    """Return keys in hash order from a cursor."""
+    return [encoded_keys[index] for index in order_from_cursor(places(encoded_keys), cursor)]
 
 
 def is_sorted_from_cursor(encoded_keys: Sequence[bytes], cursor: bytes) -> bool:
-    """Whether keys are in their turn already."""
-    turns = [rank_from_cursor(where, cursor) for where in places(encoded_keys)]
-    return turns == sorted(turns)
+    """Return whether keys are in hash order from a cursor."""
+    ranks = [rank_from_cursor(where, cursor) for where in places(encoded_keys)]
+    return ranks == sorted(ranks)

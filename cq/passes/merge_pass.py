@@ -1,11 +1,9 @@
-"""A pass over a bucket whose backlog is brought in order by runs: it makes the next one, or merges the next keys of all
-that there are.
+"""A pass over a bucket whose backlog is sorted in runs: it writes the next run, or merges the next keys of all runs.
 
-It does what a pass of `cq.passes.combine_pass` does for the ordinary case only: nothing is staged, no code but cq's
-own is
-called, and every key can be combined. `NotInRuns` is raised for all else, before anything is committed; then the rows
-are taken as those of any backlog. What is known of runs holds as long as the bucket's token is that of the worker's
-last pass, as nobody else has touched its rows since.
+It covers the ordinary case of `cq.passes.combine_pass` only: no update is staged, only cq's own code runs, and every
+key can be combined. In all other cases it raises `CannotMerge` before anything is committed, and an ordinary pass takes
+the rows. The cached runs are valid while the bucket's state has the token of the worker's last pass: then no other
+worker has changed the rows since.
 """
 
 from __future__ import annotations
@@ -46,13 +44,13 @@ from cq.queue.rows import (
 )
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, error_code
 
-_LEAST_SHARE: Final = 8  # of what a pass reads, that a last run has to have to be worth its making
+_LEAST_SHARE: Final = 8  # a last run is written if it has at least 1/8 of the bytes that a pass reads
 
 
 class MergePass:
-    """One pass over runs, in one transaction; `run` it once. What it is given is as for `combining.Pass`."""
+    """One pass over runs, in one transaction; `run` it once. Its arguments are those of `Pass`."""
 
-    # As with that one, for the caller to look at when it has failed: no single key is to blame.
+    # The caller reads these after a failure, as those of `Pass`: no single key is to blame here.
     blamed: Sequence[bytes] = ()
     backfill: BackfillPiece | None = None
     is_reporting = False
@@ -70,10 +68,10 @@ class MergePass:
         self.result = PassResult(more=True)
 
     def run(self) -> PassResult:
-        """The whole pass, except for the commit.
+        """Run the whole pass, except for the commit.
 
         Raises:
-            NotInRuns: it is one for `combining.Pass`, also because another worker has passed over the runs' bucket.
+            CannotMerge: run a `Pass` instead, for example because another worker has run a pass over the bucket.
             FDBError: from the store.
         """
         try:
@@ -83,7 +81,7 @@ class MergePass:
         except Exception as error:
             if error_code(error) is not None:
                 raise
-            raise CannotMerge from error  # a key or a row is at fault: it is found there, and set aside
+            raise CannotMerge from error  # a key or a row is at fault: an ordinary pass finds it, and sets it aside
         return self.result
 
     def _run(self) -> None:
@@ -126,7 +124,10 @@ class MergePass:
     # Making a run
 
     def _write_run(self, runs: Runs) -> bool:
-        """Write the rows behind the runs again, in turn, as far as they may be read at once; whether it is worth it."""
+        """Sort the rows after the last run into a new run, as many as one pass may read.
+
+        Returns False, without a write, if the remaining rows are too few for a run.
+        """
         prefix, end = self.keys.rows(self.config.generation, self.bucket)
         begin = after(runs.remaining[-1].last) if runs.remaining else prefix
         found = find_rows(self.tr.snapshot, begin, (prefix, end), self._most_bytes, self.read_version)
@@ -140,7 +141,7 @@ class MergePass:
         pairs = self._sorted([contents[row.key] for row in counting])
         written = pack_into_rows(pairs, counting)
         if not written:
-            raise CannotMerge  # it would have to be staged, and what is staged comes before all rows
+            raise CannotMerge  # they would be staged, and staged updates count as older than all rows
         self.tr.clear_range(rows[0].key, after(rows[-1].key))
         for key, value in written.items():
             self.tr.set(key, value)
@@ -159,29 +160,29 @@ class MergePass:
         return pairs
 
     def _drop(self, repeated: Sequence[Row]) -> None:
-        """Count the rows of operations that an earlier transaction has added; they are gone with the others."""
+        """Count the rows of repeated operations as dropped; they are cleared with the others."""
         count_dropped(self.tr, self.config, (pair for row in repeated for pair in row.updates))
         self.result.repeated = len(repeated)
 
     @property
     def _most_bytes(self) -> int:
-        """How many bytes of rows a run is made of: bringing more in order takes a pass too long."""
+        """The maximum bytes of rows that become one run; sorting more would take a pass too long."""
         return min(self.limits.read_bytes, self.limits.repack_bytes)
 
     @property
     def _most_written(self) -> int:
-        """How many bytes a pass that merges may write, the rests of rows included."""
+        """The maximum bytes that a merging pass writes, remainders of rows included."""
         return self.limits.to_write(is_observed=False)
 
     @property
     def _most_runs(self) -> int:
-        """How many runs are merged at once: a row of each may be written again, in half of what a pass may write."""
+        """The maximum number of runs to merge at once: rewriting a row of each takes at most half of the writes."""
         return min(MAX_RUNS, max(2, self._most_written // (2 * ROW_BYTES)))
 
     # Merging
 
     def _merge(self, runs: Runs) -> None:
-        """Combine the next keys of all runs with their values."""
+        """Combine the updates of the next keys of all runs with the current values."""
         if not runs.remaining:
             raise CannotMerge
         cursor = self.state.cursor
@@ -203,11 +204,11 @@ class MergePass:
         self._write_values(report, at, [current[key] for key in at], waiting)
         self.state = replace(self.state, cursor=last)
         self.result.reported = len(report)
-        self.result.invalidates_cache = True  # what was remembered of these keys
+        self.result.invalidates_cache = True  # the cached values of these keys are outdated
         self.result.runs = Runs(left, per_key=self.result.updates / len(report))
 
     def _read_heads(self, runs: Runs) -> list[RunHead]:
-        """Of each run as much as may be reported at once, about; its first row is what was left of one."""
+        """Read from each run about as many rows as one pass may report; its first row may be a remainder."""
         updates = sum(run.updates for run in runs.remaining)
         size = sum(run.size for run in runs.remaining)
         most = self.limits.max_report * runs.per_key
@@ -239,12 +240,12 @@ class MergePass:
         write_values(self.tr, at, values.data, values.is_same())
 
     def _advance(self, heads: Sequence[RunHead], last: HashRank) -> tuple[Run, ...]:
-        """Take the updates of all runs up to a turn out of them; returns what is left of the runs."""
+        """Remove the updates up to a rank from all runs; return the remainders of the runs."""
         cuts = [head.cut(last) for head in heads]
         if sum(cut.updates for cut in cuts) != self.result.updates:
-            raise CannotMerge  # they are not in order
+            raise CannotMerge  # the runs are not sorted as expected: an update would be lost or combined twice
         left = [head.remainder(cut) for head, cut in zip(heads, cuts, strict=True)]
-        # All clears come before all sets: a clear looks for sets before it.
+        # All clears come before all sets, because each clear searches the sets before it.
         for head, cut, run in zip(heads, cuts, left, strict=True):
             if cut.rows:
                 self.tr.clear_range(head.run.first, run.first if run else after(head.run.last))
@@ -261,7 +262,10 @@ class MergePass:
 
 
 def _next_updates(heads: Sequence[RunHead]) -> dict[bytes, list[Any]]:
-    """The updates of the keys whose turn it is, as far as all of them have been read."""
+    """Return the updates of the next keys in hash order, as far as every run was read.
+
+    Beyond the end of the shortest head a run may have unread updates of a key.
+    """
     end = min((head.end for head in heads if not head.is_all), default=None)
     updates: defaultdict[bytes, list[Any]] = defaultdict(list)
     for head in heads:

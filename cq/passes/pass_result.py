@@ -1,4 +1,4 @@
-"""What a pass has done, and the failure that no halving of it cures."""
+"""The result of a pass, and the failure that smaller passes cannot avoid."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from cq.passes.runs import NO_RUNS, Runs
 
 @dataclass(slots=True)
 class PassResult:
-    """What a pass has done, once its transaction is committed.
+    """The result of a pass, true once its transaction is committed.
 
     Attributes:
-        reported: keys whose value was written or found unchanged.
-        folded: keys whose updates were combined ahead of their report.
-        refilled: values that an observer was told of for the first time.
-        refilling: whether there are more such values.
-        rows: rows taken away.
-        updates: taken out of them, to be combined.
-        blocked: whether nothing was done, as the shape before has yet to be drained of these keys.
-        purged: values deleted by a purge.
-        repeated: rows left out because an earlier transaction had added their operation.
-        aside: {encoded key: error} of keys set aside (an empty key stands for a row that cannot be read).
-        age: for how many seconds the last row taken had been queued, when more are left.
-        cut_at: how many bytes of rows were taken, if that is not all that was read; else None.
-        more: whether work is left that no notification will announce.
-        foreign: whether a row stamped later than the read version was met, and left.
-        completed: whether an observer has now been told of all values of the bucket.
-        told: of how many changes the observers were told, refills included.
-        observer_bytes: by how much the observers have enlarged the transaction.
-        retries: transactions begun before the one that was committed.
-        conflicts: how many of these had met another transaction.
-        was_ours: whether nobody else has passed since the pass whose memory was given.
-        forgets: whether nothing that was remembered before holds any more.
-        token, values, staged, runs: what a worker may remember after the commit.
+        reported: number of keys whose value was written or found unchanged.
+        folded: number of keys whose updates were combined before their report.
+        backfilled: number of values reported that no update has changed: to a new observer, or again.
+        backfilling: whether the bucket has more such values.
+        rows: number of rows cleared.
+        updates: number of updates taken from them.
+        blocked: whether the pass did no work, as these keys still have updates in the former shape.
+        purged: number of values deleted by a purge.
+        repeated: number of rows dropped because an earlier transaction has added their operation.
+        aside: {encoded key: error} of keys set aside (an empty key stands for unreadable rows).
+        age: seconds since the last row taken was queued, if more rows remain.
+        cut_at: bytes of rows taken, if these are not all rows read; else None.
+        more: whether the bucket has more work, so that the caller must run another pass.
+        foreign: whether the pass found a row stamped later than its read version, and left it.
+        completed: whether an observer has now received all values of the bucket.
+        observer_changes: number of changes reported to observers, backfilled values included.
+        observer_bytes: bytes by which the observers have enlarged the transaction.
+        retries: number of transactions begun before the committed one.
+        conflicts: number of these that conflicted.
+        cache_is_valid: whether no other worker has run a pass since the cache was updated.
+        invalidates_cache: whether all earlier entries of the cache are outdated.
+        token, values, staged, runs: new contents of the worker's cache.
     """
 
     reported: int = 0
@@ -66,7 +66,7 @@ class PassResult:
 
 
 class ManyFailed(CqError):
-    """So many keys of one pass cannot be combined that the code must be broken, not the data; nothing is written."""
+    """Too many keys of one pass cannot be combined: the code is broken, not the data. Do not commit the pass."""
 
     def __init__(self, errors: Mapping[bytes, str]) -> None:
         super().__init__(errors)

@@ -1,4 +1,4 @@
-"""The part of a pass that purges: it drops the updates queued before the purge, then deletes values piece by piece."""
+"""Purges in a pass: drop the updates queued before the purge, then delete the values piece by piece."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Purged:
     """A piece of a bucket's values that a pass deletes.
 
     Attributes:
-        keys: encoded, those that are reported.
-        changes: of these, with the place of each key in hash order.
-        refused: {encoded key: its value, encoded} of those that observers refuse.
-        state: the bucket's, except for its token.
+        keys: encoded keys to report.
+        changes: their changes, each with the key's position in hash order.
+        unreported: {encoded key: encoded value} of keys that observers rejected.
+        state: the new state of the bucket, except for its token.
     """
 
     keys: list[bytes]
@@ -44,10 +44,10 @@ def purge_some(
     limit_bytes: int,
     rejected: Collection[bytes],
 ) -> Purged:
-    """Delete the next values of a bucket, in a pass; at the beginning also all its updates from before the purge.
+    """Delete the next values of a bucket; the first pass of a purge also drops all updates queued before it.
 
-    Condemned keys are deleted without a report. A change is complete if no update of its key from after the purge is
-    queued: such updates are combined only after the purge.
+    Rejected keys are deleted without a report. A change is complete if no update of its key was queued after the purge:
+    such updates are combined only when the purge is complete.
     """
     cursor, since = batch.state.purging, b""
     if cursor is None or has_new_purge(config, batch.state):

@@ -1,13 +1,13 @@
-"""Folding into rows: updates of keys that are not reported yet, combined, in the place of the rows that they came from.
+"""Writes folded updates as rows again, under the keys of the rows that they came from.
 
-What is staged costs a write for each key, and a read and a clear when it is reported. Where few keys have many
-updates, or nobody is told of changes, it is far cheaper to write what is left as rows again. Such a row is one
-like any other, so nobody else needs to know of it. It takes the key of one of the first rows: all that it holds was
-committed before what is left behind it, and as long as it waits, the age of the oldest update is told.
+Staging costs a write for each key, and a read and a clear when the key is reported. If few keys have many updates, or
+the queue has no observers, it is far cheaper to write the folded updates as rows. They are rows like any others: no
+other code needs to know of them. They take the keys of the first rows, so that they still precede all remaining rows,
+and the age of the oldest queued update stays correct.
 
-Unless all is to be folded first, the rows hold the keys in their turn. The pass that takes the first of them so finds
-the values of its keys side by side: where the values of a queue take many pages, each page is read and written by one
-pass and not by all.
+Unless the whole backlog is folded first, the rows hold the keys in hash order from the cursor. The next pass then reads
+and writes adjacent values: if the values of a queue take many pages of the store, each page is read and written by one
+pass instead of by all.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from cq.queue.rows import Row, Updates
 
 _LEAST_GAIN: Final = 2
 UPDATE_BYTES: Final = 12
-"""What an update takes in a row beside its key, about, if it is a number."""
+"""Bytes of an update in a row in addition to its key, about, if it is a number."""
 _NO_OPERATION: Final = codec.encode(None)
 _FIRST_WINDOW: Final = 256
-_MORE: Final = 8  # so much more than the row before has a row room for, at most; or it is looked for again
+_MORE: Final = 8  # try 1/8 more pairs than the previous row took, before doubling
 
 
 def shrinks_backlog(updates: Updates) -> bool:
-    """Whether there are so many updates for each key that folding leaves room for more of them."""
+    """Return whether keys have enough updates each that folding makes room for more of the backlog."""
     return _LEAST_GAIN * len(updates) <= sum(map(len, updates.values()))
 
 
 def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row], cursor: bytes | None) -> dict[bytes, bytes]:
-    """{encoded key: update, encoded} as {row's key: value} in the place of rows; empty when they have no room there.
+    """Return folded updates, {encoded key: encoded update}, as {row's key: value}; empty if they do not fit.
 
-    `cursor` is that of the bucket, from which the keys have their turns; None where those to come are of no use yet.
+    `cursor` is the bucket's, from which the keys are sorted in hash order; None: keep their order.
     """
     keys = list(folded)
     order = range(len(keys)) if cursor is None else order_from_cursor(places(keys), cursor)
@@ -49,19 +49,19 @@ def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row], cursor: bytes | N
 
 
 class Pairs(NamedTuple):
-    """Keys and updates as `encode_pairs` gives them, and the positions of those that count, in their order."""
+    """Keys and updates as `encode_pairs` returns them, and the indices of those to write, in order."""
 
     encoded: Sequence[bytes]
     order: Sequence[int]
 
 
 def encode_pairs(encoded_keys: Sequence[bytes], updates: Sequence[bytes]) -> list[bytes]:
-    """Each key and its update, encoded, as they lie in a row."""
+    """Return each key with its update, encoded as in a row."""
     return list(map(add, encode_strings(encoded_keys), updates))
 
 
 def pack_into_rows(pairs: Pairs, rows: Sequence[Row]) -> dict[bytes, bytes]:
-    """The pairs, in their order, as {row's key: value} in the place of rows; empty when they have no room there."""
+    """Return the pairs, in order, as {row's key: value} under the keys of `rows`; empty if they do not fit."""
     encoded, order = pairs
     found: dict[bytes, bytes] = {}
     first, window = 0, _FIRST_WINDOW

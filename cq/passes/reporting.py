@@ -1,9 +1,9 @@
-"""Telling the observers: of the changes of a pass, and of all values when they are new to the queue.
+"""Reports changes to the observers: those of a pass, and the stored values to a new observer of the queue.
 
-An observer that is enabled on a queue that holds values is told of these by the passes, piece by piece in the order of
-the keys' hashes, each with None for the old value. How far it has been told is kept, for each observer and bucket, in
-the bucket's state. Changes of keys up to there it is told as any observer is; of those beyond not yet, as it will be
-told of their values. So each old value it gets is the new value it got before, and nothing is stale.
+An observer enabled on a queue with values receives these from the passes, piece by piece in hash order, each
+with None as the old value: a backfill. Its position is stored in each bucket's state. It receives changes of keys up to
+the position as every observer does, but not of keys after it, as it will receive their values. So each old value that
+it receives is the new value that it received before.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cq.store.api import Transaction, error_code
 
 
 class ReportFailed(CqError):
-    """An observer has raised; the transaction holds what it wrote before, and must be thrown away."""
+    """An observer has raised. Discard the transaction, which holds the observer's earlier writes."""
 
 
 @dataclass(slots=True)
 class BackfillPiece:
-    """Values that are reported although nothing has changed them: for the first time to an observer, or again.
+    """Unchanged values to report: for the first time to an observer, or again.
 
     Attributes:
-        keys: encoded.
-        news: {generation of an observer: what it receives}.
-        reached: {generation of an observer: up to where it has received all values with this piece, None for the end}.
+        keys: encoded keys.
+        news: {generation of an observer: the changes that it receives}.
+        reached: {generation of an observer: its backfill position after this piece; None: complete}.
     """
 
     keys: list[bytes] = field(default_factory=list)
@@ -45,9 +45,9 @@ class BackfillPiece:
     reached: dict[int, bytes | None] = field(default_factory=dict)
 
     def reject(self, rejected: Mapping[bytes, str], missed: MissedReports) -> dict[bytes, str]:
-        """Go on without the report of the only key, which is among those refused; returns it with its error.
+        """Drop the report of the only key, which must be in `rejected`, and record it as missed; return its error.
 
-        An observer that is new has received nothing of it.
+        A new observer has received no value of it.
         """
         encoded = self.keys.pop()
         self.news.clear()
@@ -58,33 +58,33 @@ class BackfillPiece:
 def backfill_positions(
     tr: Transaction, code: QueueCode, bucket: int, state: BucketState
 ) -> dict[int, bytes | None]:
-    """For the generation of each observer, up to where it has been told of the bucket's values; None for all.
+    """Return {generation of an observer: its backfill position in the bucket; None: complete}.
 
-    An observer that is new to a bucket without values has been told of all of them.
+    In a bucket without values the backfill of a new observer is complete.
     """
     config = code.config
-    told = {each.generation: state.observers.get(each.generation, b"") for each in config.observers}
-    new = told.keys() - state.observers.keys()
-    told.update({each: None for each in new if each <= config.backfilled_until})
+    positions = {each.generation: state.observers.get(each.generation, b"") for each in config.observers}
+    new = positions.keys() - state.observers.keys()
+    positions.update({each: None for each in new if each <= config.backfilled_until})
     new = {each for each in new if each > config.backfilled_until}
     if new:
         bounds = QueueKeys(config.name).values_of_bucket(config.buckets, bucket)
         if not tr.snapshot.get_range(*bounds, limit=1).to_list():
-            told.update(dict.fromkeys(new))
-    return told
+            positions.update(dict.fromkeys(new))
+    return positions
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillReader:
-    """Reads values to report as they are with what the transaction has written so far.
+    """Reads values to report, including the transaction's own writes.
 
     Attributes:
-        tr: the pass's transaction.
-        config: the queue's.
-        missed: of the bucket.
-        limit: how many values.
-        limit_bytes: of values, about.
-        is_complete: whether no later updates of an encoded key may be queued or staged.
+        tr: the transaction of the pass.
+        config: the queue's configuration.
+        missed: the missed reports of the bucket.
+        limit: number of values, at most.
+        limit_bytes: bytes of values, about.
+        is_complete: returns whether no later update of an encoded key can be queued or staged.
     """
 
     tr: Transaction
@@ -95,13 +95,13 @@ class BackfillReader:
     is_complete: Callable[[bytes], bool]
 
     def read_first(self, bucket: int, generation: int, before: bytes) -> BackfillPiece:
-        """The next values to report to an observer that is new to the queue, after a place in hash order."""
+        """Read the next values for a new observer of the queue, after a position in hash order."""
         values, reached = read_values(self.tr, self.config, bucket, before, self.limit, self.limit_bytes)
         news = [self._change(encoded, None, value) for encoded, value in values]
         return BackfillPiece([encoded for encoded, _ in values], {generation: news}, {generation: reached})
 
     def read_again(self, due: list[bytes]) -> BackfillPiece:
-        """The values of the first of these keys, for the observers that have missed reports of them."""
+        """Read the values of the first of these keys, for the observers that have missed reports of them."""
         due = self.missed.read(due[: self.limit], self.limit_bytes, are_due=True)
         at = QueueKeys(self.config.name).value_at
         found = read_at_hashes(self.tr.snapshot, at, due, {}, self.limit_bytes)
@@ -129,28 +129,28 @@ class BackfillReader:
         return Change(self.config.key.decode(encoded), old, new, self.is_complete(encoded))
 
 
-def receiving_generations(told: Mapping[int, bytes | None], where: bytes) -> list[int]:
-    """The generations of the observers that receive changes of the key at a place in hash order."""
-    return [generation for generation, cursor in told.items() if cursor is None or where <= cursor]
+def receiving_generations(positions: Mapping[int, bytes | None], where: bytes) -> list[int]:
+    """Return the generations of the observers that receive changes of the key at a position in hash order."""
+    return [generation for generation, cursor in positions.items() if cursor is None or where <= cursor]
 
 
 def changes_by_observer(
-    told: Mapping[int, bytes | None],
+    positions: Mapping[int, bytes | None],
     changes: Sequence[tuple[bytes, Change]],
     received: Mapping[tuple[int, bytes], Any],
     backfill: BackfillPiece | None,
 ) -> dict[int, list[Change]]:
-    """What each observer is to receive, by its generation.
+    """Return {generation of an observer: the changes that it receives}.
 
     Args:
-        told: up to where each has received the bucket's values before; None for all. It receives no changes of other
-            keys: it will receive their values.
-        changes: with the place of each key in hash order.
+        positions: the backfill position of each observer before this pass; None: complete. An observer receives no
+            changes of keys after its position: it will receive their values.
+        changes: changes with the position of each key in hash order.
         received: see `MissedReports`.
-        refill: values that are reported in addition.
+        backfill: values to report in addition.
     """
     news = {}
-    for generation, cursor in told.items():
+    for generation, cursor in positions.items():
         known = [(where, change) for where, change in changes if cursor is None or where <= cursor]
         again = backfill.news.get(generation, []) if backfill else []
         news[generation] = as_received(known, generation, received) + again
@@ -158,35 +158,35 @@ def changes_by_observer(
 
 
 def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Change]]) -> int:
-    """Call every observer, in order, with its changes; returns how many these were.
+    """Call every observer, in order, with its changes; return the number of changes.
 
-    Raises `ReportFailed` when one raises, or the store's `FDBError` if it raises one.
+    Raises `ReportFailed` if an observer raises, but passes the store's `FDBError` on.
     """
-    told = 0
+    reported = 0
     for observer, function in zip(code.config.observers, code.observers, strict=True):
         changes = news.get(observer.generation)
         if not changes:
             continue
-        told += len(changes)
+        reported += len(changes)
         try:
             with admitted():
                 function(tr, changes)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            # Also SystemExit and CancelledError: an observer must not end its worker.
+            # This includes SystemExit and CancelledError: an observer must not end its worker.
             if error_code(error) is not None:
                 raise
             raise ReportFailed(f"observer {observer.name!r}: {describe(error)}") from error
-    return told
+    return reported
 
 
 def apply_or_isolate(
     encoded_keys: list[bytes], act: Callable[[list[bytes]], None], failed: dict[bytes, str]
 ) -> None:
-    """Call `act` with all keys; if it raises, with each key by itself, and note each that fails with its error.
+    """Call `act` with all keys; if it raises, call it with each key alone, and add those that fail to `failed`.
 
-    Errors of the store are raised: they are not a key's.
+    Errors of the store are raised, as no key causes them.
     """
     try:
         act(encoded_keys)

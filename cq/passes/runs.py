@@ -1,15 +1,15 @@
-"""Sorted runs: pieces of a deep backlog of many different keys, each in the order of its keys' turns.
+"""Sorted runs: pieces of a deep backlog of many different keys, each sorted in hash order from the bucket's cursor.
 
-What a pass may take of such a backlog is a small part of it, whose keys lie all over the values: taken in commit order,
-each pass would change a page of the store for every key. So the backlog is brought in order first, as a sort that does
-not fit in memory is done (Knuth, The Art of Computer Programming, 3, section 5.4): piece by piece its rows are
-written again in turn, a run each, and then all runs are merged from their beginnings on. A pass that merges takes the
-next keys of all runs, with all their updates, and so their values side by side and once for all runs.
+A pass takes a small part of such a backlog. In commit order, the keys of that part are spread over all values, so each
+pass would change a page of the store for every key. So passes first sort the backlog, as an external merge sort does
+(Knuth, The Art of Computer Programming, 3, section 5.4): they rewrite it piece by piece as sorted runs, and then merge
+all runs from their beginnings. A merging pass takes the next keys of all runs, with all their updates. It reads and
+writes adjacent values, each one once for all runs.
 
-Runs are rows like any others, in commit order. Only the worker that has made them knows where each of them begins. To
-other workers they are a backlog like any other, which they take from the first row on, or sort into runs of their own.
-A worker whose runs were touched by another one sorts no more until the bucket is empty: two workers that both sorted
-would undo each other's work for ever, and neither would combine anything.
+Runs are rows like any others, in commit order. Only the worker that made them knows where each begins; other workers
+take them as a usual backlog, from the first row on, or sort them into their own runs. A worker whose runs another
+worker has touched sorts no more until the bucket is empty: two workers that both sort would undo each other's work
+forever, and neither would combine an update.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAX_RUNS: Final = 128
 
 
 class Run(NamedTuple):
-    """A run, or what is left of it.
+    """A run, or its remainder.
 
     Attributes:
-        first: the key of its first row, or a key before it and behind all rows of the runs before.
+        first: the key of its first row, or a key before it and after all rows of earlier runs.
         last: the key of its last row.
-        rows, updates: how many.
-        size: bytes of keys and values; a row of which a part is gone counts as it was.
+        rows, updates: numbers of rows and updates.
+        size: bytes of keys and values; a row taken in part counts with its former size.
     """
 
     first: bytes
@@ -47,9 +47,9 @@ class Runs(NamedTuple):
     """The runs at the beginning of a bucket, in commit order.
 
     Attributes:
-        left: those of which there is anything left.
-        is_open: whether another one is to be made before these are merged.
-        per_key: how many updates they have of each key, as found in the part that was merged last.
+        remaining: the runs that still have rows.
+        is_open: whether to write another run before merging these.
+        per_key: number of updates per key in the part merged last.
     """
 
     remaining: tuple[Run, ...] = ()
@@ -58,32 +58,38 @@ class Runs(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Whether there is anything to be merged, or to be made."""
+        """Whether a run must be written or merged."""
         return self.is_open or bool(self.remaining)
 
 
 NO_RUNS: Final = Runs()
 FIRST_RUN: Final = Runs(is_open=True)
-"""There are none, and the first is to be made."""
+"""No runs yet; write the first one."""
 
 
 class SortBacklog(CqError):
-    """The rows that wait are to be brought in order first, by a pass that makes the first run; nothing is committed."""
+    """Sort the queued rows first, by a `MergePass` that writes the first run; nothing is committed."""
 
 
 class CannotMerge(CqError):
-    """The rows that wait are to be taken as they are, by a pass of `cq.passes.combine_pass`; nothing is committed."""
+    """Take the queued rows in commit order, by a `cq.passes.combine_pass.Pass`; nothing is committed."""
 
 
 def run_of(rows: dict[bytes, bytes], updates: int) -> Run:
-    """The run of rows that were written in order, {key: value}, with so many updates."""
+    """Return the run of rows, {key: value} in order of keys, that hold `updates` updates."""
     keys = list(rows)
     size = sum(map(len, keys)) + sum(map(len, rows.values()))
     return Run(keys[0], keys[-1], len(keys), updates, size)
 
 
 class Cut(NamedTuple):
-    """A place in a head: behind so many rows, and so many updates of the next one; `updates` are before it in all."""
+    """A position in a head.
+
+    Attributes:
+        rows: number of whole rows before it.
+        part: number of updates before it in the next row.
+        updates: number of all updates before it.
+    """
 
     rows: int
     part: int
@@ -91,9 +97,9 @@ class Cut(NamedTuple):
 
 
 class RunHead(NamedTuple):
-    """What was read of a run: its first rows, at least one, and the content of each as `rows.decode_content` gives it.
+    """The first rows of a run, at least one, with the content of each as `rows.decode_content` returns it.
 
-    The turns are those of a cursor, by which the run was made or which has moved on as it was merged.
+    Ranks are counted from `cursor`: the one by which the run was sorted, or a later one that merges have reached.
     """
 
     run: Run
@@ -103,16 +109,16 @@ class RunHead(NamedTuple):
 
     @property
     def is_all(self) -> bool:
-        """Whether it is all of the run."""
+        """Whether the head is the whole run."""
         return self.rows[-1].key == self.run.last
 
     @property
     def end(self) -> HashRank:
-        """The turn of the last key of which an update was read."""
+        """The rank of the last key in the head."""
         return self._last_rank(self.contents[-1])
 
     def cut(self, last: HashRank) -> Cut:
-        """Where the keys end that have their turn up to this one."""
+        """Return the position after all keys up to a rank."""
         rows = bisect_right(self.contents, last, key=self._last_rank)
         part = 0
         if rows < len(self.contents):
@@ -120,18 +126,18 @@ class RunHead(NamedTuple):
         return Cut(rows, part, part + sum(len(content) // 2 for content in self.contents[:rows]))
 
     def contents_before(self, cut: Cut) -> list[list[Any]]:
-        """The content of its rows up to there."""
+        """Return the content of the rows before a cut."""
         found = self.contents[: cut.rows]
         if cut.part:
             found.append(self.contents[cut.rows][: 1 + 2 * cut.part])
         return found
 
     def remaining_row(self, cut: Cut) -> bytes:
-        """What is left of the row that is cut, encoded."""
+        """Return the value of the row at the cut without the updates before the cut."""
         return codec.encode([None, *self.contents[cut.rows][1 + 2 * cut.part :]])
 
     def remainder(self, cut: Cut) -> Run | None:
-        """What is left of the run behind there; None for nothing."""
+        """Return the run after the cut; None: the run ends there."""
         run, rows = self.run, self.rows
         if cut.rows == len(rows) and self.is_all:
             return None

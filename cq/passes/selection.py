@@ -1,7 +1,7 @@
-"""Which keys a pass reports: those whose turn it is, as far as it can be sure of that.
+"""Chooses the keys that a pass reports: the next ones in hash order, as far as all keys before them are known.
 
-When the rows were not read to their end, nothing is reported, unless that has been so for too long (overload), or
-nobody is told of it and folding would not make much less of them.
+If the rows were not read to their end, the pass reports no key, unless this has lasted too long (overload), or the
+queue has no observers and folding would not shrink the backlog much.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cq.store.write_sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
 
 @dataclass(slots=True)
 class Chosen:
-    """The encoded keys to report, and whether all that is staged in the bucket is known."""
+    """The encoded keys to report, and whether all staged updates of the bucket were read."""
 
     all_staged_known: bool
     report: list[bytes] = field(default_factory=list)
@@ -40,9 +40,9 @@ def choose(
     *,
     is_suspect_next: bool,
 ) -> Chosen:
-    """Choose at most `max_report` keys; what is staged for them is read into the batch.
+    """Choose at most `max_report` keys; read their staged updates into the batch.
 
-    Suspects are reported only when no others wait, or when it is their turn, and then one alone.
+    A suspect is reported only if no other key has work, or if `is_suspect_next`, and then alone.
     """
     chosen = Chosen(not batch.state.staged)
     may_report = batch.at_end or not batch.folds_first or _is_overloaded(tr, batch, limits)
@@ -66,10 +66,10 @@ def choose(
 
 
 def _most_written(batch: Batch, limits: Limits, *, is_observed: bool) -> int:
-    """How many bytes writing the reported values may take, in addition to what is staged or left as rows.
+    """Return the bytes for writing reported values, in addition to those for staged updates and rows.
 
-    Without staged updates only keys of the updates taken are reported, which are not staged then. With them others are
-    reported, too, and to clear them of staged updates costs more than to write their values.
+    In a bucket without staged updates only keys of the taken updates are reported, which then need not be staged. In
+    others the pass reports more keys, and clearing their staged updates costs more than writing their values.
     """
     most = limits.to_write(is_observed=is_observed) - batch.repack_bytes
     if batch.state.staged:
@@ -78,10 +78,10 @@ def _most_written(batch: Batch, limits: Limits, *, is_observed: bool) -> int:
 
 
 def affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
-    """The first of these keys that a pass may write in about `most` bytes, at least one if there are any.
+    """Return the first of these keys that a pass can write in about `most` bytes, at least one.
 
-    Each key counts with its value and its conflict range. `most` may be negative: what a pass leaves as rows can be
-    larger than its budget, if one update is.
+    Each key counts with its value and its conflict range. `most` can be negative: the updates that a pass writes as
+    rows exceed its budget if a single update does.
     """
     sizes = [0, *accumulate(map(len, report))]
 
@@ -103,12 +103,12 @@ def _is_overloaded(tr: Transaction, batch: Batch, limits: Limits) -> bool:
 
 
 def _keys_in_hash_order(batch: Batch, last_staged: bytes | None) -> list[bytes]:
-    """The keys with work in their turn, as far as all of them are known."""
+    """Return the keys with work in hash order from the cursor, as far as all of them are known."""
     candidates = dict.fromkeys(batch.updates)
     candidates.update((encoded, None) for encoded, staged in batch.staged.items() if staged is not None)
     cursor = batch.state.cursor
     order = sort_from_cursor(list(candidates), cursor)
-    if last_staged is not None:  # there may be more staged behind it, whose turn comes first
+    if last_staged is not None:  # keys after it may have unread staged updates
         order = order[: max(1, count_up_to(order, rank_from_cursor(last_staged, cursor), cursor))]
     return order
 
@@ -116,7 +116,7 @@ def _keys_in_hash_order(batch: Batch, last_staged: bytes | None) -> list[bytes]:
 def _read_staged(
     tr: Transaction, config: QueueConfig, bucket: int, batch: Batch, room: int, load_bytes: int
 ) -> bytes | None:
-    """Read what is staged from the cursor onward, so many keys; returns the place of the last one, None for all."""
+    """Read staged updates of `room` keys from the cursor; return the position of the last, None: all read."""
     queue = QueueKeys(config.name)
     begin, end = queue.staged_of_bucket(config.buckets, bucket)
     middle = min(max(begin, keys.after(queue.staged_at(batch.state.cursor))), end)

@@ -1,7 +1,7 @@
-"""Bringing the updates of many rows in order: what a run is made of.
+"""Sorts and combines the updates of many rows into the content of a run.
 
-It is done by columns, and in the order in which the updates lie in memory as long as possible: of several hundred
-thousand of them, whatever takes one here and one there waits for the memory most of the time.
+The sort works on columns, and in the memory order of the updates as long as possible: with several hundred thousand of
+them, random access is bound by memory latency.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cq.passes.repacking import Pairs, encode_pairs
 def sorted_pairs(
     combiner: Combiner, kind: ValueType, contents: Sequence[list[Any]], cursor: bytes
 ) -> Pairs | None:
-    """The keys and updates of rows in turn, those of the same key combined.
+    """Return the keys and updates of rows in hash order from a cursor, the updates of each key combined.
 
-    `contents` is as `rows.decode_content` gives it, in commit order; `cursor` is that of the bucket. None when what was
-    combined is no update. Raises as `columns.fold` does; the combiner is one of cq's own.
+    `contents` has the rows in commit order, as `rows.decode_content` returns them; the combiner is one of cq's own.
+    Returns None if a combined value is not an update. Raises as `columns.fold` does.
     """
     keys = list(chain.from_iterable([content[1::2] for content in contents]))
     updates = list(chain.from_iterable([content[2::2] for content in contents]))
@@ -40,14 +40,14 @@ def sorted_pairs(
             return None
         for positions, each in zip(repeated, folded, strict=True):
             data[positions[-1]] = each
-    behind = bisect_right(order, cursor, key=lambda position: place(keys[position]))
-    return Pairs(encode_pairs(keys, data), order[behind:] + order[:behind])
+    first = bisect_right(order, cursor, key=lambda position: place(keys[position]))
+    return Pairs(encode_pairs(keys, data), order[first:] + order[:first])
 
 
 def _by_place(keys: Sequence[bytes]) -> tuple[list[int], list[list[int]]]:
-    """The positions of keys by their place, of each key the last one; and all positions of those that have several.
+    """Return the index of the last occurrence of each key, in hash order, and all indices of each repeated key.
 
-    They are sorted by their hash, as Python compares nothing faster than floats, and then those that share one.
+    Hashes are sorted as floats, which Python compares fastest; then keys that share a hash are sorted.
     """
     hashes = list(map(float, map(key_hash, keys)))
     order = sorted(range(len(keys)), key=hashes.__getitem__)

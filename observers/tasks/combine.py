@@ -114,7 +114,7 @@ class CombineTask(Task):
 
     def end(self) -> None:
         """Notes of attempts are taken back by `end_attempts`, for all buckets at once."""
-        self.bucket.rest()
+        self.bucket.reset_pass_count()
         self._caches[self.place] = self.bucket.cache
 
     def _tell(self, result: PassResult, seconds: float) -> None:
