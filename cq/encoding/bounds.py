@@ -1,9 +1,9 @@
-"""Bounds on what a value costs the process that reads, compares and combines it.
+"""Bounds on the cost of reading, comparing and combining a value.
 
-All queues share their workers, so no value may cost more than its size suggests. Arithmetic of long ints takes time
-quadratic in their length, that of fractions even more. Sets and dicts take quadratic time if many of their members
-have the same hash, and the hashes of all types but str and bytes can be predicted: CPython's hash of an int is its
-remainder modulo 2**61 - 1, that of a UUID, a Decimal or a tuple follows from such remainders.
+All queues share the workers, so the cost of a value must not exceed what its size suggests. Arithmetic of long ints
+takes time quadratic in their length, and fractions take more. Sets and dicts take quadratic time if many of their
+members have the same hash. Except for str and bytes, an attacker can predict hashes: CPython's hash of an int is its
+remainder modulo 2**61 - 1, and the hash of a UUID, a Decimal or a tuple follows from such remainders.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Final, NoReturn
 from cq.errors import InvalidData, TooLarge
 
 MAX_INT_BYTES: Final = 4_153
-"""Of an int, and of a Decimal's digits as an int: about 10,000 decimal digits."""
+"""Limit of an int, and of the digits of a Decimal as an int: about 10,000 decimal digits."""
 MAX_MEMBER_INT_BYTES: Final = 8
-"""Of an int in a set or in a key of a dict: at most a few of these share a hash."""
+"""Limit of an int in a set or in a key of a dict. At most a few ints of this size share a hash."""
 MAX_COLLISIONS: Final = 32
-"""How many members of a set, or keys of a dict, may have the same hash."""
-# Of str, bytes and dates hashes cannot be predicted; of ints within the bound, and of floats, few are equal.
+"""Number of members of a set, or keys of a dict, that may have the same hash."""
+# Hashes of str, bytes and dates are seeded, so they are unpredictable. Few ints of up to 8 bytes, or floats, share one.
 _HARMLESS: Final = frozenset((str, bytes, int, float, bool, NoneType, datetime, date))
 
 
@@ -41,7 +41,7 @@ def check_members(members: Collection[Any]) -> None:
 
 
 def check_merged(collections: Iterable[Collection[Any]]) -> None:
-    """As `check_members`, for the members of several sets or dicts before these are merged."""
+    """Check the members of several sets or dicts together, as `check_members` does, before they are merged."""
     collections = list(collections)
     kinds: set[type] = set()
     kinds.update(*(map(type, members) for members in collections))
@@ -63,7 +63,7 @@ def _check_collisions(members: Iterable[Any]) -> None:
 
 
 def check_collection(value: object) -> None:
-    """As `check_members` for a set and the keys of a dict; all else is taken as it is."""
+    """Check a set, or the keys of a dict, as `check_members` does; ignore values of other types."""
     if isinstance(value, Set | Mapping):
         check_members(value)
 
@@ -71,7 +71,7 @@ def check_collection(value: object) -> None:
 # Tags in CBOR
 
 
-def _refuse(content: Any, is_member: bool) -> NoReturn:
+def _reject(content: Any, is_member: bool) -> NoReturn:
     raise ValueError("cq writes no such tag")
 
 
@@ -90,22 +90,23 @@ def _negative(content: Any, is_member: bool) -> int:
 
 
 def _decimal(content: Any, is_member: bool) -> Decimal:
-    """A decimal fraction; by default its digits count as those of a member, wherever it lies."""
+    """A decimal fraction. With cbor2's own decoder of this tag, all digits would count as members of a set."""
     exponent, digits = content
     if type(exponent) is not int or type(digits) is not int:
-        raise ValueError("a decimal that is not made of ints")
+        raise ValueError("the exponent or the digits of a decimal are not an int")
     return _EXACT.scaleb(Decimal(digits), exponent)
 
 
 _EXACT: Final = Context(20_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact, Overflow])
 
 
-# References to what came before make much of little, or a value that contains itself; patterns and messages are parsed
-# by code that was not made for what strangers write. Arithmetic of fractions and bigfloats has no bounds.
+# References to earlier items (25, 29) can expand a few bytes to a huge value, or make a value that contains itself.
+# The parsers of regular expressions (35) and MIME messages (36) are not made for untrusted text. Arithmetic of
+# bigfloats (5) and fractions (30) has no bounds.
 DECODERS: Final[Mapping[int, Callable[[Any, bool], Any]]] = {
     2: _positive,
     3: _negative,
     4: _decimal,
-    **dict.fromkeys((5, 25, 29, 30, 35, 36), _refuse),
+    **dict.fromkeys((5, 25, 29, 30, 35, 36), _reject),
 }
-"""How `cbor2.loads` reads these tags. The second argument is whether the item lies in a set or in a key of a dict."""
+"""Decoders of these tags for `cbor2.loads`. The second argument: whether the item is in a set or in a key of a dict."""

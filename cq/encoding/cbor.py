@@ -1,8 +1,8 @@
-"""CBOR of many simple items, ints and short strings, at a fraction of what the encoder and the decoder cost for each.
+"""Fast CBOR of many simple items: ints of up to 64 bits, and strings of up to 255 bytes.
 
-Encoded, such an item is a head and the bytes of the string (RFC 8949, 3). And as an item says how long it is, items one
-behind the other can be taken apart in one way only: they are decoded as one array, which is safe where each has been
-seen to be just one, and nothing besides.
+An encoded item is a head, and for a string its bytes (RFC 8949, section 3). Every item contains its length, so a
+sequence of items can be split in only one way. Therefore many items are decoded as one array, after a check that each
+is exactly one simple item. This costs a fraction of one call of the decoder for each item.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 import cbor2
 
-# How long an int, or a short string of bytes or text, is in CBOR by its first byte; longer strings say so in the next.
+# Length of an int, or of a string of up to 23 bytes, by its first byte. Longer strings have it in the next byte.
 _LENGTHS: Final = {
     **{
         bytes((sign | first,)): 1 + (1 << first - 24 if first >= 24 else 0)
@@ -22,70 +22,72 @@ _LENGTHS: Final = {
     },
     **{bytes((kind | length,)): 1 + length for kind in (0x40, 0x60) for length in range(24)},
 }
-_LONGER: Final = (b"\x58", b"\x78")
+_LENGTH_IN_NEXT_BYTE: Final = (b"\x58", b"\x78")
 
 
 def are_simple(many: Sequence[bytes]) -> bool:
-    """Whether each is one int of up to 64 bits, or a string of up to 255 bytes, and nothing besides."""
+    """Whether each is exactly one int of up to 64 bits, or one string of up to 255 bytes."""
     lengths = list(map(_LENGTHS.get, [data[:1] for data in many]))
     if None in lengths:
         lengths = [
-            2 + data[1] if length is None and data[:1] in _LONGER and len(data) > 1 else length
+            2 + data[1] if length is None and data[:1] in _LENGTH_IN_NEXT_BYTE and len(data) > 1 else length
             for data, length in zip(many, lengths, strict=True)
         ]
     return lengths == list(map(len, many))
 
 
 def decode_simple(many: Sequence[bytes]) -> list[int | bytes | str]:
-    """The items, all of which are simple; raises what the decoder does for text that is none."""
+    """The decoded items, which must all be simple; raises the decoder's error for invalid UTF-8."""
     return list(cbor2.loads(array_head(len(many)) + b"".join(many)))
 
 
-_LONGEST: Final = 255
-_TEXT: Final = [cbor2.dumps("x" * length)[: -length or None] for length in range(_LONGEST + 1)]
-_BYTES: Final = [cbor2.dumps(bytes(length))[: -length or None] for length in range(_LONGEST + 1)]
-_SMALL: Final = [cbor2.dumps(number) for number in range(256)]
-_one = Struct(">BB").pack
-_two = Struct(">BH").pack
-_four = Struct(">BI").pack
+_MAX_STRING_BYTES: Final = 255
+_TEXT_HEADS: Final = [cbor2.dumps("x" * length)[: -length or None] for length in range(_MAX_STRING_BYTES + 1)]
+_BYTES_HEADS: Final = [
+    cbor2.dumps(bytes(length))[: -length or None] for length in range(_MAX_STRING_BYTES + 1)
+]
+_SMALL_INTS: Final = [cbor2.dumps(number) for number in range(256)]
+_pack_1 = Struct(">BB").pack
+_pack_2 = Struct(">BH").pack
+_pack_4 = Struct(">BI").pack
 
 
 def array_head(length: int) -> bytes:
-    """What an array of so many items begins with; they follow one behind the other."""
+    """The head of an array of `length` items; the items follow it."""
     if length < 24:
         return bytes((0x80 | length,))
     return (
-        _one(0x98, length)
+        _pack_1(0x98, length)
         if length < 1 << 8
-        else _two(0x99, length)
+        else _pack_2(0x99, length)
         if length < 1 << 16
-        else _four(0x9A, length)
+        else _pack_4(0x9A, length)
     )
 
 
 def encode_texts(texts: Sequence[str]) -> list[bytes]:
-    """Each in CBOR; raises `UnicodeEncodeError` for what is no text."""
+    """Each text in CBOR; raises `UnicodeEncodeError` for lone surrogates."""
     parts = list(map(str.encode, texts))
-    if max(map(len, parts), default=0) > _LONGEST:
+    if max(map(len, parts), default=0) > _MAX_STRING_BYTES:
         return list(map(cbor2.dumps, texts))
-    return [_TEXT[len(part)] + part for part in parts]
+    return [_TEXT_HEADS[len(part)] + part for part in parts]
 
 
 def encode_strings(strings: Sequence[bytes]) -> list[bytes]:
-    """Each in CBOR."""
-    if max(map(len, strings), default=0) > _LONGEST:
+    """Each string of bytes in CBOR."""
+    if max(map(len, strings), default=0) > _MAX_STRING_BYTES:
         return list(map(cbor2.dumps, strings))
-    return [_BYTES[len(string)] + string for string in strings]
+    return [_BYTES_HEADS[len(string)] + string for string in strings]
 
 
 def encode_ints(numbers: Sequence[int]) -> list[bytes]:
-    """Each in CBOR."""
+    """Each int in CBOR; ints beyond the common ranges go through the encoder."""
     return [
-        _SMALL[number]
+        _SMALL_INTS[number]
         if 0 <= number < 256
-        else _two(0x19, number)
+        else _pack_2(0x19, number)
         if 0 < number < 1 << 16
-        else _four(0x1A, number)
+        else _pack_4(0x1A, number)
         if 0 < number < 1 << 32
         else cbor2.dumps(number)
         for number in numbers

@@ -1,7 +1,7 @@
-"""Keys and values to bytes and back: CBOR (RFC 8949), and the declared types that guard it.
+"""Encoding of keys and values in CBOR (RFC 8949), with checks of their declared types.
 
-Nothing read from a store is ever executed or unpickled. Python keys are told apart by their encoded bytes: 1, True and
-1.0 are one dict key but three encodings.
+Decoding never executes or unpickles data of a store. The encoded bytes identify a key: 1, True and 1.0 are one key of a
+Python dict, but have three encodings.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from cq.encoding.cbor import are_simple, decode_simple, encode_ints, encode_stri
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
-"""What a queue's key can be: str, int or bytes, or a tuple of them."""
+"""A key of a queue: str, int or bytes, or a tuple of them."""
 
 MAX_KEY_BYTES: Final = 8_000
-"""An encoded key; FoundationDB takes keys of 10,000 bytes, and cq puts its prefix before and stamps behind."""
+"""Limit of an encoded key. FoundationDB's limit is 10,000 bytes; cq adds a prefix, and a versionstamp in some keys."""
 MAX_VALUE_BYTES: Final = 100_000
-"""An encoded current value: FoundationDB's own limit."""
+"""Limit of an encoded current value: FoundationDB's own."""
 MAX_UPDATE_BYTES: Final = 90_000
-"""An encoded update, or updates staged: they must fit into a value together with a key or an error."""
+"""Limit of an encoded update, and of staged updates: they must fit into a value together with a key or an error."""
 
 DELETE: Final = cbor2.undefined
-"""As an update of a queue with the combiner `last`: the key is to be deleted."""
+"""An update of a queue with the combiner `last` that deletes the key."""
 
 MAX_DEPTH: Final = 100
-"""How deep lists, dicts, sets and tags may be nested in each other."""
-
+"""Limit of the nesting of lists, dicts, sets and tags."""
 MAX_OPERATION_BYTES: Final = 1_000
-"""An operation id."""
+"""Limit of an operation id."""
 
 _INT64: Final = 1 << 63
-_AROUND: Final = 2  # lists around an update or a value wherever it is stored
-_MOST_PARTS: Final = 1_000_000  # of a value; each takes a byte at least
+_WRAPPING_LISTS: Final = 2  # the most lists around an update or a value where cq stores it
+_MAX_PARTS: Final = 1_000_000  # of a value; each part has at least one byte
 _PLAIN: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime, type(None)))
-_SURE: Final = frozenset((int, float, bool, str, bytes))  # CBOR gives back what it takes of these
+_LOSSLESS: Final = frozenset(
+    (int, float, bool, str, bytes)
+)  # decoding returns equal values for all values of these
 _KEY_TYPES: Final[dict[str, type]] = {"str": str, "int": int, "bytes": bytes}
 _KINDS: Final = {name: {kind} for name, kind in _KEY_TYPES.items()}
 _NUMBERS: Final = frozenset(("int", "float", "bool", "datetime"))
@@ -61,8 +62,6 @@ _VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "datetime": (datetime,),
     "any": (),
 }
-
-
 _ENCODERS: Final[dict[str, Callable[[Sequence[Any]], list[bytes]]]] = {
     "str": encode_texts,
     "bytes": encode_strings,
@@ -117,18 +116,19 @@ class KeyType:
         return encode
 
     def encode_all(self, keys: Sequence[Any]) -> list[bytes]:
-        """What `encoder` makes of each of these keys, and its errors; for many keys at once."""
+        """The keys in bytes, with the errors of `encoder`; faster than one call for each key."""
         if self._are_all(keys):
             try:
                 encoded = self._encoded(keys)
+                # Keys this short exceed neither the limit of a key, nor that of an int in it.
                 if max(map(len, encoded)) <= MAX_INT_BYTES:
                     return encoded
-            except Exception:  # noqa: BLE001, S110 - which key it is is found below
+            except Exception:  # noqa: BLE001, S110 - the loop below finds the key, for the message
                 pass
         return list(map(self.encoder(), keys))
 
     def _are_all(self, keys: Sequence[Any]) -> bool:
-        """Whether there are keys, and all of this type."""
+        """Whether there is at least one key, and all keys are of this type."""
         kinds = set(map(type, keys))
         if not self.is_tuple:
             return kinds == _KINDS[self.parts[0]]
@@ -144,24 +144,24 @@ class KeyType:
         return _encoded_key(key)
 
     def decode(self, encoded: bytes) -> Any:
-        """The key of these bytes; raises `CorruptData` when they hold none."""
+        """The key in these bytes; raises `CorruptData` if they are not a key of this type."""
         try:
             return self.decode_all([encoded])[0]
         except CorruptData:
-            raise CorruptData(f"stored bytes are no key of type {self}: {encoded[:40]!r}") from None
+            raise CorruptData(f"stored bytes are not a key of type {self}: {encoded[:40]!r}") from None
 
     def decode_all(self, encoded: Sequence[bytes], *, known: bool = False) -> list[Any]:
-        """The keys of these; raises `CorruptData` if any holds none. `known` says that all have been decoded before."""
+        """The keys in these bytes; raises `CorruptData`. `known` keys were checked before, and are only decoded."""
         keys = decode_all(encoded)
         if self.is_tuple:
             keys = [tuple(key) if type(key) is list else key for key in keys]
-        # Of another type, or spelt otherwise, one would be a second entry of one key.
+        # Another type, or another encoding of the same key, would be a second entry of one key.
         if not known and not (self._are_all(keys) and self._encoded(keys) == list(encoded)):
-            raise CorruptData(f"stored bytes are no keys of type {self}")
+            raise CorruptData(f"stored bytes are not keys of type {self}")
         return keys
 
     def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
-        """Keys that are all of this type in CBOR, however long."""
+        """The keys, all of this type, in CBOR, without a check of limits."""
         return list(map(cbor2.dumps, keys)) if self.is_tuple else _ENCODERS[self.parts[0]](keys)
 
 
@@ -169,8 +169,8 @@ class KeyType:
 class ValueType:
     """The declared type of a queue's updates and values.
 
-    One of int, float, decimal, str, bytes, bool, list, dict, set, datetime, or any (whatever CBOR carries; tuples come
-    back as lists).
+    One of int, float, decimal, str, bytes, bool, list, dict, set, datetime, or any: every value that CBOR can carry
+    (tuples are decoded as lists).
     """
 
     name: str
@@ -192,12 +192,12 @@ class ValueType:
 
     @property
     def types(self) -> tuple[type, ...]:
-        """The Python types that values have; empty when any will do."""
+        """The Python types of values; empty for `any`."""
         return _VALUE_TYPES[self.name]
 
     @property
     def grows(self) -> bool:
-        """Whether a value can be much larger than an update, or as large as many: not numbers, but for huge ones."""
+        """Whether a value can be much larger than one update. False for numbers, although huge ints can grow."""
         return self.name not in _NUMBERS
 
     def check(self, value: object) -> None:
@@ -207,7 +207,7 @@ class ValueType:
 
 
 def encode(value: object) -> bytes:
-    """The value in CBOR; raises `InvalidData` when CBOR cannot carry it."""
+    """The value in CBOR; raises `InvalidData` if CBOR cannot carry it."""
     try:
         if type(value) not in _PLAIN:
             _check_nesting(value)
@@ -220,19 +220,19 @@ def encode(value: object) -> bytes:
         raise InvalidData(f"expected a value that CBOR can carry, got: {shown(value)} ({error})") from error
 
 
-_loads: Final = partial(cbor2.loads, semantic_decoders=DECODERS, max_depth=MAX_DEPTH + _AROUND)
+_loads: Final = partial(cbor2.loads, semantic_decoders=DECODERS, max_depth=MAX_DEPTH + _WRAPPING_LISTS)
 
 
 def decode(data: bytes) -> Any:
-    """The value of these bytes; raises `CorruptData` when they are not CBOR, or none that `encode` writes."""
+    """The value of these bytes; raises `CorruptData` if they are not CBOR of the form that `encode` writes."""
     try:
         return _loads(data)
-    except Exception as error:  # a decoder fed with foreign bytes raises many kinds
+    except Exception as error:  # for foreign bytes, the decoder raises exceptions of many types
         raise CorruptData(f"stored bytes are not CBOR: {data[:40]!r} ({error.__cause__ or error})") from error
 
 
 def decode_all(many: Sequence[bytes]) -> list[Any]:
-    """What `decode` makes of each of these; raises `CorruptData` if any is not CBOR."""
+    """The value of each of these bytes; raises `CorruptData` if `decode` would for any of them."""
     try:
         if are_simple(many):
             return decode_simple(many)
@@ -242,9 +242,9 @@ def decode_all(many: Sequence[bytes]) -> list[Any]:
 
 
 def decode_list(data: bytes, types: Sequence[type | UnionType], what: str, *, optional: int = 0) -> list[Any]:
-    """The list of parts of just these types in these bytes; raises `CorruptData` when they are something else.
+    """The list in these bytes, with parts of exactly these types; raises `CorruptData` for any other content.
 
-    The last `optional` parts may be absent.
+    The last `optional` parts may be absent. `what` names the content in the message.
 
     >>> decode_list(encode([1, None]), [int, bytes | None], "a pair")
     [1, None]
@@ -258,59 +258,63 @@ def decode_list(data: bytes, types: Sequence[type | UnionType], what: str, *, op
 
 
 def is_int64(number: int) -> bool:
-    """Whether a number fits into 64 bits, and so takes at most nine bytes."""
+    """Whether a number fits into 64 bits, and so into nine bytes of CBOR."""
     return -_INT64 <= number < _INT64
 
 
 def are_int64(numbers: Sequence[int]) -> bool:
-    """Whether all of these numbers, of which there must be one, fit into 64 bits."""
+    """Whether all numbers, at least one, fit into 64 bits."""
     return min(numbers) >= -_INT64 and max(numbers) < _INT64
 
 
 def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
-    """A value in CBOR; raises `InvalidData`, or `TooLarge` when it exceeds the limit (in bytes)."""
-    if type(value) is int and is_int64(value):  # most values
+    """A value in CBOR; raises `InvalidData`, or `TooLarge` if it has more than `limit` bytes."""
+    if type(value) is int and is_int64(value):  # most values: no check can fail
         return cbor2.dumps(value)
     data = encode(value)
     if len(data) > limit:
         raise TooLarge(f"a value of {len(data):,} bytes exceeds the limit of {limit:,}")
     if type(value) is int:
         check_int(value)
-    elif type(value) not in _SURE:
+    elif type(value) not in _LOSSLESS:
         _check_decodes(value)
     return data
 
 
 def encode_values(values: Sequence[Any], limit: int = MAX_VALUE_BYTES) -> list[bytes]:
-    """What `encode_value` makes of each of these, and its errors."""
+    """The values in CBOR, with the errors of `encode_value`; faster than one call for each value."""
     if set(map(type, values)) == {int} and are_int64(values):
         return encode_ints(values)
     return [encode_value(value, limit) for value in values]
 
 
 def stored_copy(value: Any) -> Any:
-    """The value as a store gives it back, which nobody else can change any more."""
+    """A copy of the value as it would be read from a store, which later changes of the value do not affect."""
     return value if type(value) in _PLAIN else decode(encode(value))
 
 
 def is_same(left: object, right: object) -> bool:
-    """Whether two values differ at most in the order of their sets and dicts."""
+    """Whether two values with different encodings are equal except for the order of their sets and dicts."""
+    # Plain values with different encodings are different, even if Python considers them equal: 0.0 and -0.0.
     if type(left) is not type(right) or type(left) in _PLAIN:
         return False
     try:
         return bool(left == right) and cbor2.dumps(left, canonical=True) == cbor2.dumps(right, canonical=True)
-    except Exception:  # noqa: BLE001 - what cannot be compared or brought into one order counts as another value
+    except Exception:  # noqa: BLE001 - values that cannot be compared, or have no canonical order, count as different
         return False
 
 
 def _check_nesting(value: object) -> None:
-    """The encoder knows no bounds: what is nested too deep ends the process, and small parts can repeat for ever."""
+    """Raises `InvalidData` or `TooLarge` for a value that the encoder cannot handle, because it has no bounds.
+
+    Deep nesting would crash the process. A value that contains itself, or one list many times, would fill the memory.
+    """
     level = [value]
     parts = 0
-    for _ in range(MAX_DEPTH + _AROUND + 1):
+    for _ in range(MAX_DEPTH + _WRAPPING_LISTS + 1):
         parts += sum(len(each) for each in level if isinstance(each, Collection))
-        if parts > _MOST_PARTS:
-            raise TooLarge(f"a value of more than {_MOST_PARTS:,} parts is too large")
+        if parts > _MAX_PARTS:
+            raise TooLarge(f"a value of more than {_MAX_PARTS:,} parts is too large")
         for each in level:
             check_collection(each)
         level = [part for each in level for part in _parts(each) if type(part) not in _PLAIN]
@@ -322,7 +326,7 @@ def _check_nesting(value: object) -> None:
 
 
 def _parts(value: object) -> Iterable[Any]:
-    """What a value is made of."""
+    """The parts of a collection or of a tagged value."""
     if isinstance(value, Mapping):
         return chain(value.keys(), value.values())
     if isinstance(value, cbor2.CBORTag):
@@ -333,9 +337,9 @@ def _parts(value: object) -> Iterable[Any]:
 
 
 def _check_decodes(value: object) -> None:
-    """CBOR encodes more than it decodes, and some as something else: odd time zones, decimals that are no numbers."""
-    wrapped = value
-    for _ in range(_AROUND):
+    """Raises `InvalidData` for a value that does not survive CBOR, such as some time zones and special decimals."""
+    wrapped = value  # in as many lists as stored values are, since the decoder limits the depth
+    for _ in range(_WRAPPING_LISTS):
         wrapped = [wrapped]
     try:
         found = _loads(encode(wrapped))
@@ -344,7 +348,7 @@ def _check_decodes(value: object) -> None:
     except Exception as error:  # noqa: BLE001 - as for `decode`
         reason = error.__cause__ or error
         raise InvalidData(f"expected a value that CBOR gives back, got: {shown(value)} ({reason})") from None
-    for _ in range(_AROUND):
+    for _ in range(_WRAPPING_LISTS):
         (found,) = found
     if type(value) in _PLAIN and type(found) is not type(value):
         raise InvalidData(f"expected a value that CBOR gives back, got: {shown(value)}")
@@ -375,18 +379,18 @@ def _type_name(spec: object) -> str:
 
 
 def shown(value: object) -> str:
-    """The value as an error message shows it, whatever it is, with its type: short."""
+    """A short text of any value, with its type, for an error message."""
     if value is DELETE:
         return "a deletion (DELETE, or null in JSON), which only the combiner 'last' takes"
     return f"{brief(value)} ({type(value).__name__})"
 
 
 def brief(value: object) -> str:
-    """The value as an error message shows it, whatever it is: short."""
+    """A short text of any value, for an error message."""
     try:
         if type(value) not in _PLAIN:
             _check_nesting(value)
         text = repr(value)
-    except Exception:  # noqa: BLE001 - ints of over 4,300 digits, foreign __repr__s, and what is nested too deep
-        text = "something that cannot be shown"
+    except Exception:  # noqa: BLE001 - ints of over 4,300 digits, failing __repr__s, and too deep nesting
+        text = "a value that cannot be shown"
     return text if len(text) <= 80 else text[:77] + "..."

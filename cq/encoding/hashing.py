@@ -1,7 +1,7 @@
-"""Hashes of keys, and the buckets that they fall into.
+"""Hashes of keys, and their buckets.
 
-A hash is a number of 32 bits. Of n buckets, number b has all hashes h with h * n >> 32 == b: a contiguous range, so
-that values need not move when the number of buckets changes.
+A hash is a number of 32 bits. Bucket b of n has all hashes h with h * n >> 32 == b. This is a contiguous range, so
+values, which are stored in hash order, do not move when the number of buckets changes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final
 from zlib import crc32
 
 HASHES: Final = 1 << 32
-"""How many hashes there are."""
+"""The number of hashes."""
 _BITS: Final = 32
 
 
 def key_hash(encoded_key: bytes) -> int:
-    """The stable hash (CRC-32) by which keys are spread over buckets.
+    """The hash (CRC-32) that determines the bucket of a key; it is stored, so it must never change.
 
     >>> key_hash(b"ehello")
     432631505
@@ -25,7 +25,7 @@ def key_hash(encoded_key: bytes) -> int:
 
 
 def bucket_at(hashed: int, buckets: int) -> int:
-    """The bucket that a hash is in."""
+    """The bucket of a hash."""
     return hashed * buckets >> _BITS
 
 
@@ -44,7 +44,7 @@ def buckets_of(encoded_keys: Iterable[bytes], buckets: int) -> list[int]:
 
 
 def bucket_bounds(buckets: int, bucket: int) -> tuple[int, int]:
-    """First hash of a bucket and first hash behind it.
+    """The first hash of a bucket, and the first hash after the bucket.
 
     >>> bucket_bounds(4, 3)
     (3221225472, 4294967296)
@@ -53,7 +53,7 @@ def bucket_bounds(buckets: int, bucket: int) -> tuple[int, int]:
 
 
 def overlapping(buckets: int, bucket: int, others: int) -> range:
-    """Which of so many other buckets share hashes with a bucket.
+    """The buckets of another shape, of `others` buckets, that share hashes with a bucket.
 
     >>> overlapping(4, 1, 8), overlapping(3, 1, 2)
     (range(2, 4), range(0, 2))

@@ -1,8 +1,7 @@
 """Keys and values as JSON and as words on a command line, by their declared types.
 
-int, float, bool, str, list and dict are JSON's own; a tuple is a list, a set a list, bytes are base64, a Decimal and a
-datetime (ISO 8601) are strings, and null as an update is `DELETE`. On a command line, what is a string or a number
-in JSON is written without quotes.
+int, float, bool, str, list and dict are the same in JSON. Tuples and sets are lists, bytes are strings of base64, and
+Decimals and datetimes (ISO 8601) are strings. null as an update is `DELETE`. On a command line, strings have no quotes.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "set": lambda items: {tuple(item) if isinstance(item, list) else item for item in items},
     "float": lambda number: number if isinstance(number, bool) else float(number),
 }
-_LONGEST_INT: Final = 14_000  # bits: below 4,300 digits, where `str` and `int` give up
+_MAX_INT_BITS: Final = 14_000  # fewer than 4,300 digits: Python's `str` and `int` refuse longer ints
 _WORDS: Final = ("str", "bytes", "decimal", "datetime")
 
 
 def key_from_json(key_type: KeyType, given: Any) -> Any:
-    """The key that a JSON value stands for; raises `InvalidData`."""
+    """The key that a JSON value represents; raises `InvalidData`."""
     if key_type.is_tuple and isinstance(given, list):
+        # Parts beyond the type's are kept, so that the check of the key refuses it with a message that shows them all.
         return tuple(
             _from_json(name, part) for name, part in zip(key_type.parts, given, strict=False)
         ) + tuple(given[len(key_type.parts) :])
@@ -39,12 +39,12 @@ def key_from_json(key_type: KeyType, given: Any) -> Any:
 
 
 def value_from_json(value_type: ValueType, given: Any) -> Any:
-    """The update that a JSON value stands for; raises `InvalidData`."""
+    """The update that a JSON value represents; raises `InvalidData`."""
     return DELETE if given is None else _from_json(value_type.name, given)
 
 
 def key_from_word(key_type: KeyType, word: str) -> Any:
-    """The key that a word on a command line stands for; raises `InvalidData`."""
+    """The key that a word on a command line represents; raises `InvalidData`."""
     if key_type.is_tuple:
         return key_from_json(key_type, _parsed(word, f"a key of type {key_type}"))
     plain = key_type.parts[0] in _WORDS
@@ -52,13 +52,13 @@ def key_from_word(key_type: KeyType, word: str) -> Any:
 
 
 def value_from_word(value_type: ValueType, word: str) -> Any:
-    """The update that a word on a command line stands for; raises `InvalidData`."""
+    """The update that a word on a command line represents; raises `InvalidData`."""
     plain = value_type.name in _WORDS
     return value_from_json(value_type, word if plain else _parsed(word, f"a value of type {value_type}"))
 
 
 def split_word(value_type: ValueType, word: str) -> tuple[str, str]:
-    """Key and update of KEY=UPDATE, split at the last '=' that is not padding of base64; raises `InvalidData`.
+    """Key and update of KEY=UPDATE, split at the last '=' that is not base64 padding; raises `InvalidData`.
 
     >>> split_word(ValueType("int"), "a=b=1")
     ('a=b', '1')
@@ -73,10 +73,10 @@ def split_word(value_type: ValueType, word: str) -> tuple[str, str]:
 
 
 def to_json(value: Any) -> Any:
-    """What `json.dumps` takes for a key or a value; the inverse of the functions above.
+    """A key or a value in a form that `json.dumps` accepts; the inverse of the functions above.
 
-    Keys of dicts become strings, and so do values that JSON has nothing for: whatever else CBOR carries, floats that
-    are no numbers, and ints of more digits than Python reads.
+    Keys of dicts become strings. So do values without a form in JSON: other types of CBOR, floats such as NaN, and ints
+    with more digits than Python parses.
     """
     match value:
         case bytes():
@@ -96,7 +96,7 @@ def to_json(value: Any) -> Any:
             }
         case float():
             return value if isfinite(value) else str(value)
-        case int() if value.bit_length() > _LONGEST_INT:
+        case int() if value.bit_length() > _MAX_INT_BITS:
             return str(Decimal(value))
         case None | int() | str():
             return value
@@ -107,7 +107,7 @@ def to_json(value: Any) -> Any:
 def _text(value: object) -> str:
     try:
         return str(value)
-    except ValueError:  # a fraction of ints that are too long, say
+    except ValueError:  # for example a fraction of ints with too many digits
         return shown(value)
 
 
