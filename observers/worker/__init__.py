@@ -1,6 +1,6 @@
-"""The worker: its loop, its processes, and the list of its tasks.
+"""The worker: its loop, its list of tasks, its reports, and the processes of `cq worker`.
 
-The room may import every other room of `cq` and of the observers.
+The room may import every other room of `cq` and of the observers, except verify.
 """
 
 from cq.observers.worker.worker import (

@@ -1,4 +1,4 @@
-"""The end of a drain: run what observers need once all is combined, and report what could not be combined."""
+"""The end of a drain: run the other tasks once all updates are combined, and report queues that remain."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from cq.observers.worker.workload import Workload
 from cq.store.api import error_code
 
 PATIENCE_SECONDS: Final = 10.0
-"""How long tasks may go on failing, or ask for pauses."""
+"""How long tasks may fail repeatedly, or ask for pauses."""
 MOST_SECONDS: Final = 600.0
-"""How long a task may go on that always has more to do."""
+"""How long a task may run that never runs out of work."""
 
 
 def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job, Exception], float]) -> None:
-    """Run the jobs that are notified until they have nothing to do, or go on failing.
+    """Run the jobs until they are done or fail for `PATIENCE_SECONDS`; report the rest by `work_left`.
 
     Args:
-        jobs: those of tasks that go by time are left out.
+        jobs: jobs to run; those that run by time, without a notification, are skipped.
         stopping: set to end early.
-        failed: called with a job and the store's error; returns how long to pause.
+        failed: called with a job and the store's error; returns the pause in seconds.
     """
     left = [job for job in jobs if job.task.notification]
     deadline = runtime.monotonic() + PATIENCE_SECONDS
@@ -42,10 +42,10 @@ def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job
 
 
 def report_left(work: Workload, names: Collection[str]) -> None:
-    """Report the queues that a drain could not combine: by an error if `names` has them, else by `work_left`.
+    """Report the queues that a drain could not combine: by an error if `names` contains them, else by `work_left`.
 
-    Errors that are not cq's are raised in any case: the store fails, or cq has a defect. This also holds for tasks that
-    `finish` gave up. Queues that the worker leaves alone were reported when it began.
+    Errors that are not cq's are always raised: the store fails, or cq has a defect. This also holds for tasks that
+    `finish` gave up. Queues that the worker leaves alone were reported when it started.
     """
     for job in work.others:
         if job.given_up is not None:
@@ -60,10 +60,10 @@ def report_left(work: Workload, names: Collection[str]) -> None:
 def _run(
     job: Job, deadline: float, stopping: threading.Event, failed: Callable[[Job, Exception], float]
 ) -> float:
-    """Run a job until it has nothing to do or wants to wait, or has had its time."""
+    """Run a job until it is done, asks for a pause, or reaches the deadline; returns as `Task.run`."""
     try:
         while (seconds := job.task.run()) == 0.0 and not stopping.is_set():
-            job.failures = 0  # `failed` counts those in a row
+            job.failures = 0  # `failed` counts consecutive failures
             if runtime.monotonic() > deadline:
                 break
     except Exception as error:

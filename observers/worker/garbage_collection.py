@@ -1,7 +1,8 @@
-"""Python's collector of cycles, in a process that does nothing but work on queues.
+"""Settings of Python's garbage collector for a process that only runs a worker.
 
-A pass holds a list for each of its keys, and lets go of all of them at its end. The collector would look at these again
-and again, and at all else that the process holds: up to a fifth of a pass. What is in cycles is little.
+A pass allocates a list for each of its keys and frees all of them at its end. By default the collector would traverse
+these lists, and all other objects of the process, several times in a pass, for up to a fifth of its time. Few objects
+are in cycles, so rare collections suffice.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import gc
 from typing import Final
 
 _YOUNG: Final = 50_000
-"""So many objects more than were freed, before the youngest are looked at; Python's own figure is 700."""
+"""Allocations, minus deallocations, that start a collection of the youngest generation; Python's default is 700."""
 
 
 def tune_garbage_collection() -> None:
-    """Have the collector look seldom, and never at what there is already; to be called when all code is imported."""
+    """Make collections rare, and exempt all present objects; call it once all code is imported."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])

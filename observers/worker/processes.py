@@ -1,7 +1,7 @@
-"""Several worker processes under a parent that starts those again that die.
+"""Several worker processes under a parent process that restarts those that die.
 
-The processes are started afresh, not forked off: nothing that a store's client has opened survives a fork. Each has a
-pipe for its standard input that ends with the parent, however that ends.
+The processes are spawned, not forked, because a store's client does not survive a fork. Each reads a pipe as its
+standard input; the pipe closes when the parent ends, even if the parent is killed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ log = logging.getLogger("cq.worker")
 
 FIRST_SECONDS: Final = 0.2
 LAST_SECONDS: Final = 5.0
-"""The pauses before a process that died is started again: they double with each death in a row."""
+"""The shortest and the longest pause before a restart: it doubles with each consecutive death."""
 STEADY_SECONDS: Final = 3.0
-"""A process that has lived for so long has started well: deaths are counted anew."""
-_KILL_SECONDS: Final = 5.0  # what a process gets beyond its time to end
-_LOOK_SECONDS: Final = 0.1
+"""A process that has lived this long has started well: its count of deaths starts again."""
+_KILL_SECONDS: Final = 5.0  # granted in addition to the grace period before a process is killed
+_POLL_SECONDS: Final = 0.1
 
 
 class _ProcessSlot:
-    """One of the processes, and how often it has died in a row."""
+    """One of the processes, which may be restarted, and its count of consecutive deaths."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command, self._environment = command, environment
@@ -37,14 +37,14 @@ class _ProcessSlot:
         self.deaths = 0
 
     def start(self) -> None:
-        # In a session of its own: ^C in a terminal is for the parent, which stops its processes in good order.
+        # In its own session: ^C in a terminal must reach only the parent, which stops its processes in good order.
         self.process = subprocess.Popen(  # noqa: S603 - the command is the caller's
             self._command, env=self._environment, stdin=subprocess.PIPE, start_new_session=True
         )
         self.begun = time.monotonic()
 
     def died(self) -> float:
-        """It has died; returns after how many seconds it is to be started again."""
+        """Record its death; returns the seconds until its restart."""
         steady = time.monotonic() - self.begun >= STEADY_SECONDS
         self.deaths = 1 if steady else self.deaths + 1
         pause: float = min(LAST_SECONDS, FIRST_SECONDS * 2.0 ** (self.deaths - 1))
@@ -53,13 +53,13 @@ class _ProcessSlot:
 
 
 class Processes:
-    """Runs so many processes of one command.
+    """Several running processes of one command.
 
     Args:
-        command: which is to stop in good order on SIGTERM, and at the end of its standard input.
+        command: must stop in good order on SIGTERM, and at the end of its standard input.
         environments: one for each process.
-        grace: how many seconds it takes to stop at most.
-        may_end: whether a process that ends with status 0 has done all that it was to do; else it is started again.
+        grace: how many seconds a process may take to stop.
+        may_end: whether a process that ends with status 0 is done; else it is restarted.
     """
 
     def __init__(
@@ -70,21 +70,21 @@ class Processes:
         grace: float,
         may_end: bool = False,
     ) -> None:
-        self._places = [_ProcessSlot(command, environment) for environment in environments]
+        self._slots = [_ProcessSlot(command, environment) for environment in environments]
         self._grace, self._may_end = grace, may_end
         self._stopping = threading.Event()
 
     def run(self, after_turn: Callable[[], object] = lambda: None) -> int:
-        """Keep them running until `stop` is called, or all have ended by themselves with status 0.
+        """Keep the processes running until `stop` is called, or all have ended by themselves with status 0.
 
-        A process that ends with an error before any has run for long ends all: nothing would become of the others.
-        Returns the exit status for the parent. `after_turn` is called after each look at them.
+        If a process ends with an error before any has run for `STEADY_SECONDS`, all are stopped: the command cannot
+        run here. Returns the exit status for the parent. Calls `after_turn` after each poll of the processes.
         """
-        for place in self._places:
-            place.start()
+        for slot in self._slots:
+            slot.start()
         try:
-            while not self._stopping.wait(_LOOK_SECONDS):
-                status = self._look()
+            while not self._stopping.wait(_POLL_SECONDS):
+                status = self._poll()
                 if status is not None:
                     return status
                 after_turn()
@@ -98,35 +98,35 @@ class Processes:
 
     def kill(self) -> None:
         """End the processes at once."""
-        for place in self._places:
-            if place.process is not None:
-                place.process.kill()
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.kill()
 
-    def _look(self) -> int | None:
-        """Start those that have died again; returns an exit status when that is of no use."""
-        for place in list(self._places):
-            if place.process is None:
-                if time.monotonic() >= place.again:
-                    place.start()
+    def _poll(self) -> int | None:
+        """Restart dead processes; returns the parent's exit status if a restart would be useless."""
+        for slot in list(self._slots):
+            if slot.process is None:
+                if time.monotonic() >= slot.again:
+                    slot.start()
                 continue
-            status = place.process.poll()
+            status = slot.process.poll()
             if status is None:
                 continue
             if status == 0 and self._may_end:
-                self._places.remove(place)
+                self._slots.remove(slot)
             elif status in (1, 2) and not self._is_steady():
                 return status
             else:
-                pause = place.died()
+                pause = slot.died()
                 emit("process_ended", status=status, pause=pause)
-        return None if self._places else 0
+        return None if self._slots else 0
 
     def _is_steady(self) -> bool:
-        """Whether any process has run for long."""
-        return any(place.deaths or time.monotonic() - place.begun >= STEADY_SECONDS for place in self._places)
+        """Whether any process has run for `STEADY_SECONDS`, or has been restarted before."""
+        return any(slot.deaths or time.monotonic() - slot.begun >= STEADY_SECONDS for slot in self._slots)
 
     def _end(self) -> None:
-        running = [place.process for place in self._places if place.process is not None]
+        running = [slot.process for slot in self._slots if slot.process is not None]
         for process in running:
             process.terminate()
         deadline = time.monotonic() + self._grace + _KILL_SECONDS

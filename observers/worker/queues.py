@@ -1,4 +1,4 @@
-"""Which queues a worker can work on: those configured that are not paused and whose code it has."""
+"""Search for the queues that a worker can work on: configured, not paused, and with code in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cq.store.transact import transact
 
 @dataclass(slots=True)
 class QueueCheck:
-    """A queue as configured: its code, or why it is to be left alone."""
+    """The result of the check of one queue: its code, or the reason why the worker leaves it alone."""
 
     code: QueueCode | None
     problem: str = ""
@@ -37,13 +37,13 @@ def find_queues(
 ) -> tuple[dict[str, QueueCheck], Void]:
     """The queues of these names, or all, and a watch on every change of any queue's configuration.
 
-    Observers that have been told of all values meanwhile are switched to. If it is strict, this raises
-    `QueueNotConfigured` for a name given that is neither a queue's, nor a feed's, nor that of an exporter of the
-    application; else that is its problem.
+    Switches queues to observers whose backfill is complete, and finishes drained rebuckets. If `is_strict`, raises
+    `QueueNotConfigured` for a given name that belongs neither to a queue, nor to a feed, nor to an exporter of the
+    application; else the name is returned with this problem.
     """
     found, watch = transact(db, lambda tr: _read(tr, app, names, is_strict))
     for name, each in found.items():
-        # It may just have been deleted, of which the watch tells; what cannot be read its tasks will say.
+        # A queue deleted since the read fires the watch; unreadable data is reported by the queue's tasks.
         with suppress(QueueNotConfigured, CorruptData):
             if not each.is_switched:
                 publish_generations(db, name)
@@ -88,28 +88,28 @@ def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
     except Exception as error:
         if error_code(error) is not None:
             raise
-        # What the application makes its observers with holds nobody else up.
+        # An error of the application's code must not stop the work on other queues.
         return QueueCheck(None, f"the code of queue {name!r} cannot be made: {describe(error)}", flags=flags)
     return QueueCheck(code, is_switched=switched, flags=flags)
 
 
 def notified_buckets(db: Database, names: list[str]) -> dict[str, list[tuple[int, int]]]:
-    """The buckets of these queues with work, by generation and number, at one read version for all of them."""
+    """{queue: (generation, number) of its buckets with work}, all at one read version."""
 
     def read(tr: Transaction) -> dict[str, list[tuple[int, int]]]:
         ranges = {name: tr.snapshot.get_range(*QueueKeys(name).notifications()) for name in names}
         found = {name: notified(rows, QueueKeys(name)) for name, rows in ranges.items()}
-        return {name: _that_are(tr, name, buckets) for name, buckets in found.items()}
+        return {name: _existing(tr, name, buckets) for name, buckets in found.items()}
 
     return transact(db, read)
 
 
-def _that_are(tr: Transaction, name: str, buckets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of these buckets that the queue has; nobody would ever come to an end with others."""
+def _existing(tr: Transaction, name: str, buckets: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The buckets that the queue's configuration has: a notification of another one would never be removed."""
     if not buckets:
         return []
     try:
         config = read_config(tr.snapshot, name)
     except CqError:
-        return buckets  # who looks at them says what is wrong
+        return buckets  # the caller reports what is wrong with the queue
     return [bucket for bucket in buckets if config.has_bucket(*bucket)]

@@ -1,4 +1,4 @@
-"""What a worker tells of itself: by events, and with each beat."""
+"""A worker's reports about itself: events, and the statistics in its row."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from cq.plain_text import describe
 
 
 class WorkerReports:
-    """Tells how a worker fares.
+    """Reports about one worker.
 
     Args:
         me: the worker.
-        totals: what it has done so far.
-        concurrency: how many passes it has in flight at most.
+        totals: its counts so far.
+        concurrency: how many passes it runs at once.
     """
 
     def __init__(self, me: Member, totals: WorkerCounts, concurrency: int) -> None:
         self._me, self._totals = me, totals
-        self._facts = WorkerStatistics(totals, concurrency)
+        self._statistics = WorkerStatistics(totals, concurrency)
         self._latest_error = ""
         self._begun = runtime.monotonic()
 
     def started(self) -> None:
-        """The worker begins."""
+        """Report the worker's start."""
         me = self._me
         emit(
             "worker_started",
@@ -42,7 +42,7 @@ class WorkerReports:
         )
 
     def stopped(self) -> None:
-        """The worker ends."""
+        """Report the worker's end."""
         emit(
             "worker_stopped",
             worker=self._me.id.hex(),
@@ -52,7 +52,7 @@ class WorkerReports:
         )
 
     def shared(self, owned: Sequence[Job], taken: Iterable[Job], others: Sequence[Member]) -> None:
-        """Tasks were shared out anew: these are its own, of which some were not before."""
+        """Report the tasks that the worker owns now, and those that it has taken over from stuck workers."""
         for job in taken:
             for member in others:
                 if str(job.task_id) in member.report.stuck:
@@ -60,14 +60,14 @@ class WorkerReports:
         emit("tasks_shared", workers=1 + len(others), tasks=len(owned), buckets=_buckets(owned))
 
     def failed(self, job: Job, error: BaseException, pause: float) -> None:
-        """A step has raised an error, and is taken again after so many seconds."""
+        """Report a step that has raised an error and is retried after `pause` seconds."""
         text = describe(error)
         self._latest_error = f"{job}: {text}"
         emit("task_failed", queue=job.task_id.queue, task=str(job), error=text, pause=pause)
 
     def facts(self, owned: Sequence[Job]) -> dict[str, Any]:
-        """See `WorkerStatistics.collect`."""
-        return self._facts.collect(_buckets(owned), self._latest_error)
+        """The statistics for the worker's row, see `WorkerStatistics.collect`."""
+        return self._statistics.collect(_buckets(owned), self._latest_error)
 
 
 def _buckets(jobs: Sequence[Job]) -> int:

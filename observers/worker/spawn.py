@@ -1,4 +1,4 @@
-"""How a process starts others that help it, and how these end with it."""
+"""Start of helper processes by `multiprocessing`, and their end with the parent process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SAFE_PATH_ENV: Final = "PYTHONSAFEPATH"
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Start processes of `multiprocessing` inside this: ^C is delayed, and the current folder is not searched for code.
+    """A context to start `multiprocessing` processes in: ^C is delayed, and no code comes from the current folder.
 
-    Such a process runs `python -c`, which imports the modules of `multiprocessing` before it takes over the parent's
-    import path. Without `$PYTHONSAFEPATH` a `signal.py` in the current folder would be run instead of Python's.
+    A spawned process runs `python -c`, which imports modules of `multiprocessing` before it receives the parent's
+    import path. Without `$PYTHONSAFEPATH` it would import a `signal.py` in the current folder instead of Python's.
     """
     before = os.environ.get(_SAFE_PATH_ENV)
     os.environ[_SAFE_PATH_ENV] = "1"
@@ -27,7 +27,7 @@ def starting() -> Iterator[None]:
         with _without_interrupts():
             yield
     finally:
-        # Only these processes: those that an application starts find its modules as before.
+        # Restored, because other processes that the application starts may need modules of the current folder.
         if before is None:
             del os.environ[_SAFE_PATH_ENV]
         else:
@@ -36,13 +36,13 @@ def starting() -> Iterator[None]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delay ^C: a process that was started in part would complain, and one that starts must not get it at all."""
+    """Delay ^C: it must not interrupt a half-started process, and the new process must not receive it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[tuple[int, FrameType | None]] = []
     handler = signal.signal(signal.SIGINT, lambda *what: came.append(what))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the process inherits
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the new process inherits the mask
     try:
         yield
     finally:
@@ -53,17 +53,17 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def keep_no_semaphores() -> None:
-    """Have the semaphores of this process end with it, also when it is killed.
+    """Make this process create unnamed semaphores, so that they end with it even if it is killed.
 
-    The binding takes a semaphore of `multiprocessing` for each thread that waits for a cluster. In a process started by
-    `spawn` such a semaphore has a name, under which it outlives a kill, and Python warns of "leaked semaphore objects"
-    when the parent ends. With `fork`, which this process never does, a semaphore loses its name at once.
+    The binding creates a `multiprocessing` semaphore for each thread that waits for a cluster. In a process started by
+    `spawn` such a semaphore has a name and outlives a kill, and Python warns of "leaked semaphore objects" when the
+    parent ends. With the start method `fork` a semaphore loses its name at once; this process never forks.
     """
     multiprocessing.set_start_method("fork", force=True)
 
 
 def exit_with_parent() -> None:
-    """End this process when its parent has ended: nobody is left to do so. To be run in a thread."""
+    """End this process when its parent has ended, however it ended. To be run in a thread."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,4 +1,4 @@
-"""Telling systemd how a service is (`Type=notify`), by the protocol of sd_notify(3): a datagram of `NAME=value`."""
+"""Notifications to systemd for services of `Type=notify`: datagrams of `NAME=value`, as in sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ SOCKET_ENV: Final = "NOTIFY_SOCKET"
 
 
 class Notifier:
-    """Tells systemd that this process is ready, lives, and stops; does nothing where systemd has not asked for it."""
+    """Notifies systemd that this process is ready, alive, and stopping; does nothing outside of systemd."""
 
     def __init__(self) -> None:
         self._address = os.environ.get(SOCKET_ENV, "")
         self._is_ready = False
-        # Half as often as systemd expects it at the latest; 0 when it does not.
+        # Half of systemd's watchdog limit, as sd_watchdog_enabled(3) recommends; 0 without a limit.
         self._every = int(os.environ.get("WATCHDOG_USEC", "0")) / 2_000_000
         self._latest = 0.0
 
     def alive(self) -> None:
-        """The service works; the first time, that it is ready. To be called in each turn of its loop."""
+        """Notify that the service is ready, the first time, then that it is alive. Call it in each turn of the loop."""
         now = time.monotonic()
         if not self._is_ready:
             self._is_ready = True
@@ -31,7 +31,7 @@ class Notifier:
             self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """The service begins to stop."""
+        """Notify that the service begins to stop."""
         self._send("STOPPING=1")
 
     def _send(self, state: str) -> None:
@@ -43,4 +43,4 @@ class Notifier:
                 to.connect(address)
                 to.send(state.encode())
             except OSError:
-                return  # nobody listens any more: a service that works goes on
+                return  # a lost notification must not stop a service that works

@@ -1,10 +1,10 @@
-"""The worker: which tasks are its own, when to wait, when to stop.
+"""The worker: a loop that decides which tasks this process owns, when they run, and when to stop.
 
-Each task is a job that is either under way in one of a few threads or waits for its watch. Several are in flight at
-once, to hide the store's latency. The loop beats, shares the tasks out anew when workers come or go, and looks at the
-queues again when a configuration has changed, of which a watch tells, too.
+Each task is a job that either runs in one of a few threads or waits for its watch. Several run at once, to hide the
+store's latency. The loop beats, redistributes the tasks when workers join or leave, and reads the queues again when a
+watch reports a change of a configuration.
 
-Stopping finishes the steps under way. Nothing is lost either way: a pass is one transaction.
+A stop waits for the steps under way. An interrupted step loses no data either: a pass is one transaction.
 """
 
 from __future__ import annotations
@@ -39,43 +39,43 @@ from cq.store.watch_slot import WatchSlot
 log = logging.getLogger("cq.worker")
 
 SAFETY_SECONDS: Final = 30.0
-"""How often everything is looked at although no watch has fired, and whether the tasks of others get on."""
+"""How often the worker reads all notifications even if no watch fires, and checks other workers' tasks for progress."""
 STUCK_SECONDS: Final = 10.0
-"""After how long a step that comes to no end lets others take its task over."""
+"""A task whose step runs longer than this is reported as stuck, so that another worker takes it over."""
 END_SECONDS: Final = 2.0
-"""How long a worker that ends tries to take back its notes and its registration."""
+"""How long an ending worker tries to remove its notes of attempts, and its registration."""
 GRACE_SECONDS: Final = 30.0
-"""How long a worker that is stopped waits for the steps under way, unless told otherwise."""
+"""Default time that a stopped worker waits for the steps under way."""
 CONCURRENCY: Final = 8
-"""How many tasks are in flight at once, unless told otherwise."""
+"""Default number of tasks that run at once."""
 MOST_WATCHES: Final = 5_000
-"""Of the 10,000 that a connection can have; tasks beyond are looked at once a second."""
+"""Watches that a worker uses, of the 10,000 of a connection; the notifications of other tasks are read each second."""
 _SCAN_SECONDS: Final = 1.0
-_LOOK_SECONDS: Final = 0.5  # how often a drain that waits looks whether it is to stop
+_STOP_SECONDS: Final = 0.5  # how often a waiting drain checks whether it was stopped
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 10.0
 _DRAIN_TRIES: Final = 6
-_REST_SECONDS: Final = 1.0  # when a watch was refused, or a queue paused
+_REST_SECONDS: Final = 1.0  # before the next try after a watch has failed, or for a paused queue
 
 
 class Worker:
-    """Works on queues, until stopped or until everything queued is combined; to be used once.
+    """A worker on queues, which runs until it is stopped or has combined all queued updates; usable once.
 
     Args:
         db: a database of either store.
         app: the code for queues that need more than built-in combiners and observers, and exporters.
-        queues: their names; none for all queues of the store, also those configured later.
-        roles: what it does, of `ROLES`.
-        concurrency: how many tasks are in flight at once.
-        grace: for how many seconds the steps under way may go on when it is stopped.
+        queues: their names; empty for all queues of the store, including those configured later.
+        roles: its roles, from `ROLES`.
+        concurrency: how many tasks run at once.
+        grace: how many seconds a stopped worker waits for the steps under way.
         limits: of each pass.
-        identity: a name that is this worker's alone, see `Membership`.
-        beat_seconds: how often it says that it lives; others take its tasks over when it has not for a few times.
-        measure: whether it also tells, by events, how much waits in the queues that are its share.
+        identity: a name that no other worker has, see `Membership`.
+        beat_seconds: seconds between beats; other workers take over its tasks after a few missed beats.
+        measure: whether it also measures queues and reports their backlog by events.
 
     Attributes:
-        totals: what it has done so far.
-        is_finished: once it has ended: whether all steps under way came to an end in time.
+        totals: its counts so far.
+        is_finished: after its end: whether all steps under way ended within `grace`.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class Worker:
         self._stopping = runtime.event()
         self._wake = runtime.event()
         self._changed, self._members_changed = WatchSlot(), WatchSlot()
-        self._is_outdated = True  # something of the configuration may have changed
-        self._is_shared = False  # whether tasks are shared out as of the latest beat
-        self._next_look = 0.0
-        self._next_resumption = math.inf  # when a pause ends by itself
+        self._is_outdated = True  # whether a configuration may have changed since the latest `_load`
+        self._is_shared = False  # whether owners are computed from the latest beat and the present jobs
+        self._next_check = 0.0  # of all notifications, even if no watch fires
+        self._next_resumption = math.inf  # when a queue's pause ends by itself
         self._released, self._stalled = ReleasedTasks(), StalledTasks()
         self._coalescer = Coalescer()
-        self._steps = 0  # of tasks, until the latest beat
-        self._taken: list[Job] = []  # jobs that are neither watched nor run yet
+        self._steps = 0  # of all tasks, up to the latest beat
+        self._acquired: list[Job] = []  # jobs acquired but not yet submitted or watched
         self._is_scanning = False  # whether there are more tasks than watches
         self._used = False
         self._draining = False
@@ -129,11 +129,11 @@ class Worker:
         )
 
     def run(self, after_turn: Callable[[], object] = lambda: None) -> None:
-        """Work until `stop` is called, waiting for work without polling.
+        """Work until `stop` is called; waits for work by watches, without polling.
 
-        Queues that are paused, or whose code this process lacks, are left alone, with a warning. While the store does
-        not answer, it tries again. `after_turn` is called after each turn of the loop that has succeeded, at least once
-        in `beat_seconds`. Raises `QueueNotConfigured` when a queue named does not exist.
+        Leaves alone, with a warning, queues that are paused or whose code this process lacks. Retries while the store
+        does not answer. Calls `after_turn` after each successful turn of the loop, at least every `beat_seconds`.
+        Raises `QueueNotConfigured` if a queue named does not exist.
         """
         self._use()
         failures = 0
@@ -155,16 +155,16 @@ class Worker:
             self._end()
 
     def drain(self) -> None:
-        """Combine until nothing is queued at some moment, or `stop` is called, also while other workers run.
+        """Combine until no update is queued at some moment, or `stop` is called; other workers may run, too.
 
-        A queue that cannot be combined does not stop the others. At the end it is an error if the worker was made for
-        this queue by name; otherwise an event reports it.
+        A queue that cannot be combined does not stop the others. At the end, it is an error if the worker was created
+        for this queue by name; otherwise an event reports it.
 
         Raises:
             QueueNotConfigured: a queue named does not exist.
             ConfigurationError: a queue named has queued updates, and is paused or needs code that this process lacks.
             CorruptData: something stored of a queue named cannot be read.
-            FDBError: the store fails again and again.
+            FDBError: the store fails repeatedly.
         """
         self._use()
         self._draining = True
@@ -177,24 +177,24 @@ class Worker:
                     finish(self._work.others, self._stopping, self._failed)
                     report_left(self._work, self.names)
                     return
-                for job in jobs or []:
+                for job in jobs or []:  # None: a bucket without a job, which the next `_load` creates
                     self._runner.submit(job)
-                while not self._runner.wait_idle(_LOOK_SECONDS) and not self._stopping.is_set():
+                while not self._runner.wait_idle(_STOP_SECONDS) and not self._stopping.is_set():
                     pass
         finally:
             self._end()
 
     def stop(self) -> None:
-        """Make `run` or `drain` return once the steps under way are done, or their time is over.
+        """Make `run` or `drain` return once the steps under way have ended, or after `grace` seconds.
 
-        From any thread; in a signal handler call it in a thread of its own, as it takes locks.
+        From any thread. A signal handler must call it in a new thread, as the interrupted code may hold its locks.
         """
         self._stopping.set()
         self._wake.set()
 
     def _use(self) -> None:
         if self._used:
-            raise RuntimeError("a worker can be used once: make another")
+            raise RuntimeError("a worker can be used only once: create another")
         self._used = True
         self._reports.started()
 
@@ -208,7 +208,7 @@ class Worker:
         self.is_finished = self._runner.close(self._grace)
         if not self.is_finished:
             emit("steps_left", seconds=self._grace)
-        self._take_back(jobs)
+        self._clean_up(jobs)
         if not self._draining:
             self._deregister()
         self._reports.stopped()
@@ -219,35 +219,35 @@ class Worker:
         except Exception as error:
             if error_code(error) is None:
                 raise
-            log.warning("the registration is left behind: %s", error)
+            log.warning("the worker's row could not be removed, other workers will remove it: %s", error)
 
     # The loop
 
     def _turn(self) -> float:
-        """Do what is due; returns after how many seconds something will be."""
-        due = runtime.monotonic() >= self._next_look
+        """Run all due steps of the loop; returns the seconds until the next is due."""
+        due = runtime.monotonic() >= self._next_check
         if self._is_outdated or runtime.monotonic() >= self._next_resumption:
             self._load()
         if runtime.monotonic() >= self._membership.next_beat or not self._is_shared:
             self._beat()
-        if self._taken:
-            self._arm(self._taken)
-            self._taken = []
+        if self._acquired:
+            self._submit_or_watch(self._acquired)
+            self._acquired = []
         if due:
-            self._next_look = runtime.monotonic() + SAFETY_SECONDS
-            self._arm([job for job in self._work.jobs if job.owned])
-            self._rescue()
+            self._next_check = runtime.monotonic() + SAFETY_SECONDS
+            self._submit_or_watch([job for job in self._work.jobs if job.owned])
+            self._borrow_stalled()
         elif self._is_scanning:
-            self._arm([job for job in self._work.jobs if job.owned and job.watch.is_free])
+            self._submit_or_watch([job for job in self._work.jobs if job.owned and job.watch.is_free])
         return max(0.0, self._next_turn() - runtime.monotonic())
 
     def _next_turn(self) -> float:
         scan = runtime.monotonic() + _SCAN_SECONDS if self._is_scanning else math.inf
-        return min(self._membership.next_beat, self._next_look, self._next_resumption, scan)
+        return min(self._membership.next_beat, self._next_check, self._next_resumption, scan)
 
     def _load(self) -> None:
-        """Find out which queues there are, and wait for any change of that."""
-        self._is_outdated = False
+        """Update the jobs from the store's configurations, and watch for any change of these."""
+        self._is_outdated = False  # before the read: a change during it sets the flag again
         try:
             gone, watch = self._work.load()
         except BaseException:
@@ -258,34 +258,33 @@ class Worker:
             for job in self._work.jobs:
                 job.acquire()
         else:
-            self._changed.hold(watch, self._outdated, lambda: None)  # the next beat sees that it has failed
+            self._changed.hold(watch, self._outdated, lambda: None)  # the next beat notices a failed watch
             self._is_shared = False
             self._next_resumption = runtime.monotonic() + self._work.seconds_paused()
-        self._leave(gone)
+        self._release(gone)
 
     def _outdated(self) -> None:
         self._is_outdated = True
         self._wake.set()
 
     def _beat(self) -> None:
-        """Say that this worker lives, and see who else does; share the tasks out if that has changed."""
-        self._is_outdated |= self._changed.is_free  # the watch has failed, or is about to say so itself
+        """Beat and read the other workers; redistribute the tasks if owners may have changed."""
+        self._is_outdated |= self._changed.is_free  # the watch has failed, or is about to call back
         if self._members_changed.is_free:
             watch = transact(self.db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
-            self._members_changed.hold(watch, self._hurry, lambda: None)  # the next beats look without it
-        steps, self._steps = self._steps, self._runner.steps
-        if self._membership.beat(self._report(), is_busy=self._steps > steps) or not self._is_shared:
-            self._share_out()
+            self._members_changed.hold(
+                watch, self._hurry, lambda: None
+            )  # if it fails, the next beat makes another
+        before, self._steps = self._steps, self._runner.steps
+        if self._membership.beat(self._report(), is_busy=self._steps > before) or not self._is_shared:
+            self._distribute()
 
-    def _rescue(self) -> None:
-        """Run the tasks of others that do not get on; wherever they run, a pass is one transaction.
-
-        First it is the next worker in order that does so, then the one behind it, too, and so on.
-        """
+    def _borrow_stalled(self) -> None:
+        """Run stalled tasks of others: at first the next worker in a task's order does so, then one more each check."""
         others = [job for job in self._work.jobs if not job.owned]
-        for job, looks in self._stalled.find(self.db, others).items():
-            if self._membership.is_among(job.task_id, 1 + looks):
-                log.warning("%s: its worker does not get on with it, so it is run here", job)
+        for job, checks in self._stalled.find(self.db, others).items():
+            if self._membership.is_among(job.task_id, 1 + checks):
+                log.warning("%s: makes no progress in its worker, so it runs here", job)
                 job.borrow()
                 self._runner.submit(job)
 
@@ -303,35 +302,36 @@ class Worker:
             facts=self._reports.facts([job for job in jobs if job.owned]),
         )
 
-    def _share_out(self) -> None:
-        """Take up the tasks that are this worker's, and leave those that are not any more."""
+    def _distribute(self) -> None:
+        """Acquire the tasks that this worker owns now, and release those that it no longer owns."""
         jobs = self._work.jobs
         mine = {job for job in jobs if self._membership.is_mine(job.task_id)}
-        self._leave([job for job in jobs if job.owned and job not in mine])
+        self._release([job for job in jobs if job.owned and job not in mine])
         taken = [job for job in jobs if job in mine and not job.owned]
         for job in taken:
             job.acquire()
         self._reports.shared([job for job in jobs if job.owned], taken, self._membership.others)
         self._is_shared = True
         self._is_scanning = len(mine) > MOST_WATCHES
-        self._taken += taken
+        self._acquired += taken
 
-    def _leave(self, jobs: Sequence[Job]) -> None:
+    def _release(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             job.release()
-        self._take_back([job for job in jobs if self._runner.discard(job)])
+        idle = [job for job in jobs if self._runner.discard(job)]
+        self._clean_up(idle)  # `_after` cleans up the others, once they end
 
-    def _take_back(self, jobs: Sequence[Job]) -> None:
-        """What is to be done for jobs that were left, once they do not run any more."""
+    def _clean_up(self, jobs: Sequence[Job]) -> None:
+        """Remove the notes, and free the resources, of released jobs that no longer run."""
         tasks = [job.task for job in jobs]
         end_attempts(self.db, [task for task in tasks if isinstance(task, CombineTask)], END_SECONDS)
         for task in tasks:
             task.end()
 
-    # When jobs run
+    # Runs of jobs
 
-    def _arm(self, jobs: Sequence[Job]) -> None:
-        """Submit the jobs that are notified, and watch those of the others that are not watched."""
+    def _submit_or_watch(self, jobs: Sequence[Job]) -> None:
+        """Submit the notified jobs, and watch the notifications of the others."""
         waiting = [job for job in jobs if job.owned and not self._runner.is_busy(job)]
         for job in waiting:
             if job.task.notification is None:
@@ -341,32 +341,34 @@ class Worker:
             room = MOST_WATCHES - sum(not job.watch.is_free for job in self._work.jobs)
         notified, watches = find_or_watch(self.db, waiting, room)
         for job in notified:
-            self._woken(job)
+            self._submit(job)
         for job, watch in watches:
-            job.watch.hold(watch, partial(self._woken, job), partial(self._runner.submit, job, _REST_SECONDS))
-            if not job.owned:
+            job.watch.hold(
+                watch, partial(self._submit, job), partial(self._runner.submit, job, _REST_SECONDS)
+            )
+            if not job.owned:  # released by another thread meanwhile, which may have come before `hold`
                 job.watch.cancel()
 
-    def _woken(self, job: Job) -> None:
-        """There is work for a job."""
+    def _submit(self, job: Job) -> None:
+        """Run a notified job, after the pause that coalescing asks for."""
         self._runner.submit(job, self._coalescer.pause(job))
 
     def _after(self, job: Job) -> None:
-        """A job is done, or was left while it ran."""
+        """Watch for a job's next work once it is done; clean up if it was released while it ran."""
         if self._draining or self._stopping.is_set():
             return
         try:
             if job.owned and (job.is_fresh or job.task.notification is not None):
-                self._arm([job])
+                self._submit_or_watch([job])
             elif not job.owned:
                 job.release()
-                self._take_back([job])
-        except Exception as error:  # noqa: BLE001 - it must not be lost: it runs again, if in vain
+                self._clean_up([job])
+        except Exception as error:  # noqa: BLE001 - the job must not be lost: it runs again, even without work
             self._reports.failed(job, error, _REST_SECONDS)
             self._runner.submit(job, _REST_SECONDS)
 
     def _run(self, job: Job) -> float:
-        """One step of a job; returns when it is to run again."""
+        """Run one step of a job; returns the seconds until the next, or `DONE`."""
         if not (job.owned or job.is_borrowed) or self._stopping.is_set():
             return DONE
         job.is_fresh = False
@@ -382,7 +384,7 @@ class Worker:
         finally:
             self._coalescer.record_step(job, begun)
         job.failures = job.failures + 1 if job.task.problem else 0
-        return DONE if job.failures and not job.owned else seconds  # the owner tries again
+        return DONE if job.failures and not job.owned else seconds  # the owner retries a borrowed task
 
     def _failed(self, job: Job, error: BaseException) -> float:
         job.failures += 1

@@ -1,4 +1,4 @@
-"""The jobs of a worker: the buckets of each queue that it can work on, and what observers need beside the passes."""
+"""The workload of a worker: jobs for the buckets of each queue that it can work on, and for its observers and feeds."""
 
 from __future__ import annotations
 
@@ -35,12 +35,20 @@ from cq.windows.expiry import expire
 
 log = logging.getLogger("cq.worker")
 
-_MEMORY_BYTES = 64_000_000  # for current values, of all queues together
+_MEMORY_BYTES = 64_000_000  # cache of current values, for all queues together
 
 
 @dataclass(slots=True)
 class OpenQueue:
-    """A queue that is worked on, as it was configured when it was opened; its buckets by generation and number."""
+    """A queue in work, as configured when it was opened.
+
+    Attributes:
+        found: the check that found it; None for an export queue without a combine queue.
+        failures: the share of failing keys, over all of its buckets.
+        buckets: {(generation, number): job}.
+        others: all other jobs.
+        lacking: ROLE/QUEUE for roles that this process cannot do for the queue.
+    """
 
     found: QueueCheck | None
     failures: FailureShare
@@ -50,7 +58,7 @@ class OpenQueue:
 
     @property
     def jobs(self) -> list[Job]:
-        """All of them."""
+        """All jobs of the queue."""
         return [*self.buckets.values(), *self.others]
 
 
@@ -60,13 +68,13 @@ class Workload:
     Args:
         db: a database of either store.
         app: the code for queues that need more than built-in combiners and observers.
-        names: of the queues; none for all, also those configured later.
+        names: of the queues; empty for all, including those configured later.
         roles: see `ROLES`, and `MEASURE`.
-        totals: of what is done.
+        totals: counts of completed work, which passes add to.
         limits: of each pass.
 
     Attributes:
-        found: the queues.
+        found: {name: check of the queue}.
         left: {name: error} of the queues that a drain cannot combine, as of the latest `notified`.
     """
 
@@ -84,7 +92,7 @@ class Workload:
         self._db, self._app, self._names, self._roles = db, app, names, roles
         self._totals, self._limits = totals, limits
         self._open: dict[str, OpenQueue] = {}
-        self._beside: dict[TaskId, Job] = {}
+        self._always: dict[TaskId, Job] = {}
         self._feeds = FeedJobs(db, names) if ROLE in roles else None
         self._is_loaded = False
         self._idle = IdleQueues()
@@ -94,54 +102,54 @@ class Workload:
     def jobs(self) -> list[Job]:
         """All jobs of all queues and feeds."""
         queues = (job for queue in self._open.values() for job in queue.jobs)
-        return [*queues, *self._beside.values(), *self._of_feeds]
+        return [*queues, *self._always.values(), *self._feed_jobs]
 
     @property
     def combines(self) -> bool:
-        """Whether passes are among the work."""
+        """Whether this worker runs passes."""
         return "combine" in self._roles
 
     @property
     def lacking(self) -> frozenset[str]:
-        """See `MemberReport`."""
+        """The queues and roles that this worker leaves alone, see `MemberReport`."""
         queues = {name for name, found in self.found.items() if found.problem}
         return frozenset(queues.union(*(queue.lacking for queue in self._open.values())))
 
     @property
     def exporters(self) -> frozenset[str]:
-        """The export queues that the application exports."""
+        """The export queues that the application's exporters are for."""
         return frozenset(self._app.exporters)
 
     @property
     def others(self) -> list[Job]:
-        """All jobs that are not of buckets to combine."""
-        return [*(job for queue in self._open.values() for job in queue.others), *self._of_feeds]
+        """All jobs except those that combine buckets."""
+        return [*(job for queue in self._open.values() for job in queue.others), *self._feed_jobs]
 
     @property
-    def _of_feeds(self) -> list[Job]:
+    def _feed_jobs(self) -> list[Job]:
         return [] if self._feeds is None else self._feeds.jobs
 
     def expire_windows(self) -> None:
-        """Take out of the queues that it works on what has left their windows: what a drain begins with."""
+        """Expire due updates from the queues' windows: the first step of a drain, since it adds queued updates."""
         self.left = {}
         for name, queue in self._open.items():
             if self.combines and queue.found is not None:
                 try:
                     while (expired := expire(self._db, name)) is not None and expired.rows:
                         pass
-                except CorruptData as error:  # other queues go on
+                except CorruptData as error:  # must not stop the work on other queues
                     self.left[name] = error
 
     def notified(self) -> list[Job] | None:
-        """The jobs of all buckets with work, at one read version; None when there are some that it does not know yet.
+        """The jobs of all buckets with work, at one read version; None if some have no job yet, so `load` is needed.
 
-        Those that a drain leaves alone are noted in `left`.
+        Stores the queues that a drain cannot combine in `left`.
         """
         jobs: list[Job] = []
         is_complete = True
         for name, buckets in notified_buckets(self._db, list(self.found) if self.combines else []).items():
             if buckets and self.problem(name):
-                reason = f"updates wait that cannot be combined: {self.problem(name)}"
+                reason = f"queued updates cannot be combined: {self.problem(name)}"
                 self.left[name] = ConfigurationError(reason)
                 continue
             for place in buckets:
@@ -155,29 +163,30 @@ class Workload:
         return jobs if is_complete else None
 
     def problem(self, name: str) -> str:
-        """Why a queue is left alone; empty when it is not."""
+        """Why the worker leaves a queue alone; empty if it does not."""
         return self.found[name].problem if name in self.found else ""
 
     def seconds_paused(self) -> float:
-        """After how many seconds the first pause ends by itself; infinite when none does."""
+        """Seconds until the first pause ends by itself; infinite if no pause has an end."""
         ends = [each.flags.until for each in self.found.values() if each.flags.is_paused(runtime.time())]
         return min((until - runtime.time() for until in ends if until is not None), default=math.inf)
 
     def load(self) -> tuple[list[Job], Void]:
-        """Find out which queues and feeds there are.
+        """Read the queues and feeds of the store, and update the jobs.
 
-        Returns the jobs that are no more, and a watch on any change of that.
+        Returns the removed jobs, and a watch on any change of a configuration.
 
-        Raises `QueueNotConfigured` for a name that was asked for, and the store's `FDBError`.
+        Raises `QueueNotConfigured` for a queue named, only at the first call, and the store's `FDBError`.
         """
         found, watch = find_queues(self._db, self._app, self._names, is_strict=not self._is_loaded)
         try:
-            opened = self._all_opened(found)
+            # Jobs change only after everything has been read, so that a failing store leaves the present ones.
+            opened = self._open_queues(found)
             gone = [] if self._feeds is None else self._feeds.load()
         except BaseException:
             watch.cancel()
             raise
-        self._tell(found)
+        self._emit_changes(found)
         self.found, self._is_loaded = found, True
         closed = [queue for name, queue in self._open.items() if opened.get(name) is not queue]
         self._open = opened
@@ -186,31 +195,31 @@ class Workload:
             for job in queue.jobs:
                 job.weight = found[name].flags.priority if name in found else 1.0
         gone += [job for queue in closed for job in queue.jobs]
-        return [*gone, *self._put_beside(found)], watch
+        return [*gone, *self._update_always(found)], watch
 
-    def _all_opened(self, found: Mapping[str, QueueCheck]) -> dict[str, OpenQueue]:
-        """The queues to work on from now on, those that stay as they are included; nothing is changed if it raises."""
+    def _open_queues(self, found: Mapping[str, QueueCheck]) -> dict[str, OpenQueue]:
+        """The queues to work on from now on: unchanged ones stay open. Changes no attribute."""
         opened = {}
         for name, each in found.items():
             if name in self._open and self._is_current(name, each):
                 opened[name] = self._open[name]
             elif each.code is not None:
                 try:
-                    opened[name] = self._opened(name, each, len(found))
-                except CorruptData as error:  # other queues go on
+                    opened[name] = self._open_queue(name, each, len(found))
+                except CorruptData as error:  # must not stop the work on other queues
                     each.code, each.problem = None, str(error)
         for name in self._app.exporters:
             if name not in found and (not self._names or name in self._names):
                 queue = self._open.get(name)
                 if queue is None or queue.found is not None:
-                    queue = OpenQueue(None, FailureShare(), {}, self._exporting(name))
+                    queue = OpenQueue(None, FailureShare(), {}, self._export_jobs(name))
                 opened[name] = queue
         return opened
 
-    def _put_beside(self, found: Mapping[str, QueueCheck]) -> list[Job]:
-        """Have queues measured and compared with their limits, whether they can be worked on or not.
+    def _update_always(self, found: Mapping[str, QueueCheck]) -> list[Job]:
+        """Update the jobs that measure queues and compare them with their limits, also for queues left alone.
 
-        Returns the jobs that are no more.
+        Returns the removed jobs.
         """
         wanted: dict[TaskId, Callable[[], Task]] = {}
         if MEASURE in self._roles:
@@ -220,13 +229,13 @@ class Workload:
             for name, each in found.items():
                 if each.flags.is_limited:
                     wanted[TaskId(LIMIT, name, 0)] = partial(LimitTask, self._db, name)
-        gone = [self._beside.pop(share) for share in self._beside.keys() - wanted.keys()]
-        for share in wanted.keys() - self._beside.keys():
-            self._beside[share] = Job(wanted[share](), share)
+        gone = [self._always.pop(task_id) for task_id in self._always.keys() - wanted.keys()]
+        for task_id in wanted.keys() - self._always.keys():
+            self._always[task_id] = Job(wanted[task_id](), task_id)
         return gone
 
-    def _tell(self, found: Mapping[str, QueueCheck]) -> None:
-        """Say which queues are left alone, and which no longer."""
+    def _emit_changes(self, found: Mapping[str, QueueCheck]) -> None:
+        """Emit events for queues that the worker leaves alone from now on, or no longer."""
         for name, each in found.items():
             if each.problem and self.problem(name) != each.problem:
                 is_paused = each.flags.is_paused(runtime.time())
@@ -236,15 +245,15 @@ class Workload:
                 emit("queue_resumed", queue=name)
 
     def _is_current(self, name: str, now: QueueCheck) -> bool:
-        """Whether a queue that is open is still to be worked on, as it was configured when it was opened."""
+        """Whether an open queue can stay open: its configuration is unchanged, and failing keys have not paused it."""
         queue = self._open[name]
         before = queue.found
         if before is None or before.code is None or now.code is None:
             return False
         return now.code.config == before.code.config and not queue.failures.is_paused
 
-    def _opened(self, name: str, found: QueueCheck, queues: int) -> OpenQueue:
-        """The jobs of a queue, which is one of so many."""
+    def _open_queue(self, name: str, found: QueueCheck, queues: int) -> OpenQueue:
+        """A queue with its jobs; `queues` is the number of queues that share the memory for values."""
         queue = OpenQueue(found, FailureShare(), {}, [])
         code = found.code
         if code is None:
@@ -261,8 +270,8 @@ class Workload:
             )
             for task in tasks:
                 generation, number = task.place
-                share = TaskId("combine", name, generation * MAX_BUCKETS + number)
-                queue.buckets[task.place] = Job(task, share)
+                task_id = TaskId("combine", name, generation * MAX_BUCKETS + number)
+                queue.buckets[task.place] = Job(task, task_id)
             queue.others.append(Job(TrimTask(self._db, name), TaskId(TRIM, name, 0)))
             if code.config.window is not None:
                 queue.others.append(Job(WindowTask(self._db, name), TaskId(WINDOW, name, 0)))
@@ -271,16 +280,16 @@ class Workload:
         for role, observers in observer_tasks(self._db, code.config, self._roles).items():
             queue.others += [Job(task, TaskId(role, name, at)) for at, task in enumerate(observers)]
             if not observers:
-                queue.lacking.add(f"{role}/{name}")  # this process cannot do it
+                queue.lacking.add(f"{role}/{name}")  # so that the tasks go to a worker that can do them
         if name in self._app.exporters:
             if any(each.name in EXPORTERS for each in code.config.observers):
-                log.warning("queue %r is exported elsewhere: the application's exporter gets nothing", name)
+                log.warning("queue %r has a configured export: the application's exporter is not used", name)
             else:
-                queue.others += self._exporting(name)
+                queue.others += self._export_jobs(name)
         return queue
 
-    def _exporting(self, name: str) -> list[Job]:
-        """The jobs of an export queue whose exporter is the application's."""
+    def _export_jobs(self, name: str) -> list[Job]:
+        """The jobs of an export queue that an exporter of the application exports."""
         if "export" not in self._roles:
             return []
         tasks = exporter_tasks(self._db, name, self._app.exporters[name])

@@ -179,7 +179,7 @@ def test_a_drain_combines_what_it_can_and_fails_only_for_queues_that_were_named(
     assert "queue 'middle' is paused (by hand)" in of_all.err
     assert by_name.status == 1
     assert by_name.err.splitlines()[-1] == (
-        "cq: updates wait that cannot be combined: queue 'middle' is paused (by hand)"
+        "cq: queued updates cannot be combined: queue 'middle' is paused (by hand)"
     )
 
 

@@ -424,7 +424,7 @@ class TestApp:
         add(db, name, {"a": 1})
         with caplog.at_level(logging.WARNING, "cq.worker"):
             Worker(db, app, [name], roles=["combine", "export"]).drain()
-        assert any("the application's exporter gets nothing" in line for line in caplog.messages)
+        assert any("the application's exporter is not used" in line for line in caplog.messages)
 
 
 class TestSharing:
@@ -592,14 +592,14 @@ class TestChanges:
         with running(worker):
             add(db, name, {"a": 1})
             told.wait_for(a=1)
-            opened, errors = worker._work._opened, [FDBError(1031)]
+            opened, errors = worker._work._open_queue, [FDBError(1031)]
 
             def fails(*args: Any) -> Any:
                 if errors:
                     raise errors.pop()
                 return opened(*args)
 
-            monkeypatch.setattr(worker._work, "_opened", fails)
+            monkeypatch.setattr(worker._work, "_open_queue", fails)
             before = list(worker._work.jobs)
             cq.rebucket(db, name, 3)
             add(db, name, {"a": 1})
