@@ -1,6 +1,7 @@
-"""An exporter into a table of a SQL database, exactly once in effect.
+"""Export to a table of a SQL database, with exactly-once effect.
 
-The room has the table and its progress rows, rebuilds, sweeps and checks. It may import `cq.observers.export`.
+The room has the exporter, the table's layout, cq's own tables of progress, checks, rebuilds, sweeps and verification.
+It may import `cq.observers.export` and the rooms below it.
 """
 
 from cq.observers.sql.check import (

@@ -1,4 +1,4 @@
-"""Making the tables in the reporting database, and comparing what is there with what is expected."""
+"""Creation of the tables in the reporting database, and checks of existing tables against their definitions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cq.observers.sql.table import TableDefinition
 
 
 def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]:
-    """Create the table and cq's own, as far as they are missing; returns the names of those created.
+    """Create the table and cq's own tables if they are missing; returns the names of the created tables.
 
-    A table that is made anew although it was exported to ends its export, until somebody has it rebuilt.
+    If an export has used a table of this name before, creating it ends that export until the operator runs a rebuild.
 
-    Raises `ExportFailed` when one that is there differs from what is expected; nothing is created then.
+    Raises `ExportFailed`, and creates no table, if an existing one differs from its definition.
     """
     created = []
     with reporting.transaction() as (conn, dialect):
@@ -37,7 +37,7 @@ def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]
 def _close_if_lost(
     conn: sa.Connection, dialect: Dialect, definition: TableDefinition, created: list[str]
 ) -> None:
-    """If the table was there before and is made anew, its export must not go on as if nothing were missing."""
+    """End the export of a table that existed before and was created again: its former rows are missing."""
     own = ProgressTables.of(dialect, definition.schema)
     owner = own.owner(conn, str(definition))
     if owner is not None and _shown(definition.table(dialect)) in created:
@@ -45,7 +45,7 @@ def _close_if_lost(
 
 
 def check(conn: sa.Connection, dialect: Dialect, definition: TableDefinition, queue: str) -> None:
-    """Raises `ExportFailed`, naming the difference, unless all tables are there as expected."""
+    """Raise `ExportFailed`, naming the differences, unless all tables exist with the expected columns."""
     for table in _tables(dialect, definition):
         if not sa.inspect(conn).has_table(table.name, schema=table.schema):
             raise ExportFailed(
@@ -80,7 +80,7 @@ def _differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> Iter
             yield f"column {column.name!r} is {_type(there, conn)}, expected {_type(column.type, conn)}"
     for name, other in found.items():
         if name not in table.columns and not other["nullable"] and other.get("default") is None:
-            yield f"column {name!r} is not cq's, and takes no row without a value for it"
+            yield f"column {name!r} is not cq's, is not nullable and has no default"
     primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
     expected = [column.name for column in table.primary_key.columns]
     if sorted(primary) != sorted(expected):
@@ -90,7 +90,7 @@ def _differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> Iter
 
 
 def _holds(expected: sa.types.TypeEngine[Any], found: sa.types.TypeEngine[Any]) -> bool:
-    """Whether a column of one type takes all that one of the other does, as far as the two types say."""
+    """Whether a column of type `found` can hold all values of type `expected`, as far as the types tell."""
     if isinstance(expected, sa.JSON):
         return isinstance(found, sa.JSON | sa.String)  # MariaDB's JSON is text
     if isinstance(expected, sa.Boolean):
@@ -112,7 +112,7 @@ def _length(of: Any) -> float:
 
 
 def _collations(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> Iterator[str]:
-    """Texts of the primary key that are not compared as expected: a and A, or e and é, would be one key."""
+    """Differences between the collations of the primary key: by a wrong one, a and A, or e and é, would be equal."""
     expected = {
         column.name: column.type.collation
         for column in table.primary_key.columns
@@ -129,7 +129,7 @@ def _collations(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> Itera
 def _type(of: sa.types.TypeEngine[Any], conn: sa.Connection) -> str:
     try:
         return str(of.compile(dialect=conn.dialect))
-    except Exception:  # noqa: BLE001 - a type that SQLAlchemy does not know has no name here
+    except Exception:  # noqa: BLE001 - SQLAlchemy cannot compile a type that it does not know
         return type(of).__name__
 
 

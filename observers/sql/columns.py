@@ -1,4 +1,4 @@
-"""Columns that applications declare for their tables, by name: a stored configuration holds names, and never code."""
+"""The columns that applications declare for their tables, by name: a stored configuration has names, never code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _declaring: Final = Lock()
 
 
 def declare_columns(name: str, columns: Columns, *, version: int = 1) -> str:
-    """Declare columns that exports can be configured with; call it where the module of the application is imported.
+    """Declare columns for `export_spec`; call it when the application's module is imported.
 
     Args:
-        name: of your choice; other columns of the same name and version replace these.
-        columns: see there.
-        version: to be raised with every change of what the columns hold: the table is then exported anew.
+        name: a name of your choice; a later declaration with the same name and version replaces this one.
+        columns: the columns.
+        version: raise it with every change of the functions; workers then export the whole table again.
 
-    Returns `name@version`, to give to `export_spec`.
+    Returns `name@version`, the argument of `export_spec`.
     """
     if not name or "@" in name:
         raise InvalidConfiguration(f"expected the name of columns to be without '@', got: {name!r}")
@@ -32,7 +32,7 @@ def declare_columns(name: str, columns: Columns, *, version: int = 1) -> str:
 
 
 def declared_columns(name: str) -> Columns:
-    """The columns declared as `name@version`; raises `ExportFailed` when this process has none of that name."""
+    """The columns declared as `name@version`; raises `ExportFailed` if this process has not declared them."""
     with _declaring:
         found = _declared.get(name)
     if found is None:

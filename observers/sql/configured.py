@@ -1,6 +1,6 @@
-"""The export of a queue as it is configured: which table, in which database, and the tasks that do the work.
+"""The configured export of a queue: its table, its database, and the tasks of a worker.
 
-What is SQL is imported only when it is needed: commands that have nothing to do with exports must not wait for it.
+Functions here import SQLAlchemy when they need it: commands without exports must start without that delay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Export:
-    """A queue's export: its configuration, the reporting database, the table, and the id of the store."""
+    """A queue's export: the configuration, the reporting database, the table, and the store's id."""
 
     config: QueueConfig
     observer: ObserverConfig
@@ -57,15 +57,15 @@ class Export:
 
 
 def find_export(db: Database, queue: str, *, url_env: str | None = None) -> Export:
-    """The export that a queue is configured with.
+    """Read the configured export of a queue.
 
     Args:
         db: a database of either store.
-        queue: its name.
-        url_env: an environment variable to take the URL from, None for the one configured.
+        queue: the queue's name.
+        url_env: the environment variable with the URL; None: the configured one.
 
-    Raises `QueueNotConfigured`, `InvalidConfiguration` when the queue has no export, `ExportFailed` when this process
-    lacks the columns that it asks for.
+    Raises `QueueNotConfigured`, `InvalidConfiguration` if the queue has no export, `ExportFailed` if this process lacks
+    the columns that it uses.
     """
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
     observer = next((each for each in config.observers if each.name == NAME), None)
@@ -92,10 +92,10 @@ def _export(
 
 
 def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """The tasks of a worker for a queue's export: the keeper, which is to look at it now, and one for each bucket.
+    """The tasks of a worker for a queue's export: the keeper, which is notified now, and one for each bucket.
 
-    None when this process lacks the columns that the export asks for, or the reporting database's URL or driver: other
-    workers may have them. That is noted as the export's failure. Other queues, and this one's passes, go on.
+    If this process lacks the export's columns, or the reporting database's URL or driver, returns no tasks and stores
+    the failure: other workers may have them. Other queues, and this queue's passes, are not affected.
     """
     from cq.observers.export.failure_note import FailureNote
     from cq.observers.export.tasks import kept_tasks

@@ -1,4 +1,4 @@
-"""The reporting database and its connections. Its URL comes from the environment, and is never stored or shown."""
+"""The reporting database and its connections. Its URL comes from the environment; cq never stores or shows it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _DRIVERS: Final = {
     "mariadb": "mariadb+pymysql",
 }
 _PACKAGES: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
-# Of what SQLSTATE says, these classes are about the data: invalid data, constraints, limits of the program.
+# The SQLSTATE classes of errors about data: invalid data, violated constraints, exceeded limits.
 _DATA_STATES: Final = ("22", "23", "54")
 _VALUE_ERRORS: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-_PARAMETER_ERRORS: Final = (TypeError, ValueError, LookupError, OSError)  # OSError: of a certificate
-# What the drivers of SQLite and PostgreSQL say of a value of a type that they do not know.
+_PARAMETER_ERRORS: Final = (TypeError, ValueError, LookupError, OSError)  # OSError: for a certificate file
+# The messages of the drivers of SQLite and PostgreSQL for a value of an unknown type.
 _REFUSALS: Final = ("error binding parameter", "cannot adapt")
 
 
 class ReportingDatabase:
-    """A SQL database to report to; opened when first needed, closed by `close`. Thread-safe.
+    """A SQL database to export to; opened at first use, closed by `close`. Thread-safe.
 
     Args:
-        url: SQLAlchemy's; None for that in the environment variable `env`.
+        url: a URL in SQLAlchemy's format; None: the value of the environment variable `env`.
         env: the name of the variable.
     """
 
@@ -54,21 +54,21 @@ class ReportingDatabase:
 
     @property
     def engine(self) -> sa.Engine:
-        """SQLAlchemy's engine; raises `InvalidConfiguration` when there is no URL, or none that it knows."""
+        """SQLAlchemy's engine; raises `InvalidConfiguration` if the URL is missing or wrong."""
         with self._lock:
             if self._engine is None:
                 self._engine = self._open()
             return self._engine
 
     def check_url(self) -> None:
-        """Raise `InvalidConfiguration` if the URL or its driver is missing or wrong. Connects to nothing."""
+        """Raise `InvalidConfiguration` if the URL or its driver is missing or wrong; makes no connection."""
         _ = self.engine
 
     @property
     def serializes_writes(self) -> bool:
-        """Whether transactions that write wait for each other, whatever they write: it is an SQLite file.
+        """Whether all writing transactions of the database run one after the other, as in a SQLite file.
 
-        False, too, as long as there is no URL.
+        False without a valid URL.
         """
         try:
             return self._url().get_backend_name() == "sqlite"
@@ -77,9 +77,9 @@ class ReportingDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[tuple[sa.Connection, Dialect]]:
-        """A transaction that writes, durable once it ends; an exception rolls it back.
+        """A transaction that writes, and is durable when it ends; an exception rolls it back.
 
-        Raises `CannotExport` when the database says that the data is to blame, `ExportFailed` for what else it says.
+        Raises `CannotExport` for errors of the database about data, `ExportFailed` for all its other errors.
         """
         with self._mapped(), self._connected() as conn, conn.begin():
             dialect = self._dialect_of(conn)
@@ -94,7 +94,7 @@ class ReportingDatabase:
             yield reader, self._dialect_of(reader)
 
     def close(self) -> None:
-        """Close the connections that are not in use; the next transaction opens it again."""
+        """Close the connections that are not in use; the next transaction opens new ones."""
         with self._lock:
             engine, self._engine = self._engine, None
         if engine is not None:
@@ -111,7 +111,7 @@ class ReportingDatabase:
         )
 
     def _connected(self) -> sa.Connection:
-        """A connection; raises `InvalidConfiguration` for parameters of the URL that the driver does not take."""
+        """A connection; raises `InvalidConfiguration` for parameters of the URL that the driver rejects."""
         engine = self.engine
         try:
             return engine.connect()
@@ -119,7 +119,7 @@ class ReportingDatabase:
             raise self._wrong_parameters(engine.url, error) from None
 
     def _wrong_parameters(self, url: sa.URL, error: Exception) -> InvalidConfiguration:
-        # The driver's own message may show a value, and so a password.
+        # Without the driver's own message, which may show a value, and so a password.
         names = ", ".join(url.query) or "none"
         return InvalidConfiguration(
             f"the driver of the database in ${self._env} refuses the URL or its parameters ({names}) by a "
@@ -128,7 +128,9 @@ class ReportingDatabase:
 
     def _dialect_of(self, conn: sa.Connection) -> Dialect:
         if self._dialect is None:
-            self._dialect = dialect_of(conn.engine)  # only now is it known whether it is MySQL or MariaDB
+            self._dialect = dialect_of(
+                conn.engine
+            )  # after the first connection, which tells MySQL from MariaDB
         return self._dialect
 
     def _open(self) -> sa.Engine:
@@ -147,7 +149,7 @@ class ReportingDatabase:
             engine = sa.create_engine(url, **options)
         except exc.NoSuchModuleError:
             raise InvalidConfiguration(
-                f"${self._env} names a database that cq does not report to: {url.drivername}"
+                f"${self._env} names a kind of database that cq does not support: {url.drivername}"
             ) from None
         except ImportError as error:
             extra = _PACKAGES.get(error.name or "")
@@ -157,7 +159,7 @@ class ReportingDatabase:
             ) from None
         except (exc.ArgumentError, *_PARAMETER_ERRORS) as error:
             raise self._wrong_parameters(url, error) from None
-        dialect_of(engine)  # refuses what cq cannot write to
+        dialect_of(engine)  # raises for a kind of database that cq cannot write to
         _listen(engine)
         return engine
 
@@ -171,9 +173,9 @@ class ReportingDatabase:
         try:
             url = sa.make_url(text)
         except (exc.ArgumentError, ValueError):
-            # Not chained: the original message could show the URL, and so its password.
+            # Not chained: the original message may show the URL, and so its password.
             raise InvalidConfiguration(
-                f"${self._env} holds no URL such as postgresql://user:password@host/database"
+                f"${self._env} is not a URL such as postgresql://user:password@host/database"
             ) from None
         return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
 
@@ -182,11 +184,11 @@ class ReportingDatabase:
         try:
             yield
         except exc.SQLAlchemyError as error:
-            # Not chained: the driver's own message may hold what must not be shown.
+            # Not chained: the driver's own message may show passwords and values.
             raise self._to_cq_error(error) from None
 
     def _to_cq_error(self, error: exc.SQLAlchemyError) -> CqError:
-        """The error in one line, with what it means for the batch."""
+        """Convert an error of SQLAlchemy to `CannotExport` or `ExportFailed`, with a message of one line."""
         original = getattr(error, "orig", None)
         text = " ".join(str(original or error).split())
         message = self._redacted(f"{type(original or error).__name__}: {text}")
@@ -198,7 +200,7 @@ class ReportingDatabase:
 
 @contextmanager
 def values_bound() -> Iterator[None]:
-    """Around a statement with values: what a driver raises of its own accord is about one that it cannot send."""
+    """Context of a statement with values: converts a driver's Python errors, about values that it cannot send."""
     try:
         yield
     except _VALUE_ERRORS as error:
@@ -210,7 +212,7 @@ def _is_about_data(error: exc.SQLAlchemyError) -> bool:
         return True
     original = getattr(error, "orig", None)
     if isinstance(original, _VALUE_ERRORS):
-        return True  # of SQLAlchemy's own, when it prepares a value for its column
+        return True  # raised by SQLAlchemy when it converts a value for its column
     state = getattr(original, "sqlstate", None)
     if isinstance(state, str):
         return state[:2] in _DATA_STATES
@@ -218,7 +220,7 @@ def _is_about_data(error: exc.SQLAlchemyError) -> bool:
 
 
 def _listen(engine: sa.Engine) -> None:
-    """Set what every connection of the engine needs."""
+    """Register the functions that prepare every connection of the engine."""
     match engine.dialect.name:
         case "sqlite":
             event.listen(engine, "connect", _prepare_sqlite)
@@ -230,19 +232,20 @@ def _listen(engine: sa.Engine) -> None:
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:
-    connection.isolation_level = None  # the driver begins no transactions: `_begin_sqlite` does
+    connection.isolation_level = None  # the driver must not begin transactions: `_begin_sqlite` does
     connection.execute("PRAGMA synchronous = FULL")
 
 
 def _begin_sqlite(conn: sa.Connection) -> None:
-    # A transaction that will write takes the lock now: later, it could find that somebody else has written since.
+    # A writing transaction locks at its start: upgrading a read lock later fails if another process has written.
     read_only = conn.get_execution_options().get(_READ_ONLY)
     conn.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
 
 def _prepare_mysql(connection: Any, record: object) -> None:
     with connection.cursor() as cursor:
-        # Values that do not fit are errors, not cut off; whoever stands still holds his locks for a minute, no longer.
+        # Strict: a value that does not fit is an error, and is not truncated. Timeouts: the server waits 30 s for a row
+        # lock, and ends an idle session, with its locks, after 120 s.
         cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
         cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {BUSY_SECONDS}")
         cursor.execute("SET SESSION wait_timeout = 120")

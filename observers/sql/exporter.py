@@ -1,12 +1,12 @@
-"""Exporting into a SQL table, exactly once in effect.
+"""The exporter into a SQL table, with exactly-once effect.
 
-The table's rows and the progress of their bucket change in one SQL transaction, which locks the progress first. That is
-the sequence of the last entry applied; entries up to it are skipped. So a batch that is exported again after a crash,
-or by a worker that stood still while others went on, changes nothing, and what was deleted stays so.
+One SQL transaction locks the progress of a bucket, changes the table's rows, and advances the progress. The progress is
+the sequence of the last entry applied; the exporter skips entries up to it. So exporting a batch again, after a
+crash or by a delayed worker, changes no row, and does not restore deleted ones.
 
-When the store has entries cleared that the reporting database's progress has not reached, that database was set back.
-When its progress is at an entry that the store neither holds nor has cleared, the store was set back. Versions are not
-compared for this: a restore raises them. Either way the export stops, for somebody to decide what to do.
+If the store has cleared entries that the progress has not reached, the reporting database was set back. If the progress
+is at an entry that the store neither holds nor has cleared, the store was set back. The exporter does not compare
+versions for this, since a restore raises them. In either case the export stops, and the operator decides what to do.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from cq.observers.sql.table import TableDefinition
 
 
 def _no_signal(point: str) -> None:
-    """What tests replace, to do something at a point."""
+    """Do nothing; tests replace it to act between two steps."""
 
 
 class SqlExporter:
-    """An exporter into a table; used by all buckets of an export queue, from any thread.
+    """An exporter into a table, for all buckets of an export queue; thread-safe.
 
     Args:
-        reporting: the database.
+        reporting: the reporting database.
         definition: the table.
-        store: the id of the store that the batches are from.
+        store: the id of the store with the export queue.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SqlExporter:
             raise
         except Exception:
             with self._preparing:
-                self._prepared.clear()  # whatever it was: before going on, look at the tables again
+                self._prepared.clear()  # check the tables again before the next batch: one may have been dropped
             raise
         self._signal("committed")
 
@@ -77,7 +77,7 @@ class SqlExporter:
         self.reporting.close()
 
     def check(self, batches: Sequence[ExportBatch]) -> None:
-        """What batches of all buckets would find, without applying any: for the start. Raises as a call does."""
+        """Check the tables and the positions of batches of all buckets without applying any; raises as a call does."""
         with self.reporting.transaction() as (conn, dialect):
             check(conn, dialect, self.definition, batches[0].queue)
             own = ProgressTables.of(dialect, self.definition.schema)
@@ -87,9 +87,9 @@ class SqlExporter:
             self._may_apply(batch, progress.get((batch.epoch, batch.bucket), b""))
 
     def sweep(self, queue: str, epoch: int, below: bytes) -> int:
-        """Delete the rows whose sequence is below this one, online and in pieces; returns how many there were.
+        """Delete the rows with a sequence below `below`, page by page; returns their number.
 
-        Raises `OutdatedBatch` or `ExportStopped` when the table is another queue's, or the epoch has ended.
+        Raises `ExportStopped` if another queue feeds the table, `OutdatedBatch` if the epoch has ended.
         """
 
         def hold(conn: sa.Connection, dialect: Dialect) -> None:
@@ -108,7 +108,7 @@ class SqlExporter:
         progress = own.locked(conn, feeder, batch.epoch, batch.bucket)
         self._signal("locked")
         if progress is None:
-            raise ExportFailed("the row of progress is gone that was there just before")
+            raise ExportFailed("the progress row of the bucket was deleted")
         if not self._may_apply(batch, progress):
             raise OutdatedBatch
         if progress >= batch.last:
@@ -122,12 +122,13 @@ class SqlExporter:
                 dialect.delete(conn, table, deletes)
         own.advance(conn, feeder, batch.epoch, batch.bucket, batch.last)
 
-    # Whether the tables are as expected, and nobody else's
+    # Checks of the tables and their feeder
 
     def _prepare(self, batch: ExportBatch) -> None:
-        """Look at the tables and make the bucket's row of progress, unless this exporter has done so.
+        """Check the tables and insert the bucket's progress row, unless this exporter has done so before.
 
-        In a transaction of its own: whoever stands still while he applies a batch holds up no other bucket.
+        This has a transaction of its own, so that its locks do not last while a batch is applied: a stalled worker then
+        blocks no other bucket.
         """
         place = batch.epoch, batch.bucket
         with self._preparing:
@@ -151,20 +152,26 @@ class SqlExporter:
         self._check_owner(owner, batch.queue)
         if is_new and self._has_rows(conn, own.dialect):
             raise ExportStopped(
-                f"the table {table!r} has rows already, which queue {batch.queue!r} has not written: empty it, export "
+                f"the table {table!r} has rows already, which queue {batch.queue!r} did not write: empty it, export "
                 f"to another table, or take it over with `cq export rebuild {batch.queue}`"
             )
 
     def _hold(self, conn: sa.Connection, own: ProgressTables, queue: str) -> None:
-        """Keep everybody else from taking the table over until the transaction ends."""
+        """Prevent other queues from taking over the table until the transaction ends."""
         owner = own.owner(conn, str(self.definition), hold=True)
         if owner is None:
-            raise ExportFailed(f"the row of cq_tables is gone that says that queue {queue!r} feeds the table")
+            raise ExportFailed(
+                f"cq_tables has no row for the table, which queue {queue!r} feeds: it was deleted"
+            )
         self._check_owner(owner, queue)
 
     def _check_owner(self, owner: Feeder, queue: str) -> None:
         if owner != Feeder(self.store, queue):
-            of = "this store" if owner.store == self.store else "another store (or of this one, made anew)"
+            of = (
+                "this store"
+                if owner.store == self.store
+                else "another store (or of a former store in its place)"
+            )
             raise ExportStopped(
                 f"the table {str(self.definition)!r} is fed by queue {owner.queue!r} of {of}: export to another "
                 f"table, or take it over with `cq export rebuild {queue}`"
@@ -177,19 +184,21 @@ class SqlExporter:
     # The fence
 
     def _may_apply(self, batch: ExportBatch, progress: bytes) -> bool:
-        """Whether the entries behind `progress`, which was read after the batch, may be applied; else others have.
+        """Whether to apply the entries after `progress`; False if other workers have applied and cleared them all.
 
-        Raises `OutdatedBatch` when the epoch has ended, `ExportStopped` when either database was set back.
+        `progress` was read after the batch. Raises `OutdatedBatch` if the epoch has ended, `ExportStopped` if either
+        database was set back.
         """
         if progress == batch.cleared or progress in batch.known:
             return True
         if progress < batch.cleared:
             self._reporting_was_set_back(batch)
+        # Another worker has advanced the progress since the batch was read, or the store was set back.
         position = batch.read_position(progress)
         if position.epoch != batch.epoch:
             raise OutdatedBatch
         if position.cleared >= progress and progress != CLOSED:
-            return False  # all of the batch has been applied and cleared
+            return False  # the whole batch was applied and cleared
         if not position.holds:
             self._store_was_set_back(batch, progress)
         return True
@@ -204,12 +213,12 @@ class SqlExporter:
     def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
         if progress == CLOSED:
             raise ExportStopped(
-                f"the export of queue {batch.queue!r} was taken over, or a rebuild or rebase that this store knows "
-                f"nothing of has ended it. {_advice(batch.queue)}"
+                f"the export of queue {batch.queue!r} was taken over, or ended by a rebuild or rebase that this store "
+                f"has no record of. {_advice(batch.queue)}"
             )
         raise ExportStopped(
             f"the reporting database ({self.reporting}) has changes of bucket {batch.bucket} of queue {batch.queue!r} "
-            f"that this store knows nothing of: the store was set back. {_advice(batch.queue)}"
+            f"that this store does not have: the store was set back. {_advice(batch.queue)}"
         )
 
     # From entries to rows
@@ -217,7 +226,7 @@ class SqlExporter:
     def _coalesced(
         self, dialect: Dialect, batch: ExportBatch, progress: bytes
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The rows to write and the keys to delete: of each key what its last entry says."""
+        """The rows to upsert and the keys to delete, by the last entry of each key."""
         errors: dict[bytes, str] = {}
         latest: dict[bytes, ExportEntry] = {}
         for entry in reversed(batch.ordered):
@@ -225,9 +234,8 @@ class SqlExporter:
                 latest.setdefault(entry.encoded_key, entry)
         rows: dict[tuple[Any, ...], tuple[ExportEntry, dict[str, Any]]] = {}
         layout, now = self.definition.layout, dialect.moment(datetime.now(UTC))
-        for entry in reversed(
-            latest.values()
-        ):  # of different keys with one primary key, too, the last one counts
+        # In ascending order: if different keys have the same primary key, the latest entry wins, too.
+        for entry in reversed(latest.values()):
             try:
                 row = key = layout.key_row(dialect, entry.key)
                 if entry.value is not None:
@@ -248,5 +256,5 @@ class SqlExporter:
 def _advice(queue: str) -> str:
     return (
         f"`cq export rebuild {queue}` exports everything again; "
-        f"`cq export rebase {queue}` goes on from here, if both are known to agree"
+        f"`cq export rebase {queue}` continues from here, if both databases are known to agree"
     )

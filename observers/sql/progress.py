@@ -1,7 +1,7 @@
-"""What cq keeps in the reporting database: how far each bucket is exported, and which queue feeds which table.
+"""cq's own tables in the reporting database: the progress of each bucket, and the queue that feeds each table.
 
-cq_progress  store, queue, epoch, bucket -> sequence   a row is never deleted: a closed one keeps out whoever is late
-cq_tables    name -> store, queue                      a table is fed by one queue of one store
+cq_progress  store, queue, epoch, bucket -> sequence   rows are never deleted: a closed one rejects late workers
+cq_tables    name -> store, queue                      one queue of one store feeds a table
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cq.keys.export import SEQUENCE_BYTES
 from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, Dialect
 
 CLOSED: Final = b"\xff" * SEQUENCE_BYTES
-"""The progress of an epoch that was ended by a rebuild or rebase: there is no entry behind it."""
+"""The progress of an epoch that a rebuild or rebase has ended: no entry has a higher sequence."""
 _NAME_LENGTH: Final = 130
 _CLAIM_BYTES: Final = 8
 
 
 class Feeder(NamedTuple):
-    """Which queue of which store."""
+    """The queue, and its store's id, that feeds a table."""
 
     store: bytes
     queue: str
@@ -33,7 +33,7 @@ class Feeder(NamedTuple):
 
 @dataclass(frozen=True)
 class ProgressTables:
-    """The two tables, in one schema, as a dialect has them."""
+    """The two tables in one schema, in the types of a dialect."""
 
     dialect: Dialect
     progress: sa.Table
@@ -41,13 +41,13 @@ class ProgressTables:
 
     @classmethod
     def of(cls, dialect: Dialect, schema: str | None) -> ProgressTables:
-        """The tables of a schema, None for the default one."""
+        """The tables of a schema; None: the default one."""
         return cls(dialect, *_tables(dialect, schema))
 
     # Progress
 
     def locked(self, conn: sa.Connection, feeder: Feeder, epoch: int, bucket: int) -> bytes | None:
-        """The progress of a bucket, which nobody else can change until the transaction ends; None for no row."""
+        """Read the progress of a bucket and lock its row until the transaction ends; None: no row."""
         found = self._locking(sa.select(self.progress.c.sequence).where(self._at(feeder, epoch, bucket)))
         value = conn.execute(found).scalar_one_or_none()
         return None if value is None else bytes(value)
@@ -55,7 +55,7 @@ class ProgressTables:
     def insert_if_missing(
         self, conn: sa.Connection, feeder: Feeder, epoch: int, bucket: int, sequence: bytes = b""
     ) -> None:
-        """Make a bucket's row; whoever else is making it is waited for, and his stays."""
+        """Insert a bucket's row unless it exists; waits for another transaction that inserts it."""
         row = {
             "store": feeder.store,
             "queue": feeder.queue,
@@ -72,28 +72,29 @@ class ProgressTables:
         conn.execute(sa.update(self.progress).where(self._at(feeder, epoch, bucket)).values(change))
 
     def all_of(self, conn: sa.Connection, feeder: Feeder) -> dict[tuple[int, int], bytes]:
-        """{(epoch, bucket): progress} of a queue, as it is now."""
+        """Read {(epoch, bucket): progress} of a queue."""
         table = self.progress
         query = sa.select(table.c.epoch, table.c.bucket, table.c.sequence).where(self._of(feeder))
         return {(epoch, bucket): bytes(sequence) for epoch, bucket, sequence in conn.execute(query)}
 
     def lock_all(self, conn: sa.Connection, feeder: Feeder) -> None:
-        """Keep everybody from changing any progress of a queue until the transaction ends."""
+        """Lock all progress rows of a queue until the transaction ends."""
         table = self.progress
+        # One order for all, so that two transactions that lock all rows cannot deadlock.
         rows = sa.select(table.c.bucket).where(self._of(feeder)).order_by(table.c.epoch, table.c.bucket)
         conn.execute(self._locking(rows)).all()
 
     def close(self, conn: sa.Connection, feeder: Feeder) -> None:
-        """End all epochs of a queue: nothing that was read in them can be applied any more."""
+        """End all epochs of a queue: batches read in them can no longer be applied."""
         change = {"sequence": CLOSED, "updated_at": self._now()}
         conn.execute(sa.update(self.progress).where(self._of(feeder)).values(change))
 
-    # Who feeds which table
+    # The queues that feed tables
 
     def claim(self, conn: sa.Connection, name: str, feeder: Feeder) -> tuple[Feeder, bool]:
-        """Say that this queue feeds the table, unless another one does.
+        """Make this queue the feeder of the table, unless the table has one.
 
-        Returns who feeds it, and whether nobody did before. It waits for nobody unless that is so.
+        Returns the table's feeder, and whether this call made it the feeder. Takes no lock if the table has a feeder.
         """
         owner = self.owner(conn, name)
         if owner is not None:
@@ -108,7 +109,7 @@ class ProgressTables:
         return Feeder(bytes(found.store), found.queue), bytes(found.claim) == claim
 
     def owner(self, conn: sa.Connection, name: str, *, hold: bool = False) -> Feeder | None:
-        """Who feeds the table, None for nobody yet; with `hold` nobody else takes it until the transaction ends."""
+        """The table's feeder, or None; with `hold`, `take` in other transactions waits until this one ends."""
         columns = self.tables.c
         query = sa.select(columns.store, columns.queue).where(columns.name == name)
         is_held = hold and self.dialect.hold_table(conn, name, alone=False)
@@ -118,7 +119,7 @@ class ProgressTables:
         return None if found is None else Feeder(bytes(found.store), found.queue)
 
     def take(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
-        """Say that this queue feeds the table, whoever did before; waits for whoever is writing to it."""
+        """Make this queue the feeder of the table, in place of any other; waits for transactions that write to it."""
         self.dialect.hold_table(conn, name, alone=True)
         self.claim(conn, name, feeder)
         conn.execute(sa.update(self.tables).where(self.tables.c.name == name).values(feeder._asdict()))
@@ -140,7 +141,7 @@ class ProgressTables:
 
 @lru_cache(maxsize=TABLES_REMEMBERED)
 def _tables(dialect: Dialect, schema: str | None) -> tuple[sa.Table, sa.Table]:
-    """The two tables; the same ones again, so that statements about them are compiled once."""
+    """The two tables, cached so that SQLAlchemy compiles statements about them once."""
     metadata = sa.MetaData()
     name = dialect.binary_text(_NAME_LENGTH)
     store = dialect.binary(STORE_ID_BYTES)

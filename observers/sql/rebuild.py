@@ -1,8 +1,9 @@
-"""What somebody decides when a database was set back: export everything again, or go on from where both are.
+"""Rebuild and rebase of an export, for an operator whose store or reporting database was set back.
 
-Both begin a new epoch. In the reporting database all progress of earlier ones is closed, for good, in the transaction
-that makes the progress of the new one: so a worker that read a batch before cannot apply it after. Then the store takes
-over the new epoch. If that is not reached, the export stands still, and either can be run again.
+A rebuild exports everything again; a rebase continues from the present positions. Both begin a new epoch. One
+transaction in the reporting database closes the progress of all earlier epochs for ever and creates that of the new
+one: so a worker cannot apply a batch that it read before. Then the store changes to the new epoch. After a crash
+between the two the export is stopped, and the operator can run either again.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _MAX_GENERATIONS: Final = 1_000
 
 
 def rebase(db: Database, export: Export) -> int:
-    """Go on exporting from where the store is, whatever the reporting database holds; returns the new epoch.
+    """Continue the export from the present positions, without comparing any rows; returns the new epoch.
 
-    Nothing is exported again. A table that another queue feeds is taken over. Raises `ExportFailed`.
+    No entry is exported again. A table of another queue is taken over. Raises `ExportFailed`.
     """
     keys = ExportKeys(export.queue)
     epoch = _take_over(db, export, keys)
@@ -41,13 +42,13 @@ def rebase(db: Database, export: Export) -> int:
 
 
 def rebuild(db: Database, export: Export) -> int:
-    """Export all values again, through the passes and without stopping, then sweep; returns the new generation.
+    """Have all values exported again by the passes, and the table swept after that; returns the new generation.
 
-    The workers do it; this returns at once. Raises `ExportFailed`.
+    Returns at once: workers do the export, while the queue is in use. Raises `ExportFailed`.
     """
     highest = _highest_generation(export)
     generation = _new_generation(db, export.queue)
-    # In a store that was set back, numbers come again that the table already has.
+    # A store that was set back assigns generations again that rows of the table already have.
     if highest - generation > _MAX_GENERATIONS:
         raise ExportFailed(
             f"the table {str(export.definition)!r} has rows with sequences that are not cq's: empty it first"
@@ -64,7 +65,7 @@ def _new_generation(db: Database, queue: str) -> int:
 
 
 def _highest_generation(export: Export) -> int:
-    """The latest generation of which anything is in the table."""
+    """The newest generation that has a row in the table; 0 for an empty table."""
     with export.reporting.transaction() as (conn, dialect):
         check(conn, dialect, export.definition, export.queue)
         sequence = export.definition.table(dialect).c[SEQUENCE]
@@ -73,7 +74,7 @@ def _highest_generation(export: Export) -> int:
 
 
 def _take_over(db: Database, export: Export, keys: ExportKeys) -> int:
-    """Close all epochs before in the reporting database, and make the progress of a new one."""
+    """Close all earlier epochs in the reporting database and create the progress of a new one; returns its number."""
     feeder = Feeder(export.store, export.queue)
     with export.reporting.transaction() as (conn, dialect):
         check(conn, dialect, export.definition, export.queue)
@@ -86,7 +87,7 @@ def _take_over(db: Database, export: Export, keys: ExportKeys) -> int:
         latest = {bucket: sequence for (_, bucket), sequence in sorted(before.items())}
         own.close(conn, feeder)
         for bucket in range(BUCKETS):
-            # Also where nothing was exported: a worker may have read its first batch, or the store be set back.
+            # Also without progress: a worker may hold its first batch, or the store may have been set back.
             own.insert_if_missing(conn, feeder, control.epoch, bucket, CLOSED)
             progress = latest.get(bucket, b"")
             start = _start(db, keys, bucket, progress)
@@ -95,16 +96,16 @@ def _take_over(db: Database, export: Export, keys: ExportKeys) -> int:
 
 
 def _start(db: Database, keys: ExportKeys, bucket: int, progress: bytes) -> bytes:
-    """From where a bucket is to go on: what was applied and waits to be cleared is not applied again."""
+    """The position from which a bucket continues: it skips entries already applied but not yet cleared."""
     position = transact(db, lambda tr: read_position(tr.snapshot, keys, bucket, progress))
     return progress if position.holds else position.cleared
 
 
 def _begin_epoch(tr: Transaction, keys: ExportKeys, epoch: int) -> bool:
-    """Take over a new epoch, with what is known of each bucket in the one before; False if another one was faster."""
+    """Change the store to a new epoch, with the buckets' present positions; False if a later one has begun."""
     found = read_view(tr, keys, range(BUCKETS))()
     if found.control.epoch >= epoch:
-        return found.control.epoch == epoch  # when the commit before got lost
+        return found.control.epoch == epoch  # equal: this is a retry after a commit with unknown result
     for bucket in range(BUCKETS):
         tr.set(keys.state(bucket), ExportState(epoch, found.cleared(bucket)).to_bytes())
     tr.set(keys.control, Control(epoch, found.control.swept).to_bytes())

@@ -1,4 +1,4 @@
-"""Passwords in the URL of a reporting database, and messages without them."""
+"""Redaction of the passwords in a reporting database's URL from messages."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import sqlalchemy as sa
 
 _MASK: Final = "***"
 _SECRET: Final = re.compile("pass|pwd|secret|token", re.IGNORECASE)
-_NO_SECRET: Final = frozenset({"passfile"})  # libpq's path of a file
+_NO_SECRET: Final = frozenset({"passfile"})  # libpq's path to a password file
 _LONG: Final = 8
-"""A secret of this length is replaced within words, too. A shorter one may be a part of an ordinary word."""
+"""A secret of this length is replaced within words, too. A shorter one may be part of an ordinary word."""
 
 
 class Secrets:
-    """The passwords in a URL: that before the host, and those of parameters such as `password` and `sslpassword`.
+    """The passwords in a URL: before the host, and in parameters such as `password` and `sslpassword`.
 
     Args:
-        url: of the reporting database.
+        url: the URL of the reporting database.
     """
 
     def __init__(self, url: sa.URL) -> None:
-        spelt = {each for secret in _secrets_of(url) for each in _spellings(secret)}
-        # The longest first: a shorter one may be a part of it.
-        patterns = [_pattern(secret) for secret in sorted(spelt, key=len, reverse=True)]
+        spellings = {each for secret in _secrets_of(url) for each in _spellings(secret)}
+        # The longest first: a shorter one may be part of it.
+        patterns = [_pattern(secret) for secret in sorted(spellings, key=len, reverse=True)]
         self._found = re.compile("|".join(patterns)) if patterns else None
 
     def redact(self, text: str) -> str:
-        """The text with three asterisks in place of each password, as it is or as it stands in a URL."""
+        """The text with each password, plain or URL-encoded, replaced by three asterisks."""
         return text if self._found is None else self._found.sub(_MASK, text)
 
 
@@ -43,7 +43,7 @@ def _secrets_of(url: sa.URL) -> Iterator[str]:
 
 
 def _spellings(secret: str) -> tuple[str, ...]:
-    """The secret as it is, and as URLs have it: SQLAlchemy's own, and those that users write."""
+    """The secret as plain text and in the URL encodings of SQLAlchemy and of users."""
     return secret, quote(secret, safe=" +"), quote(secret, safe=""), quote_plus(secret)
 
 

@@ -1,4 +1,4 @@
-"""Going through a table in pieces, and sweeping the rows that a generation has not written."""
+"""Sweep: deletes the rows that a new generation has not written. And a scan of a table in pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Hold = Callable[[sa.Connection, Dialect], object]
 
 
 def pages(reporting: ReportingDatabase, definition: TableDefinition) -> Iterator[list[dict[str, Any]]]:
-    """Primary key and sequence of all rows, in order and some at a time, each piece in a transaction of its own."""
+    """Read primary key and sequence of all rows, in key order, in pages of a transaction each."""
     last: tuple[Any, ...] | None = None
     while True:
         with reporting.reading() as (conn, dialect):
@@ -25,7 +25,7 @@ def pages(reporting: ReportingDatabase, definition: TableDefinition) -> Iterator
             key = list(table.primary_key.columns)
             query = sa.select(*key, table.c[SEQUENCE]).order_by(*key).limit(PAGE)
             if last is not None:
-                query = query.where(_behind(key, last))
+                query = query.where(_sorts_after(key, last))
             rows = [dict(row) for row in conn.execute(query).mappings()]
         if rows:
             yield rows
@@ -35,9 +35,9 @@ def pages(reporting: ReportingDatabase, definition: TableDefinition) -> Iterator
 
 
 def sweep(reporting: ReportingDatabase, definition: TableDefinition, below: bytes, hold: Hold) -> int:
-    """Delete the rows whose sequence is below this one, online and in pieces; returns how many there were.
+    """Delete the rows with a sequence below `below`, page by page while the table is in use; returns their number.
 
-    `hold` begins each transaction that deletes, and raises when that must not be.
+    `hold` is called first in each deleting transaction; it raises if the sweep must not delete rows.
     """
     swept = 0
     for rows in pages(reporting, definition):
@@ -53,7 +53,7 @@ def _delete(conn: sa.Connection, table: sa.Table, rows: list[dict[str, Any]], be
     key = list(table.primary_key.columns)
     names = [column.name for column in key]
     given = [sa.bindparam(f"p{number}", type_=column.type) for number, column in enumerate(key)]
-    # Of a row that was written meanwhile the sequence is no longer below.
+    # A row written since the page was read has a higher sequence: compare again, so that it remains.
     where = [column == parameter for column, parameter in zip(key, given, strict=True)]
     where.append(table.c[SEQUENCE] < sa.bindparam("below", below))
     parameters = [
@@ -63,8 +63,8 @@ def _delete(conn: sa.Connection, table: sa.Table, rows: list[dict[str, Any]], be
     return conn.execute(sa.delete(table).where(*where), parameters).rowcount
 
 
-def _behind(key: list[sa.Column[Any]], last: tuple[Any, ...]) -> Any:
-    """Whether a row comes after the one with this primary key."""
+def _sorts_after(key: list[sa.Column[Any]], last: tuple[Any, ...]) -> Any:
+    """The condition that a row sorts after the primary key `last`."""
     if len(key) == 1:
         return key[0] > last[0]
     given = [sa.bindparam(None, value, type_=column.type) for column, value in zip(key, last, strict=True)]

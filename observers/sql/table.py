@@ -1,8 +1,8 @@
-"""The table that a queue is exported to: which columns, and how keys and values become rows.
+"""The definition of an exported table: its columns, and the conversion of keys and values to rows.
 
 By default a table has the columns `key` (`key_1`, `key_2` ... for tuples), `value`, `sequence` and `updated_at`. An
-application can have columns of its own for key and value; `sequence` (of the entry that wrote the row) and
-`updated_at` are cq's.
+application can declare its own columns for key and value; cq adds `sequence` (of the entry that wrote the row) and
+`updated_at`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Types = Mapping[str, sa.types.TypeEngine[Any]]
 
 
 class Layout(ABC):
-    """Which columns a table has for key and value, and what is in them."""
+    """The columns of a table for key and value, and their contents."""
 
     @abstractmethod
     def key_types(self, dialect: Dialect) -> Types:
@@ -38,7 +38,7 @@ class Layout(ABC):
 
     @abstractmethod
     def value_types(self, dialect: Dialect) -> Types:
-        """{column: type} of the other columns, but for `sequence` and `updated_at`."""
+        """{column: type} of the other columns, without `sequence` and `updated_at`."""
 
     @abstractmethod
     def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
@@ -49,12 +49,12 @@ class Layout(ABC):
         """{column: value} of the other columns; raises `CannotConvert`."""
 
     def key_of(self, row: Mapping[str, Any]) -> Any:
-        """The key of a row, from the columns of its primary key; None when the layout cannot tell."""
+        """The key of a row, from the columns of its primary key; None if the layout cannot derive it."""
         return None
 
 
 class DefaultLayout(Layout):
-    """The columns for a queue's types."""
+    """The default columns for a queue's types."""
 
     def __init__(self, key: KeyType, value: ValueType) -> None:
         self._key, self._value = key, value
@@ -93,17 +93,18 @@ class DefaultLayout(Layout):
 
 
 class Columns(Layout):
-    """Columns of an application's own.
+    """Columns declared by an application.
 
     Args:
         key: {column: SQLAlchemy type} of the primary key. Texts are compared byte by byte, unless the type names
             a collation.
-        value: {column: SQLAlchemy type} of the others; names other than `sequence` and `updated_at`.
-        key_row: from a key to {column: value} of the primary key. Different keys must give different ones.
-        value_row: from key and value to {column: value} of the other columns.
-        key_of: from {column: value} of the primary key back to the key, for `cq export verify` to find rows too many.
+        value: {column: SQLAlchemy type} of the other columns, not named `sequence` or `updated_at`.
+        key_row: converts a key to {column: value} of the primary key. Different keys must give different primary keys.
+        value_row: converts key and value to {column: value} of the other columns.
+        key_of: converts {column: value} of the primary key back to the key. With it, `cq export verify` finds rows of
+            keys without a value.
 
-    What the functions raise sets the entry aside.
+    If one of the functions raises an error, the entry is set aside with it.
     """
 
     def __init__(
@@ -143,9 +144,9 @@ class Columns(Layout):
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """A table to export to: its name, the schema it is in (None for the default one), and its columns.
+    """A table to export to: its name, its columns, and its schema (None: the default one).
 
-    Raises `InvalidConfiguration` for a name that not every database takes.
+    Raises `InvalidConfiguration` for a name that some database does not accept.
     """
 
     name: str
@@ -161,7 +162,7 @@ class TableDefinition:
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
 
     def table(self, dialect: Dialect) -> sa.Table:
-        """The table as the dialect has it; its names are quoted wherever they occur."""
+        """The table in the types of a dialect; statements quote its names."""
         return _table(self, dialect)
 
     def row(
@@ -170,8 +171,8 @@ class TableDefinition:
         """The row of a key; raises `CannotConvert`.
 
         Args:
-            key_row: what the layout makes of the key.
-            now: the moment, as the dialect has it.
+            key_row: the columns of the primary key, from the layout's `key_row`.
+            now: the present time, from the dialect's `moment`.
         """
         row = {**key_row, **self.layout.value_row(dialect, key, value)}
         row[SEQUENCE], row[UPDATED_AT] = sequence, now
@@ -180,7 +181,7 @@ class TableDefinition:
 
 @lru_cache(maxsize=TABLES_REMEMBERED)
 def _table(definition: TableDefinition, dialect: Dialect) -> sa.Table:
-    """The table; the same one again, so that statements about it are compiled once."""
+    """The table, cached so that SQLAlchemy compiles statements about it once."""
     layout = definition.layout
     columns = [
         sa.Column(_quoted(name), of, primary_key=True, autoincrement=False)
@@ -199,7 +200,7 @@ def _table(definition: TableDefinition, dialect: Dialect) -> sa.Table:
 
 
 def same(expected: Any, found: Any) -> bool:
-    """Whether a column holds what was to be written, as drivers give it back."""
+    """Whether the value of a column, as a driver returns it, equals the expected one."""
     if isinstance(found, memoryview):
         found = bytes(found)
     match expected, found:
@@ -256,5 +257,5 @@ def _checked(dialect: Dialect, row: Mapping[str, Any], types: Types) -> dict[str
 
 
 def columns_of(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """The values of some columns of a row, to compare and to look up by."""
+    """The values of some columns of a row, as a tuple."""
     return tuple(row[name] for name in names)

@@ -1,7 +1,8 @@
-"""Comparing a table with the values of the queue that it is exported from, online and in pieces.
+"""Verification of an exported table: compares it with the queue's values in pages, while both are in use.
 
-A difference that is found at first may be a change on its way. It counts when all that waited to be exported when it
-was seen has been exported, and the same value still differs: once more, as a value may have changed and changed back.
+A difference found at first may be a change that is not exported yet. It counts if the same value still differs after
+all entries of its bucket queued at that time were exported. This is checked twice, since a value may have changed and
+changed back.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 PAGE: Final = 500
-MOST: Final = 1_000
-"""Of differences that are named: a table that differs in more of them is to be rebuilt, whichever these are."""
+MAX_DIFFERENCES: Final = 1_000
+"""Maximum number of reported differences: a table with more of them needs a rebuild, whatever they are."""
 _ROUNDS: Final = 3
-_LOOK_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class TableDifference:
-    """A key of which the table does not say what the queue does.
+    """A key whose row in the table differs from its value in the queue.
 
     Attributes:
-        key: the key; None for a row whose key the columns do not tell.
-        value: its value in the queue, None when it has none.
-        row: its row in the table without `sequence` and `updated_at`, None when there is none.
-        reason: why, if that is known.
+        key: the key; None for a row whose key cannot be derived from its columns.
+        value: its value in the queue; None: the key has no value.
+        row: its row in the table without `sequence` and `updated_at`; None: the key has no row.
+        reason: the cause of the difference, if it is known.
     """
 
     key: Any
@@ -57,13 +58,13 @@ class TableDifference:
 
 @dataclass(slots=True)
 class Verified:
-    """What a comparison has found.
+    """The result of a verification.
 
     Attributes:
-        values, rows: how many of either were looked at.
-        differences: those that are certain.
-        waiting: keys that could not be decided on: their changes were still on their way.
-        whole: whether all was looked at; not when `MOST` differences, or keys to wait for, were found before.
+        values, rows: number of values and rows compared.
+        differences: the confirmed differences.
+        waiting: keys without a result: their changes were not exported in time.
+        whole: whether all values and rows were compared; False if `MAX_DIFFERENCES` keys differed or had no result.
         are_rows_checked: whether the table was searched for rows of keys without a value. False if the columns are an
             application's own and have no `key_of`.
     """
@@ -77,12 +78,12 @@ class Verified:
 
     @property
     def is_enough(self) -> bool:
-        """Whether so much differs that to go on would say no more."""
-        return len(self.differences) + len(self.waiting) >= MOST
+        """Whether the limit of differences is reached, so that the verification ends."""
+        return len(self.differences) + len(self.waiting) >= MAX_DIFFERENCES
 
 
 class Verifier:
-    """Compares; see `verify`."""
+    """A run of `verify`."""
 
     def __init__(self, db: Database, export: Export, wait_seconds: float) -> None:
         self.db = db
@@ -93,21 +94,21 @@ class Verifier:
         self.found = Verified()
 
     def run(self, progress: Callable[[Verified], object]) -> Verified:
-        """Look at all values, then at all rows, then again at what differs."""
+        """Compare all values, then all rows, then the keys that differ once more."""
         self._check_filled()
         suspects: dict[bytes, Any] = {}
-        for looked in self._looked(suspects):
-            if len(suspects) >= MOST or looked is None:
-                self._decide(suspects)
+        for compared in self._compare_pages(suspects):
+            if len(suspects) >= MAX_DIFFERENCES or compared is None:
+                self._confirm(suspects)
                 suspects.clear()
             progress(self.found)
             if self.found.is_enough:
-                self.found.whole = looked is None
+                self.found.whole = compared is None
                 break
         return self.found
 
-    def _looked(self, suspects: dict[bytes, Any]) -> Iterator[int | None]:
-        """Look at all values and rows, some at a time, how many; None at the end."""
+    def _compare_pages(self, suspects: dict[bytes, Any]) -> Iterator[int | None]:
+        """Compare all values and rows in pages, and yield the size of each page; None at the end."""
         for pairs in _chunks(self.queue.scan(self.db), PAGE):
             self._compare(dict(pairs), suspects)
             self.found.values += len(pairs)
@@ -124,11 +125,11 @@ class Verifier:
         generation = transact(self.db, lambda tr: current_generation(tr.snapshot, self.export.queue, NAME))
         if generation != self.export.observer.generation:
             raise CqError(
-                f"the export of queue {self.export.queue!r} is still being told of all values: run workers, and verify "
-                "when `cq export list` says `filling` no more"
+                f"the export of queue {self.export.queue!r} is still being filled with all values: run workers, and "
+                "verify once `cq export list` no longer shows `filling`"
             )
 
-    # Looking
+    # Comparing
 
     def _compare(self, values: Mapping[Any, Any], suspects: dict[bytes, Any]) -> None:
         """Find values whose rows are missing or different."""
@@ -148,24 +149,28 @@ class Verifier:
         suspects.update({encoded_key(key): key for key, value in values.items() if value is None})
 
     def _rows_of(self, wanted: list[Any]) -> dict[bytes, dict[str, Any]]:
-        """{encoded key: row} of those keys that have one."""
+        """Read {encoded key: row} of the keys that have a row."""
         with self.export.reporting.reading() as (conn, dialect):
             self._dialect = dialect
             table = self.export.definition.table(dialect)
             columns = list(table.primary_key.columns)
             names = [column.name for column in columns]
-            places = {}
+            encoded_keys = {}
             for key in wanted:
-                place = self._place(dialect, key)
-                if place is not None:
-                    places[place] = encoded_key(key)
-            given = columns[0].in_([place[0] for place in places])
+                primary_key = self._primary_key(dialect, key)
+                if primary_key is not None:
+                    encoded_keys[primary_key] = encoded_key(key)
+            given = columns[0].in_([primary_key[0] for primary_key in encoded_keys])
             if len(columns) > 1:
-                given = sa.tuple_(*columns).in_(list(places))
+                given = sa.tuple_(*columns).in_(list(encoded_keys))
             rows = [dict(row) for row in conn.execute(sa.select(table).where(given)).mappings()]
-        return {places[place]: row for row in rows if (place := _place_of(row, names)) in places}
+        return {
+            encoded_keys[primary_key]: row
+            for row in rows
+            if (primary_key := _primary_key_of(row, names)) in encoded_keys
+        }
 
-    def _place(self, dialect: Dialect, key: Any) -> tuple[Any, ...] | None:
+    def _primary_key(self, dialect: Dialect, key: Any) -> tuple[Any, ...] | None:
         try:
             return tuple(self.export.definition.layout.key_row(dialect, key).values())
         except CannotConvert:
@@ -180,13 +185,14 @@ class Verifier:
             return False
         return all(same(expected[name], row[name]) for name in expected)
 
-    # Deciding
+    # Confirming
 
-    def _decide(self, suspects: dict[bytes, Any]) -> None:
-        """Look again at what differs, once all that waited meanwhile is exported."""
+    def _confirm(self, suspects: dict[bytes, Any]) -> None:
+        """Compare the keys that differ again, after the export of all entries queued in their buckets."""
         for encoded, key in suspects.items():
             seen: list[Any] = []
             for _ in range(_ROUNDS):
+                # In this order: value, wait, row. The wait covers the entry that wrote the value.
                 value = transact(self.db, lambda tr, key=key: self.queue.get(tr.snapshot, key))  # type: ignore[misc]
                 if not self._is_exported(encoded):
                     self.found.waiting.append(key)
@@ -204,7 +210,7 @@ class Verifier:
                 self.found.waiting.append(key)
 
     def _is_exported(self, encoded: bytes) -> bool:
-        """Wait until all that waits in the key's bucket now is exported; False when the time is over."""
+        """Wait until all entries in the key's bucket now are exported; False if `wait_seconds` are over first."""
         bucket = bucket_of(encoded, BUCKETS)
 
         def oldest(tr: Transaction) -> tuple[int, int]:
@@ -217,7 +223,7 @@ class Verifier:
         while 0 <= first <= then:
             if runtime.monotonic() > self.deadline:
                 return False
-            runtime.sleep(_LOOK_SECONDS)
+            runtime.sleep(_POLL_SECONDS)
             _, first = transact(self.db, oldest)
         return True
 
@@ -237,11 +243,11 @@ def verify(
 
     Args:
         db: a database of either store.
-        export: of the queue.
-        wait_seconds: how long to wait for changes on their way to be exported, all in all.
-        progress: called with what was found so far.
+        export: the queue's export.
+        wait_seconds: how long to wait in total for entries to be exported.
+        progress: called with the result so far, after each page.
 
-    Raises `CqError` while the export is still being told of all values, `ExportFailed` when the reporting database
+    Raises `CqError` while the export is still being filled with all values, `ExportFailed` if the reporting database
     cannot be read.
     """
     return Verifier(db, export, wait_seconds).run(progress)
@@ -253,7 +259,7 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield chunk
 
 
-def _place_of(row: Mapping[str, Any], names: list[str]) -> tuple[Any, ...]:
+def _primary_key_of(row: Mapping[str, Any], names: list[str]) -> tuple[Any, ...]:
     return tuple(bytes(part) if isinstance(part, memoryview) else part for part in columns_of(row, names))
 
 

@@ -84,7 +84,7 @@ def test_differences_are_named_and_a_rebuild_mends_them(here: Here, db: Any, rep
     assert here("export", "rebuild", "words", "--json").rows() == [{"queue": "words", "generation": 2}]
     assert here("export", "list", "--json").rows()[0]["state"] == "filling"
     assert here("export", "verify", "words").err.startswith(
-        "cq: the export of queue 'words' is still being told"
+        "cq: the export of queue 'words' is still being filled"
     )
     Worker(db, queues=["words"]).drain()
     assert here("export", "verify", "words").status == 0

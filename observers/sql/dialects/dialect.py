@@ -1,6 +1,6 @@
-"""What a reporting database has to offer: types, limits, locking, and how many rows go at once.
+"""The interface of a kind of reporting database: types, limits, locking, and statements for many rows.
 
-All statements are SQLAlchemy's: values are always parameters, and names quoted identifiers.
+SQLAlchemy makes all statements: values are always parameters, and names are quoted identifiers.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from cq.errors import CqError
 Row = Mapping[str, Any]
 
 TABLES_REMEMBERED: Final = 64
-"""How many tables of each kind are kept as they were described, by dialect: SQLAlchemy compiles anew for new ones."""
+"""Size of each cache of tables. SQLAlchemy compiles the statements of a new table object again."""
 
 _PLAIN: Final = frozenset(("str", "int", "bytes", "bool", "float"))
 
 
 class CannotConvert(CqError):
-    """A key or a value that no column of this database can hold."""
+    """A key or a value that this database cannot store."""
 
 
 class Dialect(ABC):
     """One kind of database.
 
     Attributes:
-        name: SQLAlchemy's.
-        locks_rows: whether `SELECT ... FOR UPDATE` is to be used; else a transaction locks the whole database.
-        max_key_bytes: what an index takes of a primary key.
+        name: the name of SQLAlchemy's dialect.
+        locks_rows: whether to use `SELECT ... FOR UPDATE`; if not, a transaction locks the whole database.
+        max_key_bytes: maximum size of a primary key in an index; None: no limit.
     """
 
     name: str
@@ -48,32 +48,32 @@ class Dialect(ABC):
 
     @abstractmethod
     def binary_text(self, length: int | None) -> sa.types.TypeEngine[Any]:
-        """Text that is compared byte by byte; with a length, as a part of a primary key."""
+        """The type of text compared byte by byte; with a length, for a part of a primary key."""
 
     @abstractmethod
     def binary(self, length: int | None) -> sa.types.TypeEngine[Any]:
-        """Bytes; with a length, as a part of a primary key."""
+        """The type of bytes; with a length, for a part of a primary key."""
 
     @abstractmethod
     def value_types(self) -> Mapping[str, sa.types.TypeEngine[Any]]:
-        """The column types of the types of values that are not those of keys."""
+        """{value type of a queue: column type}, for the types that differ between databases."""
 
     @abstractmethod
     def time(self) -> sa.types.TypeEngine[Any]:
-        """A moment, to the microsecond."""
+        """The type of a time, to the microsecond."""
 
     def key_length(self, parts: int) -> int | None:
-        """How long a text or bytes can be that is one of so many parts of a primary key; None for no such limit."""
+        """Maximum length of a text or bytes in a primary key of `parts` parts; None: no limit."""
         return None
 
     def key_type(self, kind: str, parts: int) -> sa.types.TypeEngine[Any]:
-        """The type of a column for a part of a key: of a str, an int or bytes."""
+        """The column type of a part of a key: `kind` is str, int or bytes."""
         if kind == "int":
             return sa.BigInteger()
         return (self.binary_text if kind == "str" else self.binary)(self.key_length(parts))
 
     def value_type(self, kind: str) -> sa.types.TypeEngine[Any]:
-        """The type of a column for values of a queue's value type."""
+        """The column type of a queue's value type."""
         types: dict[str, sa.types.TypeEngine[Any]] = {
             "int": sa.BigInteger(),
             "bool": sa.Boolean(),
@@ -85,7 +85,7 @@ class Dialect(ABC):
     # Values
 
     def to_sql(self, kind: str, value: Any) -> Any:
-        """A part of a key, or a value, as a parameter; raises `CannotConvert`."""
+        """Convert a part of a key, or a value, to a parameter; raises `CannotConvert`."""
         if kind in _PLAIN:
             return self.checked(value)
         match kind:
@@ -97,7 +97,7 @@ class Dialect(ABC):
                 return self.json(to_json(value))
 
     def checked(self, value: Any) -> Any:
-        """The value itself, unless it is one that this database cannot hold."""
+        """Return the value; raises `CannotConvert` if this database cannot store it."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, int) and not is_int64(value):
@@ -107,7 +107,7 @@ class Dialect(ABC):
         return value
 
     def text(self, value: str) -> str:
-        """A text, if it is one."""
+        """Return a text; raises `CannotConvert` if the database cannot store it."""
         try:
             if not value.isascii():
                 value.encode()
@@ -116,34 +116,34 @@ class Dialect(ABC):
         return value
 
     def number(self, value: float) -> float:
-        """A float, if the database can hold it."""
+        """Return a float; raises `CannotConvert` if the database cannot store it."""
         if not isfinite(value):
-            raise CannotConvert(f"{self.name} has no {value} among its numbers")
+            raise CannotConvert(f"{self.name} cannot store the number {value}")
         return value
 
     def decimal(self, value: Decimal) -> Any:
-        """A Decimal, if the database can hold it."""
+        """Convert a Decimal; raises `CannotConvert` if the database cannot store it."""
         if not value.is_finite():
-            raise CannotConvert(f"{self.name} has no {value} among its numbers")
+            raise CannotConvert(f"{self.name} cannot store the number {value}")
         return value
 
     def moment(self, value: datetime) -> Any:
-        """A moment in UTC."""
+        """Convert a time to UTC, in the type of `time`."""
         return value.astimezone(UTC)
 
     def json(self, plain: Any) -> Any:
-        """What JSON can carry."""
+        """Convert a value that JSON can encode."""
         self.text(json.dumps(plain, ensure_ascii=False))
         return plain
 
     def check_key(self, parts: Sequence[Any]) -> None:
-        """Raises `CannotConvert` for a key that the primary key's index does not take."""
+        """Raise `CannotConvert` for a key that is too large for the primary key's index."""
         most = self.max_key_bytes
         if most is None:
             return
         texts = [part for part in parts if isinstance(part, (str, bytes))]
         if 4 * sum(map(len, texts)) <= most:
-            return  # a character has at most four bytes
+            return  # UTF-8 has at most four bytes for a character: skip the encoding
         size = sum(len(text.encode() if isinstance(text, str) else text) for text in texts)
         if size > most:
             raise CannotConvert(f"a key of {size:,} bytes exceeds the {most:,} of {self.name}'s index")
@@ -152,22 +152,22 @@ class Dialect(ABC):
 
     @abstractmethod
     def insert(self, table: sa.Table) -> Any:
-        """The dialect's own INSERT."""
+        """The dialect's own INSERT statement."""
 
     @abstractmethod
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
-        """Insert a row unless one of its primary key is there; waits for whoever is inserting it."""
+        """The statement that inserts a row unless its primary key exists; it waits for another insert of that key."""
 
     @abstractmethod
     def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-        """Insert rows, or update those that are there by their primary keys; each occurs once."""
+        """Insert rows, or update existing ones by primary key; the primary keys of `rows` must be distinct."""
 
     @abstractmethod
     def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
-        """Delete the rows of these primary keys."""
+        """Delete the rows with these primary keys."""
 
     def collations(self, conn: sa.Connection, table: sa.Table) -> dict[str, str]:
-        """{column: collation} of a table that is there, as far as the database says."""
+        """Read {column: collation} of an existing table, for the columns whose collation the database reports."""
         found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
         types = {column["name"]: column["type"] for column in found}
         return {
@@ -175,22 +175,23 @@ class Dialect(ABC):
         }
 
     def is_same_collation(self, expected: str, found: str) -> bool:
-        """Whether two names of collations compare in the same way."""
+        """Whether two names stand for the same collation."""
         return expected == found
 
     def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
-        """Hold a table of this name until the transaction ends, with others or alone; False where to lock its row.
+        """Take a shared or exclusive (`alone`) lock on a table's name until the transaction ends.
 
-        Whoever waits to hold it alone comes before those who ask later.
+        Later requests wait while a transaction waits for the exclusive lock. Returns False, without a lock, if the
+        caller has to lock the table's row in `cq_tables` instead.
         """
         return False
 
-    def begin(self, conn: sa.Connection) -> None:  # noqa: B027 - not every dialect has something to set
-        """Set what a transaction that reports needs, as its first statement."""
+    def begin(self, conn: sa.Connection) -> None:  # noqa: B027 - not every dialect has options to set
+        """Set the options of an exporting transaction, in its first statement."""
 
 
 def on_conflict_update(statement: Any, table: sa.Table) -> sa.Executable:
-    """The INSERT of PostgreSQL or SQLite, made an upsert."""
+    """Make an upsert of an INSERT of PostgreSQL or SQLite."""
     others = {
         column.name: statement.excluded[column.name] for column in table.columns if not column.primary_key
     }

@@ -17,12 +17,12 @@ class Mysql(Dialect):
     """MySQL 8.0.17, MariaDB 10.6 and newer.
 
     Args:
-        is_mariadb: the two call the collation that compares bytes, trailing spaces included, by different names.
+        is_mariadb: selects the name of the collation that compares bytes, including trailing spaces.
     """
 
     name = "mysql"
     max_key_bytes = 3_072
-    _ROWS: Final = 1_000  # of one statement
+    _ROWS: Final = 1_000  # maximum for one statement
 
     def __init__(self, *, is_mariadb: bool = False) -> None:
         self._collation = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
@@ -70,7 +70,7 @@ class Mysql(Dialect):
         return mysql.insert(table)
 
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
-        # Not INSERT IGNORE, which ignores all kinds of errors.
+        # Not INSERT IGNORE, which ignores errors of all kinds, also wrong values.
         column = next(iter(table.primary_key.columns))
         return mysql.insert(table).values(row).on_duplicate_key_update({column.name: column})
 

@@ -34,14 +34,14 @@ _BEGIN: Final = sa.text(
 )
 _HOLD: Final = sa.text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
 _HOLD_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
-_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it; not a backslash followed by u0000
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # U+0000 escaped in JSON, but no escaped backslash
 
 
 class Postgresql(Dialect):
     """PostgreSQL 12 and newer."""
 
     name = "postgresql"
-    # A third of a page of a B-tree, less what surrounds the key.
+    # A B-tree index limits an entry, with its overhead, to a third of a page.
     max_key_bytes = 2_600
 
     def binary_text(self, length: int | None) -> sa.types.TypeEngine[Any]:
@@ -89,12 +89,12 @@ class Postgresql(Dialect):
         return {"POSIX": "C"}.get(found, found) == expected
 
     def begin(self, conn: sa.Connection) -> None:
-        # A commit that returns is on disk, also where the server is set to promise less. A worker that stands still in
-        # its transaction must not hold its bucket for ever.
+        # A commit must be on disk when it returns, even if the server's default is weaker: the store then clears the
+        # entries. The timeouts release the locks of a worker that stalls in its transaction.
         conn.execute(_BEGIN)
 
     def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
-        # Not by locks of the row: those who share one let nobody in who wants it alone, as long as there are any.
+        # Advisory locks queue fairly. Row locks do not: with overlapping shared locks, an exclusive one waits for ever.
         conn.execute(_HOLD_ALONE if alone else _HOLD, {"name": f"cq_tables {name}"})
         return True
 
@@ -126,7 +126,7 @@ def _delete(table: sa.Table) -> sa.Executable:
 
 
 def _unnested(columns: Sequence[sa.Column[Any]]) -> Any:
-    """A table made of one array for each column: any number of rows in one statement that is prepared once."""
+    """A table expression of one array for each column: one prepared statement serves any number of rows."""
     arrays = [
         sa.bindparam(f"p{number}", type_=postgresql.ARRAY(_plain(column.type)))
         for number, column in enumerate(columns)
@@ -143,7 +143,7 @@ def _arrays(columns: Iterable[sa.Column[Any]], rows: Sequence[Row]) -> dict[str,
 
 
 class _Bytes(postgresql.BYTEA):
-    """Bytes that drivers get as they are: each of them takes bytes, and wrapping them costs more than sending them."""
+    """Bytes that reach the driver unconverted: drivers accept bytes, and SQLAlchemy's wrapping is slow."""
 
     def bind_processor(self, dialect: sa.Dialect) -> None:
         return None
@@ -157,7 +157,7 @@ def _plain(of: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
 
 
 def _typed(given: Any, column: sa.Column[Any]) -> Any:
-    """What an array gives, for its column; only JSON needs a cast, and a cast to VARCHAR(n) would cut off."""
+    """An element of an array, typed for its column. Only JSON is cast: a cast to VARCHAR(n) would truncate."""
     return sa.cast(given, column.type) if isinstance(column.type, sa.JSON) else given
 
 
@@ -168,7 +168,7 @@ def _encoded(of: sa.types.TypeEngine[Any], values: list[Any]) -> list[Any]:
 
 
 def send_arrays_binary(connection: Any, record: object) -> None:
-    """Have psycopg send arrays in PostgreSQL's own format: as text they cost several times the time, on both sides."""
-    from psycopg.types.array import ListBinaryDumper  # only who has the driver gets here
+    """Have psycopg send arrays in PostgreSQL's binary format; text takes several times as long on both sides."""
+    from psycopg.types.array import ListBinaryDumper  # not at the module's head: the driver is optional
 
     connection.adapters.register_dumper(list, ListBinaryDumper)

@@ -1,4 +1,4 @@
-"""The kinds of databases that cq reports to."""
+"""The choice of a dialect by the kind of the reporting database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cq.observers.sql.dialects.sqlite import Sqlite
 
 
 def dialect_of(engine: sa.Engine) -> Dialect:
-    """The dialect of a database; raises `InvalidConfiguration` for one that cq does not report to."""
+    """The dialect of a database; raises `InvalidConfiguration` for a kind that cq does not support."""
     match engine.dialect.name:
         case "postgresql":
             return Postgresql()

@@ -19,7 +19,7 @@ _INDEX_COLLATIONS: Final = sa.text("SELECT name, coll FROM pragma_index_xinfo(:n
 
 
 class Sqlite(Dialect):
-    """SQLite 3.24 and newer; a transaction that reports begins with `BEGIN IMMEDIATE`, which locks the database."""
+    """SQLite 3.24 and newer. An exporting transaction begins with `BEGIN IMMEDIATE`, which locks the database."""
 
     name = "sqlite"
     locks_rows = False
@@ -31,7 +31,7 @@ class Sqlite(Dialect):
         return sqlite.BLOB()
 
     def value_types(self) -> Mapping[str, sa.types.TypeEngine[Any]]:
-        # A decimal as text keeps its digits; SQLite has no type that would.
+        # Decimals are text: no numeric type of SQLite keeps all their digits.
         text = sqlite.TEXT()
         return {
             "str": text,
@@ -69,7 +69,7 @@ class Sqlite(Dialect):
         return sqlite.insert(table).values(row).on_conflict_do_nothing()
 
     def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-        # One prepared statement, run for each row within the library: faster than one with many rows.
+        # The driver runs one prepared statement for each row: faster than one statement with many rows.
         conn.execute(_upsert(table), list(rows))
 
     def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:

@@ -303,7 +303,7 @@ class TestChecks:
 
         with pytest.raises(ExportFailed, match=r"its primary key is \(value\), expected \(key\)") as told:
             init(export.reporting, export.definition)
-        assert "column 'extra' is not cq's, and takes no row without a value for it" in str(told.value)
+        assert "column 'extra' is not cq's, is not nullable and has no default" in str(told.value)
 
     def test_a_key_without_case_is_refused_by_sqlite_too(self, db: Any, name: str, sqlite_url: str) -> None:
         cq.configure(db, name, observers=[export_spec("report")])
@@ -589,7 +589,7 @@ class TestVerify:
         self, db: Any, name: str, export: Export, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sqlverify, "PAGE", 1)
-        monkeypatch.setattr(sqlverify, "MOST", 2)
+        monkeypatch.setattr(sqlverify, "MAX_DIFFERENCES", 2)
         sql(export, "DELETE FROM report")
 
         found = verify(db, export)
@@ -602,7 +602,7 @@ class TestVerify:
         export = find_export(db, name)
         init(export.reporting, export.definition)
 
-        with pytest.raises(cq.CqError, match="still being told of all values"):
+        with pytest.raises(cq.CqError, match="is still being filled with all values"):
             verify(db, export)
         combine(db, name)
         work(db, name)

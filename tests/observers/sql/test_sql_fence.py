@@ -371,7 +371,7 @@ class TestSetBack:
         combine(restored, name)
         work(restored, name)
 
-        assert any("this store knows nothing of" in problem for problem in problems(db, name))
+        assert any("this store has no record of" in problem for problem in problems(db, name))
         assert table_of(export) == [(KEY, 1)]
 
     def test_a_rebuild_in_a_restored_store_has_a_generation_that_the_table_has_not(
@@ -498,7 +498,7 @@ class TestEpochs:
             with pytest.raises(ZeroDivisionError):
                 rebase(db, export)
 
-        assert any("has ended it" in problem for problem in problems(db, name))
+        assert any("ended by a rebuild or rebase" in problem for problem in problems(db, name))
         assert table_of(export) == [(KEY, 2)]
         rebase(db, export)
         seen: list[Any] = []

@@ -446,7 +446,7 @@ def test_a_table_that_differs_is_named_and_exported_anew(
     assert all(each.repaired for each in verification(db, name, repair=True).run())
     filling = verification(db, name)
     assert list(filling.run()) == []
-    assert "still being told of all values" in filling.notes[0]
+    assert "is still being filled with all values" in filling.notes[0]
     drain(db, name)
     assert list(verification(db, name).run()) == []
     assert table_of(export) == sorted(VALUES.items())
