@@ -1,6 +1,7 @@
-"""Users spread over many stores, each store a cell; and the directory that says where each user is.
+"""Cells: users spread over many stores, and a directory that records the cell of each user.
 
-The room may import keys, configuration, encoding and the store. It knows nothing of queues.
+`Cells` runs transactions of users in their cells and moves users between cells. The room may import keys,
+configuration, encoding and the store; it does not import queues.
 """
 
 from cq.cells.ask_all import (

@@ -1,4 +1,4 @@
-"""One question to many cells at once: answers in time, and the names of the cells that have given none."""
+"""One read of many cells at once: the answers within a time limit, and the names of the cells without one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CellAnswers(Generic[T]):
-    """What came of a question.
+    """The result of `gather`.
 
     Attributes:
-        answers: {cell: answer}, of those that have answered in time.
-        missing: {cell: why there is no answer}, of all others.
+        answers: {cell: answer}, of the cells that answered in time.
+        missing: {cell: error}, of all others.
     """
 
     answers: dict[str, T]
@@ -36,26 +36,26 @@ def gather(
     names: Sequence[str] | None = None,
     seconds: float = 5.0,
 ) -> CellAnswers[T]:
-    """Ask cells a question, all at once, and return what they have answered in time; never raises for a cell.
+    """Run `ask(tr)` in all cells at once, and return the answers within `seconds`; a cell's error is not raised.
 
     Args:
-        cells: see there.
-        ask: `ask(tr)` is run in a transaction of each cell, as often as that needs, in a thread for each.
-        names: of the cells; None for all.
-        seconds: how long to wait. Who has not answered by then gets on no further, but its thread may live a little
-            longer, until the store lets go of it.
+        cells: the cells.
+        ask: runs in a transaction of each cell, with retries, in a thread for each cell.
+        names: names of the cells; None: all.
+        seconds: time limit, also of each transaction. A thread may live a little longer, until its call of the store
+            returns.
 
-    Raises the store's `FDBError` when the directory cannot be read to find all names.
+    Raises the store's `FDBError` if the directory cannot be read for the names.
     """
-    asked = [each.name for each in cells.cells()] if names is None else list(dict.fromkeys(names))
+    cell_names = [each.name for each in cells.cells()] if names is None else list(dict.fromkeys(names))
     question = _Question(cells, ask, runtime.monotonic() + seconds)
-    for name in asked:
-        runtime.start_thread(partial(question.put, name), f"question to cell {name}")
-    return question.answered(asked, seconds)
+    for name in cell_names:
+        runtime.start_thread(partial(question.read, name), f"question to cell {name}")
+    return question.wait(cell_names, seconds)
 
 
 class _Question(Generic[T]):
-    """A question, and what the cells' threads have answered so far."""
+    """One call of `gather`: the function to run, and the answers so far."""
 
     def __init__(self, cells: Cells, ask: Callable[[Transaction], T], until: float) -> None:
         self._cells, self._ask, self._until = cells, ask, until
@@ -63,11 +63,11 @@ class _Question(Generic[T]):
         self._answers: dict[str, T] = {}
         self._errors: dict[str, str] = {}
 
-    def put(self, name: str) -> None:
-        """Ask a cell, in a thread of its own."""
+    def read(self, name: str) -> None:
+        """Read one cell; runs in a thread of its own."""
         try:
             answer = transact(self._cells.store(name), self._in_time)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other cells answer
+        except Exception as error:  # noqa: BLE001 - an error of one cell must not affect the others
             with self._changed:
                 self._errors[name] = describe(error)
                 self._changed.notify_all()
@@ -76,8 +76,8 @@ class _Question(Generic[T]):
                 self._answers[name] = answer
                 self._changed.notify_all()
 
-    def answered(self, names: Sequence[str], seconds: float) -> CellAnswers[T]:
-        """What these cells have answered, once it is all or so many seconds are over."""
+    def wait(self, names: Sequence[str], seconds: float) -> CellAnswers[T]:
+        """Wait for the answers of these cells, at most `seconds`, and return them."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._answers) + len(self._errors) == len(names), seconds)
             missing = {
@@ -88,5 +88,6 @@ class _Question(Generic[T]):
             return CellAnswers(dict(self._answers), missing)
 
     def _in_time(self, tr: Transaction) -> T:
+        # Each try gets the rest of the time, or a cell that never answers would keep its thread for ever.
         tr.options.set_timeout(max(1, int(1000 * (self._until - runtime.monotonic()))))
         return self._ask(tr)

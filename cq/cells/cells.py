@@ -1,4 +1,4 @@
-"""Users spread over many stores: each user's data lies in one cell, and a small directory says in which.
+"""Users spread over many stores: each user's data are in one cell, and a small directory records which one.
 
     cells = Cells(cq.open("embedded:directory.db"))
     cells.add_cell("eu-1", "fdb:/etc/foundationdb/eu-1.cluster")
@@ -6,8 +6,8 @@
     cells.transact("ada", lambda data: data.tr.set(data.prefix + b"name", b"Ada"))
     cells.move("ada", "eu-2")
 
-Each transaction of a user really reads the user's fence in the cell: what the cache says is checked where it is used,
-and a move that begins conflicts with everything still under way, so that no write is lost (see `cq.cells.move`).
+Each transaction of a user reads the user's fence in the cell with a conflict. The read validates the cached location,
+and a move that begins conflicts with all transactions under way, so no write is lost (see `cq.cells.move`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cq.store.transact import transact
 T = TypeVar("T")
 
 CACHED_USERS: Final = 100_000
-FIRST_PAUSE: Final = 0.01
+FIRST_PAUSE: Final = 0.01  # seconds between two tries while a user is being moved; doubles up to LAST_PAUSE
 LAST_PAUSE: Final = 0.5
 
 
 class Location(NamedTuple):
-    """Where a user is: the cell's name, and the epoch, which counts the user's cells."""
+    """The location of a user: the cell's name, and the epoch, which counts the user's cells."""
 
     cell: str
     epoch: int
@@ -50,23 +50,23 @@ class Move(NamedTuple):
 
 
 class _Elsewhere(Exception):
-    """The user is not in the cell, or not in the epoch, that the transaction was for."""
+    """The user is not in the cell, or not in the epoch, of the transaction."""
 
 
 class Cells:
-    """A directory of cells, and the cells themselves; for any thread. Use it as a context manager, or `close` it.
+    """A directory of cells, and the cells' stores; for any thread. Use it as a context manager, or `close` it.
 
     Users are str, int or bytes, up to 200 bytes in CBOR.
 
     Args:
-        directory: the database that has the directory.
+        directory: the database of the directory.
         opener: opens the store of a cell's URL; `cq.open` by default.
     """
 
     def __init__(self, directory: Database, *, opener: Callable[[str], Database] = store.open) -> None:
         self.directory = Directory(directory)
         self._stores = CellStores(self.directory, opener)
-        self._cache: dict[bytes, Location] = {}  # by users in CBOR: 1 and 1.0 are one key of a dict
+        self._cache: dict[bytes, Location] = {}  # by users in CBOR: in a dict 1 and 1.0 are one key
 
     def __enter__(self) -> Self:
         return self
@@ -83,18 +83,19 @@ class Cells:
     # Cells
 
     def add_cell(self, name: str, url: str, *, weight: int = 1) -> None:
-        """Add a cell, or give one that there is another URL or weight.
+        """Add a cell, or change the URL or weight of an existing one.
 
-        The store learns which cell it is, of which directory: it can be no other one any more.
+        The store records the cell and the directory that it belongs to; it cannot become another cell.
 
         Args:
             name: 1 to 100 letters, digits, `_`, `.` or `-`.
-            url: as `cq.open` takes it. The same for all processes: paths are stored in full.
-            weight: how much room there is compared with other cells, 1 to 1,000,000.
+            url: a URL of `cq.open`, the same for all processes; paths are stored in full.
+            weight: capacity compared with other cells, 1 to 1,000,000.
 
         Raises:
-            InvalidConfiguration, InvalidUrl: the name, the weight or the URL is none.
-            CellMismatch: the store is another cell, or another directory's; or not the one that had this name.
+            InvalidConfiguration, InvalidUrl: the name, the weight or the URL is invalid.
+            CellMismatch: the store is another cell, or belongs to another directory, or is not the store that this cell
+                had.
             StoreError: the store cannot be opened.
         """
         cell = checked_cell(name, url, weight)
@@ -107,15 +108,15 @@ class Cells:
         self.directory.put_cell(name, cell, is_new=is_new)
 
     def drain_cell(self, name: str, *, draining: bool = True) -> None:
-        """Have a cell take no more users, so that `rebalance` empties it; or again. Raises `CellNotKnown`."""
+        """Close a cell for new users, so that `rebalance` empties it, or open it again. Raises `CellNotKnown`."""
         self.directory.set_draining(name, draining)
 
     def cells(self) -> list[CellStatus]:
-        """All cells with their numbers of users, by name."""
+        """Return all cells with their numbers of users, by name."""
         return self.directory.cells()
 
     def store(self, name: str) -> Database:
-        """The store of a cell: for its queues, workers, and questions that concern no single user.
+        """Return the store of a cell: for its queues, its workers, and reads that concern no single user.
 
         Raises `CellNotKnown`, `CellMismatch`, `StoreError`.
         """
@@ -124,14 +125,14 @@ class Cells:
     # Users
 
     def place(self, user: Any) -> str:
-        """Put a user into the cell that is least full by its weight; returns its name.
+        """Place a user in the cell that is least full by its weight; returns its name.
 
-        A user who is in a cell already stays there. Raises `NoRoom`, `InvalidData`.
+        A placed user stays in its cell. Raises `NoRoom`, `InvalidData`.
         """
         return self._remember(user, self.directory.place(user)).cell
 
     def locate(self, user: Any) -> Location:
-        """Where the user is, as far as this process knows; `transact` finds out when it is no longer so.
+        """Return the user's location, from the cache if possible; `transact` detects an outdated one.
 
         Raises `UserNotPlaced`, `InvalidData`.
         """
@@ -141,15 +142,15 @@ class Cells:
     def transact(self, user: Any, function: Callable[[UserData], T], *, timeout: float = 10.0) -> T:
         """Run `function(data)` in a transaction of the user's cell, commit it, and return what it returned.
 
-        It may run several times, as with `cq.transact`: also after a commit of which nobody knows whether it has
-        happened, and then perhaps in another cell, where all is as that commit has left it. While the user is being
-        moved this waits, for so many seconds in all.
+        It may run several times, as with `cq.transact`: also after a commit of unknown result, and then perhaps in
+        another cell, to which the user's data have moved with the effects of that commit. While the user is being
+        moved, it waits, at most `timeout` seconds in all.
 
         Raises:
             UserNotPlaced: the user is in no cell.
             UserMoving: the user was being moved all the time; nothing was committed: try again.
-            CellMismatch: a store is not what the directory says.
-            Exception: whatever the function raises, with nothing committed, and what `cq.transact` raises.
+            CellMismatch: a store is not the one that the directory has for the cell.
+            Exception: an error of the function, with nothing committed, or of `cq.transact`.
         """
         end = runtime.monotonic() + timeout
         pause = FIRST_PAUSE
@@ -157,33 +158,34 @@ class Cells:
             location = self.locate(user)
             db = self._stores[location.cell]
             try:
-                return transact(db, lambda tr: function(self._entered(tr, user, location)))  # noqa: B023
+                return transact(db, lambda tr: function(self._enter_cell(tr, user, location)))  # noqa: B023
             except _Elsewhere:
-                record = self._asked_anew(user, location)
+                record = self._refresh(user, location)
             if record is not None:
                 if runtime.monotonic() >= end:
                     raise UserMoving(
                         f"user {user!r} is being moved from cell {record.cell!r} to {record.target!r}: try again, "
-                        "and see `cq cells list` whether the move goes on"
+                        "and check with `cq cells list` whether the move makes progress"
                     )
+                # Random, or all waiting transactions would read the directory at the same moment.
                 runtime.sleep(pause * (0.5 + runtime.token_bytes(1)[0] / 255))
                 pause = min(2 * pause, LAST_PAUSE)
 
-    def _entered(self, tr: Transaction, user: Any, location: Location) -> UserData:
-        """The user's data, if the user is here: a real read, so that a move which begins meanwhile is a conflict."""
+    def _enter_cell(self, tr: Transaction, user: Any, location: Location) -> UserData:
+        """Return the user's data if the fence is here: read with a conflict, so a move that begins aborts it."""
         key = keys.fence(keys.encoded_user(user))
         here = Fence(HERE, location.epoch)
         stored = tr.get(key).value
         if stored is None and location.epoch == 1:
-            # The first to come: a user who has left has left a fence. But was the store emptied meanwhile?
+            # The user's first transaction: a user who has moved away has left a fence. But the store may be emptied.
             self._stores.check(tr, location.cell)
             tr.set(key, here.to_bytes())
         elif stored is None or Fence.from_bytes(stored) != here:
             raise _Elsewhere
         return UserData(tr, user, location.cell)
 
-    def _asked_anew(self, user: Any, location: Location) -> Record | None:
-        """The user's record if the user is about to leave the location; None if the user is elsewhere by now."""
+    def _refresh(self, user: Any, location: Location) -> Record | None:
+        """Return the user's record if a move from the location is under way; None if the user is elsewhere now."""
         self._cache.pop(keys.encoded_user(user), None)
         record = self.directory.record(user)
         if Location(record.cell, record.epoch) != location:
@@ -192,7 +194,7 @@ class Cells:
         if record.target is None:
             raise CellMismatch(
                 f"cell {location.cell!r} does not have user {user!r} as the directory says (epoch {location.epoch}): "
-                "one of the two was set back; restore both as of one moment"
+                "one of the two was restored to an older state; restore both from backups of the same moment"
             )
         return record
 
@@ -206,19 +208,19 @@ class Cells:
     # Moves
 
     def move(self, user: Any, cell: str) -> None:
-        """Move a user to another cell, after a move that is under way; returns when all is done.
+        """Move a user to another cell, after a move that is under way; returns when the move is complete.
 
-        Anybody can go on with a move whose process has died: another call of this, or `resume_moves`.
+        Any process can continue a move whose process has died, by another call of `move`, or by `resume_moves`.
 
         Raises:
             UserNotPlaced, CellNotKnown, NoRoom: there is no such user or cell, or the cell is being drained.
-            MoveFailed: the copy is not as the original; the next try copies anew.
-            CellMismatch, StoreError: a store is not what the directory says, or cannot be used.
+            MoveFailed: the copy differs from the original; the next try copies again.
+            CellMismatch, StoreError: a store is not the one that the directory has for the cell, or cannot be used.
         """
         self._remember(user, UserMove(self.directory, self._stores, user).to(cell))
 
     def moves(self) -> Iterator[Move]:
-        """The moves that are under way, also those that are done but for clearing the old data."""
+        """Yield the moves under way, including those with old data that are not cleared yet."""
         for user in self.directory.moving():
             record = self.directory.record(user)
             if record.target is not None:
@@ -227,7 +229,7 @@ class Cells:
                 yield Move(user, record.source, record.cell)
 
     def resume_moves(self) -> int:
-        """Go on with all moves that are under way, whoever has begun them; returns how many. Errors as `move`."""
+        """Complete all moves under way, of all processes; returns their number. Raises as `move`."""
         count = 0
         for user in self.directory.moving():
             self._remember(user, UserMove(self.directory, self._stores, user).finish())
@@ -235,21 +237,21 @@ class Cells:
         return count
 
     def rebalance(self, most: int = 1_000) -> Iterator[Move]:
-        """Go on with moves under way, then empty cells that are drained, then even out the others by their weights.
+        """Complete moves under way, then empty drained cells, then balance the others by their weights.
 
-        Moves at most so many users, one after the other as the iterator is asked for them, and ends when no move would
-        help. Errors as `move`.
+        Moves at most `most` users, one for each step of the iterator, and ends when no move would help. Raises as
+        `move`.
         """
         self.resume_moves()
         for _ in range(most):
-            chosen = self._chosen()
+            chosen = self._choose_move()
             if chosen is None:
                 return
             self.move(chosen.user, chosen.target)
             yield chosen
 
-    def _chosen(self) -> Move | None:
-        """The move that helps most; None when none does."""
+    def _choose_move(self) -> Move | None:
+        """Return the move that balances the cells most; None if none does."""
         cells = self.cells()
         target = emptiest(cells)
         if target is None:

@@ -1,7 +1,7 @@
-"""The directory: which cells there are, which one each user is in, and which moves are under way.
+"""The directory: the cells, the cell of each user, and the moves under way.
 
-All that concerns a user conflicts on the user's record; the number of users in each cell is kept by atomic
-additions, so that users are placed and moved at the same time without conflicts.
+Changes of one user conflict on the user's record. Atomic additions count the users in each cell, so different users are
+placed and moved at the same time without conflicts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class CellStatus:
-    """A cell as the directory sees it.
+    """A cell in the directory.
 
     Attributes:
         name, url, weight, state: see `Cell`.
-        users: how many are in it.
+        users: number of users in it.
     """
 
     name: str
@@ -42,7 +42,7 @@ class CellStatus:
     users: int
 
     def fullness(self, more: int = 0) -> float:
-        """How full it is by its weight, with so many users more."""
+        """Return its users, plus `more`, in proportion to its weight."""
         return (self.users + more) / self.weight
 
 
@@ -50,22 +50,22 @@ class Directory:
     """The directory in a store; a handle without state, for any thread.
 
     Args:
-        db: a database of either store, which may be a cell, too.
+        db: a database of either store; it may also be a cell.
     """
 
     def __init__(self, db: Database) -> None:
         self.db = db
 
     def store_id(self) -> bytes:
-        """By which the cells know the directory that they belong to."""
+        """Return the id by which the cells identify their directory."""
         return ensure_store_id(self.db)
 
     # Cells
 
     def put_cell(self, name: str, cell: Cell, *, is_new: bool) -> None:
-        """Enter a new cell, or change the URL and the weight of one that there is.
+        """Add a new cell, or change the URL and the weight of an existing one.
 
-        Raises `CellError` when somebody else has added the new one meanwhile, with another URL.
+        Raises `CellError` if another process has just added the new cell with another URL.
         """
 
         def put(tr: Transaction) -> None:
@@ -75,13 +75,13 @@ class Directory:
                 return
             found = Cell.from_bytes(stored)
             if is_new and found.url != cell.url:
-                raise CellError(f"somebody else has just added cell {name!r}: see `cq cells list`")
+                raise CellError(f"another process has just added cell {name!r}: see `cq cells list`")
             tr.set(keys.cell(name), replace(cell, state=found.state).to_bytes())
 
         transact(self.db, put)
 
     def set_draining(self, name: str, draining: bool) -> None:
-        """Have a cell take no more users, or again; raises `CellNotKnown`."""
+        """Close a cell for new users, or open it again; raises `CellNotKnown`."""
 
         def change(tr: Transaction) -> None:
             state = DRAINING if draining else OPEN
@@ -90,34 +90,34 @@ class Directory:
         transact(self.db, change)
 
     def cell(self, name: str) -> Cell:
-        """A cell's entry; raises `CellNotKnown`."""
+        """Return a cell's entry; raises `CellNotKnown`."""
         return transact(self.db, lambda tr: read_cell(tr.snapshot, name))
 
     def cells(self) -> list[CellStatus]:
-        """All cells, by name."""
+        """Return all cells, by name."""
         return transact(self.db, lambda tr: _read_cells(tr.snapshot, tr.snapshot))
 
     # Users
 
     def record(self, user: Any) -> Record:
-        """Where a user is; raises `UserNotPlaced`, `InvalidData`."""
+        """Return a user's record; raises `UserNotPlaced`, `InvalidData`."""
         encoded = keys.encoded_user(user)
         stored = transact(self.db, lambda tr: tr.snapshot.get(keys.record(encoded)).value)
         return _parse(user, stored)
 
     def place(self, user: Any) -> Record:
-        """Put a user into the cell that is least full, unless the user is in one already; see `Cells.place`."""
+        """Place a user in the cell that is least full, unless the user has a cell; see `Cells.place`."""
         encoded = keys.encoded_user(user)
 
         def put(tr: Transaction) -> Record:
             stored = tr.get(keys.record(encoded)).value
             if stored is not None:
                 return Record.from_bytes(stored)
-            # Entries are read for real, as a cell may be about to be drained; loads are not, as they always change.
+            # Entries with a conflict, as a concurrent drain must count; loads by snapshot, as they change all the time.
             chosen = emptiest(_read_cells(tr, tr.snapshot))
             if chosen is None:
                 raise NoRoom("no cell takes users: add one with `cq cells add NAME URL`")
-            _enter(tr, encoded, chosen.name, 1)
+            _count_user(tr, encoded, chosen.name, 1)
             record = Record(chosen.name, 1)
             tr.set(keys.record(encoded), record.to_bytes())
             return record
@@ -125,25 +125,25 @@ class Directory:
         return transact(self.db, put)
 
     def users_in(self, name: str) -> Iterator[Any]:
-        """The users in a cell, a page in each transaction."""
-        return self._users_behind(keys.within(name))
+        """Yield the users in a cell, a page in each transaction."""
+        return self._users_below(keys.within(name))
 
     def moving(self) -> Iterator[Any]:
-        """The users of whose moves something is left to be done, a page in each transaction."""
-        return self._users_behind(keys.moving())
+        """Yield the users with unfinished moves, a page in each transaction."""
+        return self._users_below(keys.moving())
 
-    def _users_behind(self, prefix: bytes) -> Iterator[Any]:
+    def _users_below(self, prefix: bytes) -> Iterator[Any]:
         begin, end = prefix, prefix_end(prefix)
         while found := transact(self.db, partial(_page, begin=begin, end=end)):
             yield from (keys.user_in(prefix, key) for key in found)
             begin = after(found[-1])
 
-    # Moves, each step of them once: whoever comes later finds another record
+    # Moves: each step compares the record, so a late process does no step twice
 
     def begin_move(self, user: Any, target: str) -> Record:
-        """Note that a user is to be moved, unless a move is under way or done; returns the record.
+        """Record the move of a user, unless a move is under way or complete; returns the record.
 
-        Raises `UserNotPlaced`, `CellNotKnown`, and `NoRoom` for a cell that takes no users.
+        Raises `UserNotPlaced`, `CellNotKnown`, and `NoRoom` for a cell that is being drained.
         """
 
         def begin(tr: Transaction, encoded: bytes) -> Record:
@@ -160,7 +160,7 @@ class Directory:
         return self._change(user, begin)
 
     def switch(self, user: Any, before: Record) -> None:
-        """Say that a user is in the target of the move, if the record is still this one."""
+        """Record that a user is in the target of the move, if the record is still `before`."""
         target = before.target
         if target is None:
             raise ValueError(f"user {user!r} is not being moved")
@@ -168,15 +168,15 @@ class Directory:
         def change(tr: Transaction, encoded: bytes) -> None:
             if _parse(user, tr.get(keys.record(encoded)).value) != before:
                 return
-            _enter(tr, encoded, before.cell, -1)
-            _enter(tr, encoded, target, 1)
+            _count_user(tr, encoded, before.cell, -1)
+            _count_user(tr, encoded, target, 1)
             moved = Record(target, before.epoch + 1, source=before.cell)
             tr.set(keys.record(encoded), moved.to_bytes())
 
         self._change(user, change)
 
     def end_move(self, user: Any, before: Record) -> None:
-        """Forget a move of which nothing is left to be done, if the user's record is still this one."""
+        """Remove a completed move, if the user's record is still `before`."""
 
         def end(tr: Transaction, encoded: bytes) -> None:
             if _parse(user, tr.get(keys.record(encoded)).value) == before:
@@ -191,7 +191,7 @@ class Directory:
 
 
 def checked_cell(name: str, url: str, weight: int) -> Cell:
-    """The entry of a new cell, with its path in full; raises `InvalidConfiguration`, `InvalidUrl`."""
+    """Return the entry of a new cell, with its path in full; raises `InvalidConfiguration`, `InvalidUrl`."""
     check_name(name)
     if type(weight) is not int or not 1 <= weight <= MAX_WEIGHT:
         raise InvalidConfiguration(
@@ -200,7 +200,7 @@ def checked_cell(name: str, url: str, weight: int) -> Cell:
     try:
         full = absolute(url)
     except InvalidUrl:
-        # Not shown: it may be that of another kind of database, with its password.
+        # The message omits the URL: it may be one of another kind of database, with a password.
         raise InvalidUrl(
             f"the URL of cell {name!r} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster"
         ) from None
@@ -208,15 +208,15 @@ def checked_cell(name: str, url: str, weight: int) -> Cell:
 
 
 def read_cell(tr: TransactionRead, name: str) -> Cell:
-    """A cell's entry; raises `CellNotKnown`."""
+    """Return a cell's entry; raises `CellNotKnown`."""
     stored = tr.get(keys.cell(name)).value
     if stored is None:
-        raise CellNotKnown(f"the directory has no cell {name!r}: `cq cells list` shows those that it has")
+        raise CellNotKnown(f"the directory has no cell {name!r}: `cq cells list` shows its cells")
     return Cell.from_bytes(stored)
 
 
 def _read_cells(tr: TransactionRead, snapshot: TransactionRead) -> list[CellStatus]:
-    """All cells; their entries read by the first, their loads by the second."""
+    """Read all cells: their entries through `tr`, their loads through `snapshot`."""
     entries = [(keys.cell_of(row.key), Cell.from_bytes(row.value)) for row in tr.get_range(*keys.cells())]
     loads = [snapshot.get(keys.load(name)) for name, _ in entries]
     return [
@@ -237,8 +237,8 @@ def _parse(user: Any, stored: bytes | None) -> Record:
     return Record.from_bytes(stored)
 
 
-def _enter(tr: Transaction, user: bytes, cell: str, number: int) -> None:
-    """Count a user in a cell (1), or no more (-1)."""
+def _count_user(tr: Transaction, user: bytes, cell: str, number: int) -> None:
+    """Add a user to a cell (1), or remove it (-1)."""
     tr.add(keys.load(cell), keys.packed_load(number))
     if number > 0:
         tr.set(keys.within(cell, user), b"")
@@ -247,6 +247,6 @@ def _enter(tr: Transaction, user: bytes, cell: str, number: int) -> None:
 
 
 def emptiest(cells: Iterable[CellStatus]) -> CellStatus | None:
-    """The cell that is least full once it has one more user, of those that take users; None when there is none."""
-    rooms = [each for each in cells if each.state == OPEN]
-    return min(rooms, key=lambda each: each.fullness(1), default=None)
+    """Return the open cell that is least full with one more user; None if no cell is open."""
+    open_cells = [each for each in cells if each.state == OPEN]
+    return min(open_cells, key=lambda each: each.fullness(1), default=None)

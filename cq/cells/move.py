@@ -1,18 +1,18 @@
-"""Moving a user from one cell to another: copied in pieces and verified while nobody can write, then switched over.
+"""The move of a user between cells: copy and verify the data while no transaction can write, then switch.
 
-    1. directory  the move is noted: the target, behind the same cell and epoch e
-    2. source     fence `here` e -> `leaving` e+1. Every transaction of the user reads the fence for real, so those
-                  still under way fail, and whoever comes later gets `UserMoving`: what is copied stands still
-    3. target     fence -> `arriving` e+1; the data are copied a piece at a time, each with the cursor behind it
-    4.            both sides are read again, counted and compared
-    5. target     fence -> `here` e+1; then in the directory: cell = target, epoch e+1, and the source to be cleared
-    6. source     the old data are cleared a piece at a time; the fence stays as `gone` e+1, for good
-    7. directory  nothing is left to be done
+    1. directory  record the move: the target, with the same cell and epoch e
+    2. source     fence `here` e -> `leaving` e+1. Every transaction of the user reads the fence with a conflict, so
+                  those under way fail, and later ones get `UserMoving`: the data do not change during the copy
+    3. target     fence -> `arriving` e+1; copy the data piece by piece, each piece with the cursor after it
+    4.            read both sides again, count and compare
+    5. target     fence -> `here` e+1; then in the directory: cell = target, epoch e+1, source = the former cell
+    6. source     clear the old data piece by piece; the fence stays `gone` e+1 for ever
+    7. directory  remove the source: the move is complete
 
-The directory's record says which of these are to be done, and each step really reads the fence before it writes: any
-process can go on at any point, and two that do so at once do each step once. `leaving` in 2 comes before `here` in 5,
-so no two cells have the user at any moment. A process that was late finds a later epoch and stops, also in a cell to
-which the user has come back: that is why fences stay.
+The directory's record determines the remaining steps, and each step reads the fence with a conflict before it writes.
+So any process can continue at any point, and of two concurrent processes only one does each step. `leaving` in step 2
+comes before `here` in step 5, so at no moment do two cells have the user. A late process finds a later epoch and stops,
+even in a cell to which the user has returned: therefore fences stay.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from cq.store.transact import transact
 
 PIECE_BYTES: Final = 200_000
 PIECE_ROWS: Final = 2_000
-_MOST_TIMES: Final = 20
-"""How often others may come between while the directory says the same: more than those who help each other do."""
+_MAX_TRIES: Final = 20
+"""Limit of tries in which other processes interfere and the record stays the same: helpers need fewer."""
 
 
 class _Overtaken(Exception):
-    """Somebody else has gone on with the move: look at the record again."""
+    """Another process has continued the move: the caller reads the record again."""
 
 
 class UserMove:
     """The moves of one user; for one thread at a time.
 
     Args:
-        directory: see there.
-        stores: those of the cells.
+        directory: the directory of the cells.
+        stores: the stores of the cells.
         user: the user's id.
     """
 
@@ -57,7 +57,7 @@ class UserMove:
         self._encoded = keys.encoded_user(user)
 
     def to(self, target: str) -> Record:
-        """Move the user, when an earlier move is done; returns the record behind it. Errors as `Cells.move`."""
+        """Complete an earlier move, then move the user; returns the new record. Raises as `Cells.move`."""
         while True:
             record = self.finish()
             if record.cell == target:
@@ -65,28 +65,28 @@ class UserMove:
             self._directory.begin_move(self._user, target)
 
     def finish(self) -> Record:
-        """Do all that is left of a move under way; returns the user's record behind it. Errors as `Cells.move`."""
+        """Do the remaining steps of a move under way; returns the user's new record. Raises as `Cells.move`."""
         before, times = None, 0
         while True:
             record = self._directory.record(self._user)
             if not record.is_moving:
                 return record
             before, times = record, times + 1 if record == before else 0
-            if times > _MOST_TIMES:
+            if times > _MAX_TRIES:
                 raise CellMismatch(
-                    f"cells know more of user {self._user!r} than the directory (epoch {record.epoch}): one of them "
-                    "was set back; restore all as of one moment"
+                    f"cells have a later state of user {self._user!r} than the directory (epoch {record.epoch}): one "
+                    "of them was restored to an older state; restore all from backups of the same moment"
                 )
             try:
                 if record.target is not None:
-                    self._carry(record, record.target)
+                    self._copy_and_switch(record, record.target)
                 elif record.source is not None:
-                    self._tidy(record, record.source)
+                    self._clear_source(record, record.source)
             except _Overtaken:
                 continue
 
-    def _carry(self, record: Record, target: str) -> None:
-        """Steps 2 to 5."""
+    def _copy_and_switch(self, record: Record, target: str) -> None:
+        """Do steps 2 to 5."""
         source_db, target_db = self._stores[record.cell], self._stores[target]
         leaving, arriving = Fence(LEAVING, record.epoch + 1), Fence(ARRIVING, record.epoch + 1)
         transact(source_db, lambda tr: self._leave(tr, record))
@@ -95,14 +95,14 @@ class UserMove:
             if self._digest(source_db, leaving) != self._digest(target_db, arriving):
                 transact(target_db, lambda tr: self._begin_again(tr, arriving, tries))
                 raise MoveFailed(
-                    f"the copy of user {self._user!r} in cell {target!r} is not as the original in cell "
-                    f"{record.cell!r}: let only Cells.transact() write what belongs to users, and move the user again"
+                    f"the copy of user {self._user!r} in cell {target!r} differs from the original in cell "
+                    f"{record.cell!r}: write users' data only through Cells.transact(), and move the user again"
                 )
-            transact(target_db, lambda tr: self._settle(tr, arriving, tries))
+            transact(target_db, lambda tr: self._finish_copy(tr, arriving, tries))
         self._directory.switch(self._user, record)
 
-    def _tidy(self, record: Record, source: str) -> None:
-        """Steps 6 and 7."""
+    def _clear_source(self, record: Record, source: str) -> None:
+        """Do steps 6 and 7."""
         db = self._stores[source]
         while transact(db, lambda tr: self._clear_some(tr, record.epoch)):
             pass
@@ -122,20 +122,20 @@ class UserMove:
             raise _Overtaken
 
     def _leave(self, tr: Transaction, record: Record) -> None:
-        """Step 2, unless it is done."""
+        """Do step 2, unless it is done."""
         fence = self._fence(tr)
-        if fence is None:  # nobody has used the user's data yet
+        if fence is None:  # no transaction of the user has run yet
             self._stores.check(tr, record.cell)
             fence = Fence(HERE, 1)
         if fence == Fence(HERE, record.epoch):
             self._set_fence(tr, Fence(LEAVING, record.epoch + 1))
         elif fence.epoch <= record.epoch:
-            raise self._set_back(record.cell, record)
+            raise self._restored_error(record.cell, record)
         elif fence != Fence(LEAVING, record.epoch + 1):
             raise _Overtaken
 
     def _arrive(self, tr: Transaction, record: Record, target: str) -> bool:
-        """The beginning of step 3, unless it is done; whether anything is left to be done until step 5."""
+        """Begin step 3, unless it has begun; returns False if the first half of step 5 is done."""
         arriving = Fence(ARRIVING, record.epoch + 1)
         fence = self._fence(tr)
         if fence == Fence(HERE, arriving.epoch):
@@ -144,13 +144,13 @@ class UserMove:
             self._set_fence(tr, arriving)
             self._begin_copy(tr, 1)
         elif fence.epoch < arriving.epoch:
-            raise self._set_back(target, record)
+            raise self._restored_error(target, record)
         elif fence != arriving:
             raise _Overtaken
         return True
 
-    def _settle(self, tr: Transaction, arriving: Fence, tries: int) -> None:
-        """The first half of step 5: what has just been verified is the user's from now on."""
+    def _finish_copy(self, tr: Transaction, arriving: Fence, tries: int) -> None:
+        """Do the first half of step 5: the verified copy becomes the user's data."""
         if self._fence(tr) == Fence(HERE, arriving.epoch):
             return
         self._expect_copied(tr, arriving, tries)
@@ -158,23 +158,23 @@ class UserMove:
         tr.clear(keys.progress(self._encoded))
 
     def _clear_some(self, tr: Transaction, epoch: int) -> bool:
-        """A piece of step 6; whether there is more."""
+        """Do a piece of step 6; returns whether there is more."""
         gone = Fence(GONE, epoch)
         fence = self._fence(tr)
         if fence == Fence(LEAVING, epoch):
             self._set_fence(tr, gone)
         elif fence != gone:
-            return False  # all is cleared, and the user may have come back
+            return False  # all is cleared, and the user may have returned: do not clear the new data
         begin, _ = keys.all_of(self._encoded)
         rows = self._piece(tr, b"")
         if rows:
             tr.clear_range(begin, after(rows[-1].key))
         return bool(rows)
 
-    def _set_back(self, cell: str, record: Record) -> CellMismatch:
+    def _restored_error(self, cell: str, record: Record) -> CellMismatch:
         return CellMismatch(
-            f"cell {cell!r} knows less of user {self._user!r} than the directory (epoch {record.epoch}): one of the "
-            "two was set back; restore both as of one moment"
+            f"cell {cell!r} has an older state of user {self._user!r} than the directory (epoch {record.epoch}): one "
+            "of the two was restored to an older state; restore both from backups of the same moment"
         )
 
     # The copy
@@ -184,12 +184,12 @@ class UserMove:
         tr.set(keys.progress(self._encoded), CopyProgress(tries=tries).to_bytes())
 
     def _begin_again(self, tr: Transaction, arriving: Fence, tries: int) -> None:
-        """Throw a copy away that is not as the original."""
+        """Discard a copy that differs from the original."""
         self._expect_copied(tr, arriving, tries)
         self._begin_copy(tr, tries + 1)
 
     def _expect_copied(self, tr: TransactionRead, arriving: Fence, tries: int) -> None:
-        """Raise unless the copy is still the one of this try."""
+        """Raise `_Overtaken` unless the copy is still the one of this try."""
         self._expect(tr, arriving)
         progress = self._progress(tr)
         if not progress.is_done or progress.tries != tries:
@@ -202,14 +202,14 @@ class UserMove:
         return CopyProgress.from_bytes(stored)
 
     def _copy(self, source: Database, leaving: Fence, target: Database, arriving: Fence) -> int:
-        """Copy all that is left; returns which try it is."""
+        """Copy the remaining data; returns the number of the try."""
         while not (progress := transact(target, lambda tr: self._progress(tr.snapshot))).is_done:
             rows = transact(source, partial(self._read, fence=leaving, cursor=progress.cursor))
             transact(target, partial(self._write, fence=arriving, before=progress, rows=rows))
         return progress.tries
 
     def _write(self, tr: Transaction, fence: Fence, before: CopyProgress, rows: list[KeyValue]) -> None:
-        """Write a piece and how far it goes, unless somebody else has."""
+        """Write a piece with its cursor, unless another process has written it."""
         self._expect(tr, fence)
         if self._progress(tr) != before:
             return
@@ -220,8 +220,10 @@ class UserMove:
         tr.set(keys.progress(self._encoded), CopyProgress(cursor, not rows, before.tries).to_bytes())
 
     def _read(self, tr: Transaction, fence: Fence, cursor: bytes) -> list[KeyValue]:
-        """The next piece behind a cursor; empty when there is no more."""
-        self._expect(tr, fence)
+        """Read the next piece from a cursor on; empty at the end."""
+        self._expect(
+            tr, fence
+        )  # while the fence is there, the data do not change, so a snapshot read suffices
         return self._piece(tr, cursor)
 
     def _piece(self, tr: Transaction, cursor: bytes) -> list[KeyValue]:
@@ -236,11 +238,11 @@ class UserMove:
         return rows
 
     def _digest(self, db: Database, fence: Fence) -> tuple[int, bytes]:
-        """How many rows the user has in a cell, and a digest of them all."""
+        """Return the number of the user's rows in a cell, and a digest of them."""
         digest, count = hashlib.blake2b(digest_size=16), 0
         for row in self._rows(db, fence):
             for part in (row.key, row.value):
-                digest.update(len(part).to_bytes(8, "big"))
+                digest.update(len(part).to_bytes(8, "big"))  # the lengths separate keys and values
                 digest.update(part)
             count += 1
         return count, digest.digest()

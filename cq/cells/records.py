@@ -1,4 +1,4 @@
-"""What is stored of cells: a cell's entry and its identity, a user's record and fence, and how far a copy has come."""
+"""The stored records of cells: a cell's entry and identity, a user's record and fence, and the progress of a copy."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class _Stored:
     _NOUN = ""
 
     def to_bytes(self) -> bytes:
-        """As stored."""
+        """Encode the fields as a list."""
         return codec.encode([getattr(self, name) for name in self.__dataclass_fields__])  # type: ignore[attr-defined]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The inverse of `to_bytes`; raises `CorruptData`."""
+        """Decode a stored list; raises `CorruptData`."""
         return cls(*codec.decode_list(data, cls._TYPES, cls._NOUN))
 
 
 @dataclass(frozen=True)
 class Cell(_Stored):
-    """A cell as the directory has it.
+    """A cell's entry in the directory.
 
     Attributes:
-        url: of its store, as `cq.open` takes it.
-        weight: how much room there is, compared with other cells.
-        state: `open`, or `draining` when it takes no more users.
+        url: URL of its store, for `cq.open`.
+        weight: capacity compared with other cells.
+        state: `open`, or `draining` if it accepts no more users.
     """
 
     _TYPES = (str, int, str)
@@ -51,7 +51,7 @@ class Cell(_Stored):
 
 @dataclass(frozen=True)
 class Identity(_Stored):
-    """What a cell's store knows of itself: its name, and the id of the directory's store."""
+    """The identity in a cell's store: the cell's name, and the id of the directory's store."""
 
     _TYPES = (str, bytes)
     _NOUN = "the identity of a cell"
@@ -62,13 +62,13 @@ class Identity(_Stored):
 
 @dataclass(frozen=True)
 class Record(_Stored):
-    """A user as the directory has it.
+    """A user's record in the directory.
 
     Attributes:
-        cell: where the user's data are read and written.
-        epoch: 1 in the first cell, and greater by 1 in each one after.
-        target: the cell to which the user is being moved; None when that is not so, or done.
-        source: the cell from which the user has come, while the old data are being cleared there.
+        cell: the cell of the user's data.
+        epoch: 1 in the first cell, plus 1 for each move.
+        target: the cell to which the user is being moved; None after the switch, or without a move.
+        source: the former cell, while the old data are being cleared there; else None.
     """
 
     _TYPES = (str, int, str | None, str | None)
@@ -81,17 +81,17 @@ class Record(_Stored):
 
     @property
     def is_moving(self) -> bool:
-        """Whether anything of a move is left to be done."""
+        """Whether a move has remaining steps."""
         return self.target is not None or self.source is not None
 
 
 @dataclass(frozen=True)
 class Fence(_Stored):
-    """What each transaction of a user reads in the cell, and each step of a move writes.
+    """A user's fence in a cell: each transaction of the user reads it, and steps of a move write it.
 
     Attributes:
         state: `here`; `leaving` while the data are copied elsewhere; `arriving` while they are copied here; `gone`.
-        epoch: that of the time here; when the user is leaving or gone, that of the time after it.
+        epoch: epoch of the user in this cell; if the user is leaving or gone, the epoch in the next cell.
     """
 
     _TYPES = (str, int)
@@ -103,12 +103,12 @@ class Fence(_Stored):
 
 @dataclass(frozen=True)
 class CopyProgress(_Stored):
-    """How far the copy of a user has come.
+    """The progress of the copy of a user's data.
 
     Attributes:
-        cursor: the key, without its prefix, behind which the copy goes on.
-        is_done: whether all is copied.
-        tries: how often the copy has begun.
+        cursor: the key, without its prefix, at which the copy continues.
+        is_done: whether all data are copied.
+        tries: number of copies begun so far.
     """
 
     _TYPES = (bytes, bool, int)

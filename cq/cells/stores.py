@@ -1,4 +1,4 @@
-"""The stores of cells: opened when they are needed, and made sure to be those that the directory means."""
+"""The stores of cells: opened on first use, and verified to be the cells that the directory names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CellStores:
     """The stores of a directory's cells, by the cells' names; for any thread.
 
     Args:
-        directory: see there.
+        directory: the directory of the cells.
         opener: opens the store of a URL.
     """
 
@@ -30,14 +30,14 @@ class CellStores:
         self._id: bytes | None = None
 
     def __getitem__(self, name: str) -> Database:
-        """The store of a cell; raises `CellNotKnown`, `CellMismatch`, or a `StoreError` when it cannot be used."""
+        """Return the store of a cell; raises `CellNotKnown`, `CellMismatch`, or a `StoreError` if it cannot be used."""
         db = self._open.get(name)
         return db if db is not None else self._opened(name, self._directory.cell(name).url)
 
     def claim(self, name: str, url: str, *, is_new: bool) -> None:
-        """Make a store the cell of this name, or look whether it is.
+        """Write the identity of a new cell to a store, or check the identity of an existing one.
 
-        Raises `CellMismatch` when it is another one, or, unless the cell is new, when it is none.
+        Raises `CellMismatch` if the store is another cell, or, unless the cell is new, no cell.
         """
         db = self._opener(url)
         wanted = Identity(name, self.directory_id())
@@ -56,18 +56,18 @@ class CellStores:
             self._open[name] = db
 
     def check(self, tr: TransactionRead, name: str) -> None:
-        """Raises `CellMismatch` unless the transaction is in the store of this cell, which may have been emptied."""
+        """Raise `CellMismatch` unless the transaction's store is this cell: it may have been emptied."""
         check_identity(tr, Identity(name, self.directory_id()))
 
     def close(self) -> None:
-        """Close what was opened here."""
+        """Close the opened stores."""
         with self._lock:
             for db in self._open.values():
                 store.close(db)
             self._open.clear()
 
     def directory_id(self) -> bytes:
-        """By which a cell knows its directory."""
+        """Return the id by which a cell identifies its directory."""
         if self._id is None:
             self._id = self._directory.store_id()
         return self._id
@@ -83,7 +83,7 @@ class CellStores:
         return self._keep(name, db)
 
     def _keep(self, name: str, db: Database) -> Database:
-        """The store from now on, unless another thread has opened it meanwhile."""
+        """Return the store to use: this one, or the one that another thread has opened first."""
         with self._lock:
             kept = self._open.setdefault(name, db)
         if kept is not db:
@@ -92,13 +92,13 @@ class CellStores:
 
 
 def read_identity(tr: TransactionRead) -> Identity | None:
-    """What a store knows of itself; None when it is no cell."""
+    """Return the identity in a store; None if it is not a cell."""
     stored = tr.get(keys.IDENTITY).value
     return None if stored is None else Identity.from_bytes(stored)
 
 
 def check_identity(tr: TransactionRead, wanted: Identity) -> None:
-    """Raises `CellMismatch` unless the store is this cell."""
+    """Raise `CellMismatch` unless the store is this cell."""
     found = read_identity(tr)
     if found == wanted:
         return

@@ -1,9 +1,9 @@
-"""What a user has in a cell, in one transaction: whatever the application keeps, dense ids, and where old ids went.
+"""A user's data in one transaction: the application's keys, dense ids, and the new ids of old ones.
 
-All of it lies below one prefix and moves along with the user. So nothing of it may depend on the cluster: a
-versionstamp of one cell means nothing in another one, and keys that are ordered by versionstamps would not stay in
-order. What a user's transactions add to queues of the cell stays there when the user moves: it belongs to the cell's
-own statistics, which `cq.observers.forward.observer` adds up in one place.
+All these keys are below one prefix and move with the user. So they must not depend on the cluster: a versionstamp of
+one cell has no meaning in another, and keys ordered by versionstamps would not stay in order. Updates that a user's
+transactions add to queues of the cell stay there when the user moves: they belong to the cell's own statistics, which
+`cq.observers.forward.observer` adds up in one place.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cq.store.api import Transaction
 
 
 class UserData:
-    """A user's data in a transaction that `Cells.transact` has begun; of no use behind it.
+    """A user's data in a transaction of `Cells.transact`; valid only within it.
 
     Attributes:
-        tr: the transaction, in the cell's store: for what is kept below `prefix`, and to add to queues of the cell.
+        tr: the transaction in the cell's store: for keys below `prefix`, and for adds to queues of the cell.
         user: the user's id.
         cell: the name of the cell.
-        prefix: below which the application keeps what it likes of the user.
+        prefix: prefix of the application's own keys of the user.
     """
 
     def __init__(self, tr: Transaction, user: Any, cell: str) -> None:
@@ -34,10 +34,10 @@ class UserData:
         self.prefix = cellkeys.data(self._encoded)
 
     def next_id(self) -> int:
-        """The next id of the user: 1, 2, 3 and so on without gaps, in commit order, in whichever cells.
+        """Return the next id of the user: 1, 2, 3 and so on without gaps, in commit order, in all cells together.
 
-        An id belongs to the transaction: if that does not commit, the next one gets it. Two transactions of one user
-        that ask for ids conflict, and one begins again.
+        If the transaction does not commit, the next one gets the id. Two concurrent transactions of one user that call
+        this conflict, and one begins again.
         """
         key = cellkeys.latest_id(self._encoded)
         stored = self.tr.get(key).value
@@ -46,25 +46,25 @@ class UserData:
         return number
 
     def map_id(self, old: Any, new: Any) -> None:
-        """Remember which id an old one, such as that of the system before, has now.
+        """Store the new id of an old one, for example of a former system.
 
         Args:
             old: str, int, bytes, or a tuple of these.
-            new: whatever CBOR carries.
+            new: any value that CBOR can encode.
 
-        Raises `InvalidData` when the old id has another one already, or cannot be one.
+        Raises `InvalidData` if the old id has another new id, or is of another type.
         """
         key, encoded = self._old(old), codec.encode_value(new)
         known = self.tr.get(key).value
         if known not in (None, encoded):
             raise InvalidData(
-                f"the old id {codec.brief(old)} of user {self.user!r} is {codec.brief(self.new_id(old))} now, and "
-                f"cannot be {codec.brief(new)}, too"
+                f"the old id {codec.brief(old)} of user {self.user!r} has the new id {codec.brief(self.new_id(old))}, "
+                f"and cannot also have {codec.brief(new)}"
             )
         self.tr.set(key, encoded)
 
     def new_id(self, old: Any) -> Any:
-        """The id that an old one has now; None when it has none. Raises `InvalidData` for what cannot be an id."""
+        """Return the new id of an old one; None if it has none. Raises `InvalidData` for another type."""
         stored = self.tr.get(self._old(old)).value
         return None if stored is None else codec.decode(stored)
 

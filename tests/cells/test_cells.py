@@ -227,7 +227,7 @@ def test_ids_are_dense_and_old_ones_are_known_in_whichever_cell(site: Site) -> N
     assert ids == [1, 2, 3, 4, 5, 6]
     found = site.own.transact(USER, lambda data: [data.new_id(("old", number)) for number in range(7)])
     assert found == [*ids, None]
-    with pytest.raises(cq.InvalidData, match="is 1 now, and cannot be 9, too"):
+    with pytest.raises(cq.InvalidData, match="has the new id 1, and cannot also have 9"):
         site.own.transact(USER, lambda data: data.map_id(("old", 0), 9))
     site.own.transact(USER, lambda data: data.map_id(("old", 0), 1))
 
@@ -387,7 +387,7 @@ def test_a_copy_that_is_not_as_the_original_is_thrown_away(site: Site) -> None:
     die_when(lambda: len(site.rows("cell1")) == 5, site, lambda dying: dying.move(USER, "cell1"))
     transact(source, lambda tr: tr.set(prefix + b"! astray", b""))
 
-    with pytest.raises(MoveFailed, match=r"only Cells.transact\(\)"):
+    with pytest.raises(MoveFailed, match=r"only through Cells.transact\(\)"):
         site.own.resume_moves()
     assert site.own.resume_moves() == 1
     assert content_of(site.own) == content | {b"! astray": b""}
@@ -462,7 +462,7 @@ def test_a_cell_that_was_emptied_or_set_back_is_noticed(site: Site) -> None:
     site.own.move(USER, "cell1")
     emptied = site.own.store("cell1")
     transact(emptied, lambda tr: tr.clear_range(b"", b"\xff"))
-    with pytest.raises(CellMismatch, match="set back"):
+    with pytest.raises(CellMismatch, match="restored to an older state"):
         site.own.transact(USER, read(b"name"))
 
     site.own.place("new")
@@ -487,9 +487,9 @@ def test_a_directory_that_was_set_back_is_noticed(site: Site) -> None:
 
     transact(site.directory, restore)
     fresh = site.process()
-    with pytest.raises(CellMismatch, match="set back"):
+    with pytest.raises(CellMismatch, match="restored to an older state"):
         fresh.transact(USER, read(b"name"))
-    with pytest.raises(CellMismatch, match="set back"):
+    with pytest.raises(CellMismatch, match="restored to an older state"):
         fresh.move(USER, "cell1")
 
 

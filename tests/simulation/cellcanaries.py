@@ -17,14 +17,14 @@ from cq.store.transact import transact
 
 def reads_where_a_user_is_without_a_conflict() -> Any:
     """A move that begins does not keep writes under way from being committed in the old cell."""
-    enter = Cells._entered
+    enter = Cells._enter_cell
 
     def weak(self: Cells, tr: Any, user: Any, location: Location) -> UserData:
         found = enter(self, cast(Any, _SnapshotOnly(tr)), user, location)
         found.tr = tr
         return found
 
-    return patch.object(Cells, "_entered", weak)
+    return patch.object(Cells, "_enter_cell", weak)
 
 
 class _SnapshotOnly:
@@ -41,8 +41,8 @@ def switches_a_user_again() -> Any:
         encoded, target = cellkeys.encoded_user(user), str(before.target)
 
         def change(tr: Any) -> None:
-            directory._enter(tr, encoded, before.cell, -1)
-            directory._enter(tr, encoded, target, 1)
+            directory._count_user(tr, encoded, before.cell, -1)
+            directory._count_user(tr, encoded, target, 1)
             moved = Record(target, before.epoch + 1, source=before.cell)
             tr.set(cellkeys.record(encoded), moved.to_bytes())
 
