@@ -1,7 +1,7 @@
-"""Adding to a queue and reading it, inside the transactions of the application; and the rows of its buckets.
+"""Adds to a queue and reads of it, inside the application's transactions; and the rows of its buckets.
 
-It has the queue's limits, operation ids, updates and reports that were set aside, and the state of each bucket. The
-room may import configuration, keys, encoding and the store. It knows nothing of passes or workers.
+The room also has the queue's limits, operation ids, updates set aside, missed reports, and the state of each bucket. It
+may import configuration, keys, encoding and the store, but no passes or workers.
 """
 
 from cq.queue.combine_queue import (

@@ -1,4 +1,4 @@
-"""Reading many values without reading too much: bounded in number and bytes, and by ranges where that is cheaper."""
+"""Reads of many values, bounded in number and bytes, as range reads where these are cheaper."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from cq.store.write_sizes import clear_bytes
 
 _FIRST_WINDOW: Final = 128
 _LAST_WINDOW: Final = 1024
-_MANY: Final = 256  # keys for which reading a range is tried
-_KEY_SHARE: Final = 8  # bytes of keys that a range read may pass over, for each byte of values
-_DENSE: Final = 5  # rows for each key wanted, up to which a range is cheaper than single reads
+_MANY: Final = 256  # minimum number of keys for a range read
+_KEY_SHARE: Final = 8  # maximum bytes of keys in a range read, for each byte of values allowed
+_DENSE: Final = (
+    5  # maximum rows read for each wanted key; with more, single reads are cheaper than a range read
+)
 
 
 def read_at_hashes(
@@ -27,10 +29,10 @@ def read_at_hashes(
     known: Mapping[bytes, bytes | None],
     limit_bytes: int,
 ) -> dict[bytes, bytes | None]:
-    """What is stored for these encoded keys, known already or read; without those beyond the limit, in order.
+    """{encoded key: stored bytes or None} of these keys, known or read; keys beyond the limit are missing.
 
-    `at` gives the key in the store of a place, which is a prefix and that place. Of what is not known, `limit_bytes` of
-    values are read, about, and at least one.
+    `at` returns the store's key of a place: a prefix followed by the place (hash and encoded key). Of the other keys,
+    about `limit_bytes` of values are read, in order, and at least one.
     """
     found = {key: known[key] for key in keys if key in known} if known else {}
     missing = [key for key in keys if key not in found] if found else keys
@@ -43,10 +45,10 @@ def read_at_hashes(
 def read_stored(
     snapshot: TransactionRead, keys: Sequence[bytes], limit_bytes: int
 ) -> dict[bytes, bytes | None]:
-    """What is stored under these keys, None for nothing; without those beyond the limit, in order.
+    """{key: stored bytes or None} of these keys; keys beyond the limit are missing.
 
-    `limit_bytes` of values are read, about, and at least one. Many keys that lie close together are read as a range: in
-    both stores a row of a range costs a fraction of a read of its own.
+    Reads about `limit_bytes` of values, in order, and at least one. Many neighbouring keys are read as a range: in both
+    stores a row of a range costs a fraction of a single read.
     """
     found = _read_by_ranges(snapshot, sorted(keys), limit_bytes) if len(keys) >= _MANY else {}
     if len(found) < len(keys):
@@ -56,7 +58,7 @@ def read_stored(
 
 
 def prefix_read(keys: list[bytes], found: Mapping[bytes, bytes | None]) -> list[bytes]:
-    """The first of these keys, up to one that was not read."""
+    """The keys before the first unread one."""
     if len(found) == len(keys):
         return keys
     return keys[: next(number for number, key in enumerate(keys) if key not in found)]
@@ -65,7 +67,7 @@ def prefix_read(keys: list[bytes], found: Mapping[bytes, bytes | None]) -> list[
 def _read_by_ranges(
     snapshot: TransactionRead, order: Sequence[bytes], limit_bytes: int
 ) -> dict[bytes, bytes | None]:
-    """What is stored under the first of these keys, which are sorted, as long as they lie close together."""
+    """{key: stored bytes or None} of the first of these sorted keys, until few rows of a range are wanted ones."""
     found: dict[bytes, bytes | None] = {}
     begin = size = keys_size = 0
     rows = _MANY
@@ -77,10 +79,11 @@ def _read_by_ranges(
             stored |= some
             size += sum(map(len, some.values()))
             keys_size += sum(map(len, some))
+            # Rows of this range are dropped: the caller reads these keys singly, and so keeps to its limit.
             if size > limit_bytes or keys_size > _KEY_SHARE * limit_bytes:
                 return found
         end = len(order)
-        if len(stored) == rows:
+        if len(stored) == rows:  # the range read stopped at its row limit: later keys are not read yet
             end = bisect_right(order, next(reversed(stored)), begin)
         part = order[begin:end]
         found.update(zip(part, map(stored.get, part), strict=True))
@@ -93,10 +96,10 @@ def _read_by_ranges(
 def read_bounded(
     get: Callable[[bytes], Value], keys: Sequence[bytes], limit_bytes: int
 ) -> dict[bytes, bytes | None]:
-    """The values of the first of these keys, in order, until `limit_bytes` of values have been read.
+    """{key: stored bytes or None} of the first of these keys, in order, until `limit_bytes` of values are read.
 
-    All reads of a window are issued before the first is waited for; windows double, so that n keys cost about
-    log n round trips and large values are noticed early. At least one key is read.
+    Starts all reads of a window before it waits for the first. Windows double, so that n keys cost about log n round
+    trips and large values are noticed early. At least one key is read.
     """
     found: dict[bytes, bytes | None] = {}
     size = start = 0
@@ -116,9 +119,10 @@ def read_bounded(
 def read_values(
     tr: Transaction, config: QueueConfig, bucket: int, before: bytes, limit: int, limit_bytes: int
 ) -> tuple[list[tuple[bytes, Any]], bytes | None]:
-    """The next values of a bucket after a place, as [(encoded key, value)], and how far that is; None for the end.
+    """The next values of a bucket after a place, as [(encoded key, value)], and the place reached; None at the end.
 
-    At least one is read. `limit_bytes` is what clearing these keys and writing their values elsewhere costs, about.
+    At least one is read. `limit_bytes` is about the bytes of a transaction that clears these keys and writes their
+    values elsewhere.
     """
     queue = QueueKeys(config.name)
     begin, end = queue.values_of_bucket(config.buckets, bucket)

@@ -1,4 +1,4 @@
-"""The state of a bucket, which each pass that changes anything reads and rewrites."""
+"""The state of a bucket, which every pass with writes reads and rewrites."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ _LONGEST_PLACE: Final = codec.MAX_KEY_BYTES + 4
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """A bucket's state, written by every pass that changes anything: the lock between passes.
+    """A bucket's state. Every pass with writes reads it with a conflict and rewrites it: the lock between passes.
 
     Attributes:
-        token: random, fresh for each pass; a worker that finds its own knows that nobody has passed since.
-        staged: whether updates folded ahead of their report may exist.
-        cursor: hash and encoded key of the last key reported while others waited; empty at first.
-        unfinished_since: read version of the first of the passes since which the bucket could not be read to its
-            end; 0 when the last one could.
-        observers: {generation of an observer: hash and encoded key up to which it has been told of the values; None
-            when it has been told of all}. One that is missing has been told of none.
-        purged: how many purges of the queue the bucket has been through, the one under way included.
-        purging: hash and encoded key up to which values are purged; None when no purge is under way.
-        missed: whether observers may have missed reports of keys of the bucket, see `cq.queue.missed_reports`.
-        Stored only if True,
-            so that all other states are readable by versions of cq that know nothing of it.
+        token: random, new in each pass; a worker that finds its own token knows that no other pass has run since.
+        staged: whether the bucket may have staged updates, folded before their report.
+        cursor: hash and encoded key of the last reported key, if other keys of the backlog remain; initially empty.
+        unfinished_since: read version of the first of the latest passes that did not reach the end of the bucket; 0 if
+            the last pass reached it.
+        observers: {generation of an observer: hash and encoded key up to which its backfill has come, None if it is
+            complete}. A missing generation has not started.
+        purged: number of the queue's purges that the bucket has started.
+        purging: hash and encoded key up to which values are purged; None if no purge is in progress.
+        missed: whether observers may have missed reports of keys of the bucket, see `cq.queue.missed_reports`. Stored
+            only if True, so that versions of cq without this field can read all other states.
     """
 
     token: bytes = b""
@@ -42,13 +41,13 @@ class BucketState:
     missed: bool = False
 
     def to_bytes(self) -> bytes:
-        """As stored."""
+        """The stored bytes."""
         parts = [getattr(self, each.name) for each in fields(self)]
         return codec.encode(parts if self.missed else parts[:-1])
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> BucketState:
-        """The inverse of `to_bytes`; None is the state of a bucket that no pass has touched."""
+        """The inverse of `to_bytes`; `data` is None for a bucket without any pass so far."""
         if data is None:
             return cls()
         state = cls(*codec.decode_list(data, _TYPES, "a bucket's state", optional=1))
@@ -59,5 +58,5 @@ class BucketState:
 
 
 def fresh_token() -> bytes:
-    """A token that no other pass has."""
+    """A new random token, different from that of any other pass."""
     return runtime.token_bytes(12)

@@ -1,4 +1,4 @@
-"""`CombineQueue`: adding updates to a queue and reading its values, inside the application's transactions."""
+"""`CombineQueue`: adds updates to a queue and reads its values, inside the application's transactions."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from cq.store.own_writes import note_writes
 from cq.store.transact import transact
 
 PAGE_BYTES: Final = 1_000_000
-"""How much a page of items holds, about."""
-_counter: Final = count()  # process-wide, so that all rows of a transaction are kept apart, whoever adds them
+"""Approximate bytes of a page of items."""
+_counter: Final = count()  # process-wide: two adds in one transaction must not write rows with the same key
 
 
 class Page(NamedTuple):
-    """A piece of all items: `[(key, value), ...]` in the stable order of the keys' hashes, and where to go on.
+    """A page of items: `[(key, value), ...]` in the stable order of the keys' hashes, and its continuation.
 
-    `continuation` is what `items(after=...)` takes for the next page; None when there is none.
+    Pass `continuation` to `items(after=...)` for the next page; None after the last page.
     """
 
     items: list[tuple[Any, Any]]
@@ -46,7 +46,7 @@ class Page(NamedTuple):
 
 
 class HasCombiner(Protocol):
-    """A queue as its user has it: `CombineQueue`, or a window over one."""
+    """A handle of a queue: a `CombineQueue`, or a window over one."""
 
     @property
     def name(self) -> str: ...
@@ -55,13 +55,13 @@ class HasCombiner(Protocol):
 
 
 class CombineQueue:
-    """A queue of updates that are combined into one value for each key.
+    """A queue of updates, which workers combine into one value for each key.
 
-    A handle without state: make one wherever it is handy and use it from any thread, with databases and
-    transactions of either store. The queue itself lives in the store, where `cq.configure` has put it.
+    A handle without state: create it anywhere, and use it from any thread, with databases and transactions of either
+    store. The queue itself is in the store, where `cq.configure` creates it.
 
     Args:
-        name: the name given to `cq.configure`; raises `InvalidConfiguration` when no queue can be called so.
+        name: the name given to `cq.configure`; raises `InvalidConfiguration` if it is not a valid name.
         combiner: the queue's combiner if it is one of your own; `get(pending=True)` and `cq.Emitter` need it.
     """
 
@@ -81,49 +81,50 @@ class CombineQueue:
     ) -> None:
         """Queue an update for each key, as a part of the transaction.
 
-        Blind: it reads nothing but the metadata version that came with the read version. It conflicts with changes of
-        this queue's configuration, and neither with other adds nor with workers. Everything is validated before the
-        first write. If the queue has a window, this happens now; `Window.add` is for what has happened at another time.
-        Cost: one notification for each bucket that the keys touch, and one row there for every 8 kB; one atomic
-        addition more for each if the queue has an audit, and a row more for every 8 kB if it has a window.
+        A blind write: it reads only the metadata version, which comes with the read version. It conflicts with changes
+        of this queue's configuration, but not with other adds or workers. All updates are validated before the first
+        write, so a refused add writes nothing. In a queue with a window the updates count as of now; use `Window.add`
+        for another time.
+        It writes one notification for each bucket that the keys touch, and one row there for every 8 kB; in addition,
+        one atomic addition for each bucket if the queue has an audit, and one row for every 8 kB if it has a window.
 
         Args:
             tr: a transaction of either store.
-            updates: `{key: update}`, of the types that the queue is configured for; or pairs of these, in whose order a
-                key may occur several times. No iterator: it would be empty when the transaction is retried.
+            updates: `{key: update}`, of the queue's types; or pairs of these, in order, with repeated keys allowed. An
+                iterator is refused: it would be empty in a retry of the transaction.
             once: an operation id (str or bytes, up to 1,000 bytes). Of all transactions that add to this queue with
-                the same id, only the first to commit counts, whatever the others contain: give one when the
-                transaction may be run again after its commit got lost (`commit_unknown_result`). It covers this
-                queue's updates, not the transaction's other writes, and is remembered for a day after its latest
-                use, or as long as updates from that time are queued, or in the queue's window.
+                the same id, only the first to commit counts, whatever the others contain. Give one if the
+                transaction may be retried after an unknown commit result (`commit_unknown_result`). It covers this
+                queue's updates, not the transaction's other writes. It is remembered for a day after its latest use,
+                and longer while updates from that time are queued or in the queue's window.
 
         Raises:
-            QueueNotConfigured: `cq.configure` has not been called.
-            QueueFull: the queue has limits, and more waits than these allow; nothing was written.
-            InvalidData, TooLarge: a key, an update or the operation id does not fit; nothing was written.
-            OneShotIterable: `updates` is an iterator, such as a generator or `zip`; nothing was written.
-            FDBError: from the store, as for any read; the retry loop deals with it.
+            QueueNotConfigured: the queue does not exist: call `cq.configure` first.
+            QueueFull: the queue's backlog exceeds its limits.
+            InvalidData, TooLarge: the queue does not take a key, an update or the operation id.
+            OneShotIterable: `updates` is an iterator, such as a generator or `zip`.
+            FDBError: from the store, as for any read; the retry loop handles it.
         """
         config = read_config(tr, self.name)
         due = None if config.window is None else config.window.expires(milliseconds(None))
         write_updates(tr, self.keys, config, updates, once, due=due)
 
     def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:
-        """The value of a key, None when it has none.
+        """The value of a key, None if it has no value.
 
         Args:
             tr: a transaction of either store, or its `.snapshot` to read without a read conflict.
-            key: of the type that the queue is configured for.
-            pending: False: the value last reported by a pass. True: that value combined with everything queued for
-                the key at the transaction's read version. This reads the key's bucket (one reply of about 80 kB
-                after the other, up to 1 MB), by snapshot reads, as real ones would conflict with every add.
+            key: a key of the queue's type.
+            pending: False: the value last reported by a pass. True: this value combined with all updates queued for
+                the key at the transaction's read version. This reads the key's bucket (sequential replies of about
+                80 kB, up to 1 MB) by snapshot reads, because reads with conflicts would conflict with every add.
 
         Raises:
             QueueNotConfigured, InvalidData: as for `add`.
             PendingUnreadable: with `pending`, after an add to the key's bucket in the same transaction.
-            BacklogTooDeep: with `pending`, when more than 1 MB waits in the bucket.
-            InvalidData: with `pending`, when the combiner fails, as it then will in a worker.
-            CodeMismatch: with `pending`, when the queue has a combiner that this `CombineQueue` was not given.
+            BacklogTooDeep: with `pending`, if more than 1 MB is queued in the bucket.
+            InvalidData: with `pending`, if the combiner fails, as it then will in a worker.
+            CodeMismatch: with `pending`, if the queue has a combiner that this `CombineQueue` was not given.
         """
         config = read_config(snapshot_of(tr), self.name)
         encoded = config.key.encoder()(key)
@@ -133,9 +134,9 @@ class CombineQueue:
         return None if current.value is None else codec.decode(current.value)
 
     def get_many(self, tr: TransactionRead, wanted: Iterable[Any]) -> dict[Any, Any]:
-        """The values last reported of several keys, read all at once: `{key: value}`, None where there is none.
+        """The last reported values of several keys, read concurrently: `{key: value}`, None for a key without value.
 
-        Raises as `get` does, and `OneShotIterable` if the keys are in an iterator, as for `add`.
+        Raises the errors of `get`, and `OneShotIterable` if `wanted` is an iterator.
         """
         config = read_config(snapshot_of(tr), self.name)
         encode = config.key.encoder()
@@ -146,10 +147,10 @@ class CombineQueue:
         }
 
     def items(self, tr: TransactionRead, *, limit: int = 1000, after: bytes | None = None) -> Page:
-        """Up to `limit` keys with the values last reported, or about 1 MB of them, in hash order, from `after` onward.
+        """Up to `limit` keys with their last reported values, or about 1 MB of them, in hash order, after `after`.
 
-        Pages read in one transaction are one consistent picture; a transaction lives five seconds, so use `scan` for
-        more than it can read. Use `tr.snapshot` unless the transaction is to conflict with every pass.
+        Pages read in one transaction are consistent with each other. A transaction lives five seconds, so use `scan`
+        for more than it can read. Use `tr.snapshot` unless the transaction should conflict with every pass.
         """
         config = read_config(snapshot_of(tr), self.name)
         begin, end = self.keys.values()
@@ -165,9 +166,9 @@ class CombineQueue:
         return Page(found, None)
 
     def scan(self, db: Database, *, limit: int = 1000) -> Iterator[tuple[Any, Any]]:
-        """All keys with the values last reported, a transaction for each `limit` of them.
+        """All keys with their last reported values, read in one transaction for each `limit` keys.
 
-        No consistent picture of one moment: each value is the one that was current when its page was read.
+        The result is not one consistent snapshot: each value was current when its page was read.
         """
         after: bytes | None = None
         while True:
@@ -192,12 +193,12 @@ class CombineQueue:
             return None if combiner.is_empty(value) else value
         except Exception as error:
             raise InvalidData(
-                f"key {codec.brief(key)}: what waits cannot be combined, and workers will set it aside: "
+                f"key {codec.brief(key)}: its queued updates cannot be combined, and workers will set them aside: "
                 f"{codec.shown(error)}"
             ) from error
 
     def _queued_updates(self, snapshot: TransactionRead, config: QueueConfig, encoded: bytes) -> list[Any]:
-        """The updates of a key that wait, those added under a shape before it first."""
+        """The queued updates of a key in commit order: those under the former shape first."""
         former = config.under_former_shape()
         before = [] if former is None else self._queued_updates(snapshot, former, encoded)
         bucket = hashing.bucket_of(encoded, config.buckets)
@@ -216,7 +217,7 @@ def write_updates(
     *,
     due: int | None,
 ) -> None:
-    """What `CombineQueue.add` writes; with a time at which the updates leave the queue's window, None for never."""
+    """Write the keys of an add; `due` is the time when the updates leave the queue's window, None for never."""
     refuse_if_full(tr, config)
     name, generation = config.name, config.generation
     operation = None if once is None else codec.encode_operation(once)
@@ -224,6 +225,7 @@ def write_updates(
     pairs = list(packed.pairs) if due is not None or config.audit is not None else []
     expiring = [] if due is None else pack_expiring(pairs, operation)
     notifications = list(map(queue.notification, repeat(generation), packed.rows))
+    # All checks of the updates come before the first write.
     note_writes(tr, name, notifications)
     for (bucket, rows), notification in zip(packed.rows.items(), notifications, strict=True):
         for row in rows:
@@ -238,7 +240,7 @@ def write_updates(
 
 
 def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
-    """The combiner that a queue asks for, as this process has it; raises `CodeMismatch` when it has not."""
+    """This process's combiner for a queue; raises `CodeMismatch` if it does not have the configured one."""
     combiner = queue.combiner or BUILT_IN.get(config.combiner.name)
     if combiner is None or (combiner.name, combiner.version) != (
         config.combiner.name,

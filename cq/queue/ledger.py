@@ -1,15 +1,15 @@
-"""What adds and passes write for a queue's audit: sums of what was added and of what was dropped.
+"""The ledger of a queue's audit: sums of added and of dropped updates, which adds and passes write.
 
-An audit cuts the range of hashes into buckets as the queue's shape does when the audit begins, and keeps them when the
-number of the queue's buckets changes: values never move, and so no sum has to. For each of these buckets
+An audit divides the range of hashes into buckets, as the queue's shape does when the audit begins. It keeps them when
+the number of the queue's buckets changes: values never move, so no sum has to. For each of these buckets
 
     added = stored + staged + waiting + set aside + dropped
 
-holds in every commit. Adds and passes change the two sums by atomic additions, which conflict with nothing; what lies
-in the store is summed when the audit is checked, by `cq.admin.audit`.
+holds in every commit. Adds and passes change the two sums by atomic additions, which conflict with no transaction. A
+check of the audit, by `cq.admin.audit`, computes the other sums from the stored data.
 
-Each update counts by a weight that depends on its key, so that a sum that is at the wrong key is found, too. The low
-half of a sum is the plain one: all of it is modulo 2**128, and what is shown modulo 2**64.
+Each update has a weight that depends on its key, so the audit also finds a sum that is stored at the wrong key. Sums
+are modulo 2**128; the lower half is the plain sum, which is shown modulo 2**64.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMBINER: Final = Named(combiners.sum_.name, combiners.sum_.version)
 
 
 def weigh(encoded_key: bytes, amount: object) -> int:
-    """What an update or a value counts in a sum; 0 if it is no int, as then cq has not written it.
+    """The weight of an update or a value in a sum; 0 if it is not an int, since cq did not write it then.
 
     >>> plain(weigh(b"a", 3) + weigh(b"b", -5))
     -2
@@ -46,18 +46,18 @@ def _weigh(hashed: int, amount: object) -> int:
 
 
 def plain(total: int) -> int:
-    """The plain sum in a sum of weights, from -2**63 up to 2**63; of larger ones what they are modulo 2**64."""
+    """The plain sum in a sum of weights, modulo 2**64, from -2**63 up to 2**63."""
     half = 1 << _PLAIN_BITS - 1
     return (total + half) % (2 * half) - half
 
 
 def to_bytes(total: int) -> bytes:
-    """A sum as it is stored, and as what `Transaction.add` adds."""
+    """The stored bytes of a sum, and the operand of `Transaction.add`."""
     return (total % MODULUS).to_bytes(_BYTES, "little")
 
 
 def from_bytes(stored: bytes | None) -> int:
-    """The inverse; None is a sum to which nothing has been added."""
+    """The inverse of `to_bytes`; 0 for None, a sum not stored yet."""
     return int.from_bytes(stored or b"", "little") % MODULUS
 
 
@@ -66,7 +66,7 @@ def count_added(
 ) -> None:
     """Count updates as added, if the queue has an audit: one atomic addition for each bucket that they touch.
 
-    `pairs` are encoded keys and updates. With `again` they count no more, since they are about to be added again.
+    `pairs` are encoded keys and updates. With `again` the count is reversed, since the caller adds them again.
     """
     if config.audit is not None:
         keys = AuditKeys(config.name)
@@ -83,7 +83,7 @@ def count_dropped(tr: Transaction, config: QueueConfig, pairs: Iterable[tuple[by
 
 
 def _sums(audit: Audit, pairs: Iterable[tuple[bytes, Any]]) -> dict[int, int]:
-    """The sums that are not 0, by the audit's bucket."""
+    """{bucket of the audit: weighted sum}, without sums of 0."""
     sums: defaultdict[int, int] = defaultdict(int)
     for encoded, amount in pairs:
         hashed = key_hash(encoded)
@@ -91,20 +91,20 @@ def _sums(audit: Audit, pairs: Iterable[tuple[bytes, Any]]) -> dict[int, int]:
     return {bucket: total for bucket, total in sums.items() if total}
 
 
-# Turning it on and off
+# Turn an audit on and off
 
 
 def with_audit(config: QueueConfig, *, whole: bool) -> QueueConfig:
-    """The configuration with an audit that begins now; raises `InvalidConfiguration` if the queue can have none.
+    """The configuration with a new audit; raises `InvalidConfiguration` if the queue cannot have one.
 
-    `whole` says that nothing is in the queue that was not added under it.
+    `whole`: the queue has no data from before the audit.
     """
     refuse_unless_summed(config, "an audit")
     return replace(config, audit=Audit(config.audits + 1, config.buckets, whole), audits=config.audits + 1)
 
 
 def refuse_unless_summed(config: QueueConfig, what: str) -> None:
-    """Raises `InvalidConfiguration` unless values are sums of int, exact in any order, as what is asked for needs."""
+    """Raise `InvalidConfiguration` unless values are sums of int, which are exact in any order."""
     if str(config.value) != "int" or config.combiner != _COMBINER:
         raise InvalidConfiguration(
             f"expected values of int and the combiner sum for {what}, queue {config.name!r} has values of "
@@ -113,7 +113,7 @@ def refuse_unless_summed(config: QueueConfig, what: str) -> None:
 
 
 def without_audit(tr: Transaction, config: QueueConfig) -> QueueConfig:
-    """The configuration without an audit, whose sums are cleared."""
+    """The configuration without an audit; clears the audit's sums."""
     if config.audit is not None:
         tr.clear_range(*AuditKeys(config.name).of_generation(config.audit.generation))
     return replace(config, audit=None)

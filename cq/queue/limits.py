@@ -1,8 +1,8 @@
-"""Limits of what may wait in a queue: `limit`; and how adds learn that it is full.
+"""Limits of a queue's backlog (`limit`), and how adds learn that the queue is full.
 
-Limits lie in the queue's flags. A worker compares what waits with them about once a second, and sets or clears a small
-mark. Each adding process reads the mark at most once a second for each queue that has limits; adds write nothing for
-it. So a limit is kept about: what is added between two looks comes on top.
+The queue's flags hold the limits. About once a second a worker compares the backlog with them, and sets or clears a
+small mark. Each adding process reads the mark at most once a second for each queue with limits; an add writes nothing
+for this. So a limit is approximate: updates added between two checks can exceed it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 
 CHECK_SECONDS: Final = 1.0
-"""How often workers compare what waits with the limits, and how often a process that adds reads the mark at most."""
+"""Seconds between two checks of the limits by workers, and between two reads of the mark by an adding process."""
 MODES: Final = ("raise", "admit")
-_ENOUGH: Final = 0.8  # of a limit: below it a full queue is full no more
+_ENOUGH: Final = 0.8  # share of a limit: a full queue takes updates again below it, so that it does not flap
 
 
 def limit(
@@ -39,17 +39,17 @@ def limit(
     size: int | None = None,
     mode: str = "raise",
 ) -> None:
-    """Set the limits of what may wait in a queue, in place of those before; without any it has none.
+    """Set the limits of a queue's backlog, and replace the present ones; without arguments the queue has no limit.
 
     Args:
         db: a database of either store.
         name: the queue.
-        seconds: how long the oldest update may wait.
-        size: how many bytes of rows may wait, about.
-        mode: what adds do while either is exceeded: `raise` `QueueFull`, or `admit` the updates all the same, and let
-            `cq status` say so.
+        seconds: maximum age of the oldest update.
+        size: maximum bytes of queued rows, approximately.
+        mode: the reaction of adds while a limit is exceeded: `raise` `QueueFull`, or `admit` the updates; `cq status`
+            reports it in both cases.
 
-    Workers see to it: without any, a queue that is full stays so, and one that is not is not found to be. Raises
+    Workers check the limits: while no worker runs, a queue neither becomes full nor stops being full. Raises
     `QueueNotConfigured`, `InvalidConfiguration`.
     """
     check_limits(seconds, size, mode)
@@ -66,7 +66,7 @@ def limit(
 
 
 def check_limits(seconds: float | None, size: int | None, mode: str) -> None:
-    """Raises `InvalidConfiguration` unless these are limits."""
+    """Raise `InvalidConfiguration` unless these are valid limits."""
     if mode not in MODES:
         raise InvalidConfiguration(
             f"expected the mode of a limit to be {' or '.join(MODES)}, got: {codec.brief(mode)}"
@@ -79,18 +79,18 @@ def check_limits(seconds: float | None, size: int | None, mode: str) -> None:
 
 
 def is_positive(number: object, kind: type = float) -> bool:
-    """Whether it is a positive number that can be reckoned with; with int for its kind, only ints are."""
+    """Whether it is a positive number below 2**63; with `kind` int, only an int is."""
     return type(number) in (int, kind) and 0 < cast(float, number) < 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogMeasure:
-    """What waits in a queue.
+    """The size and age of a queue's backlog.
 
     Attributes:
         size: bytes of queued rows: counted up to 1 MB, beyond that estimated.
         seconds: the age of the oldest update.
-        sure_seconds: the same, without what may be jumps of versions that this process has not seen.
+        sure_seconds: the same, without version jumps that may have happened while this process did not observe them.
     """
 
     size: int
@@ -99,10 +99,10 @@ class BacklogMeasure:
 
 
 def measure_backlog(tr: Transaction, name: str) -> BacklogMeasure:
-    """The backlog at the transaction's read version.
+    """Measure the backlog at the transaction's read version.
 
     Costs a read for each bucket with work, and a read of the first 1 MB of the rows: a cluster's estimate of a smaller
-    range says nothing, see `cq.store.range_size`.
+    range is useless, see `cq.store.range_size`.
     """
     snapshot, queue = tr.snapshot, QueueKeys(name)
     version = tr.get_read_version()
@@ -115,7 +115,7 @@ def measure_backlog(tr: Transaction, name: str) -> BacklogMeasure:
 
 
 def compare(db: Database, name: str) -> str:
-    """Compare what waits with the limits, and mark the queue full, or full no more; why it is full, else empty."""
+    """Compare the backlog with the limits, and set or clear the mark; returns why the queue is full, else empty."""
     return transact(db, lambda tr: _compare(tr, name))
 
 
@@ -132,29 +132,29 @@ def _compare(tr: Transaction, name: str) -> str:
 
 
 def _reason(flags: Flags, waiting: BacklogMeasure, *, is_full: bool) -> str:
-    """Which limit is exceeded.
+    """The exceeded limit as text; else empty.
 
-    A queue becomes full, and a full one gets room, only if the age of the oldest update is sure: a jump of versions
-    fills no queue, and a worker that has just started does not take back what others knew.
+    To fill a queue, the sure age must exceed the limit: a jump of versions must not do it. To end that, the whole age
+    must be below the limit: a worker that has just started must not clear a mark set by others with more knowledge.
     """
     share, seconds = (_ENOUGH, waiting.seconds) if is_full else (1.0, waiting.sure_seconds)
     if flags.max_seconds is not None and seconds > share * flags.max_seconds:
         return f"the oldest update has waited longer than {flags.max_seconds:,g} s"
     if flags.max_bytes is not None and waiting.size > share * flags.max_bytes:
-        return f"more than {flags.max_bytes:,} bytes wait"
+        return f"more than {flags.max_bytes:,} bytes are queued"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The mark of a queue that is full: what adds are to do, and why."""
+    """The mark of a full queue: the reaction of adds, and the reason."""
 
     mode: str
     reason: str
 
 
 def read_full(tr: TransactionRead, name: str) -> Full | None:
-    """The mark of a queue that is full, None when it is not."""
+    """The mark of a full queue; None if the queue is not full."""
     stored = tr.get(QueueKeys(name).full).value
     return (
         None if stored is None else Full(*codec.decode_list(stored, (str, str), "the mark of a full queue"))
@@ -166,7 +166,7 @@ _admitting: ContextVar[bool] = ContextVar("_admitting", default=False)
 
 @contextmanager
 def admitted() -> Iterator[None]:
-    """Within it adds are not refused: those of observers, say, which would hold up the queue that they observe."""
+    """Admit adds to full queues in this context: a refused add of an observer would block the observed queue."""
     token = _admitting.set(True)
     try:
         yield
@@ -178,7 +178,7 @@ _known: WeakKeyDictionary[Any, dict[str, tuple[float, Full | None]]] = WeakKeyDi
 
 
 def refuse_if_full(tr: Transaction, config: QueueConfig) -> None:
-    """Raises `QueueFull` if the queue is, as of a second ago at the earliest."""
+    """Raise `QueueFull` if the queue is full, by a mark read at most a second ago."""
     if not config.limited or _admitting.get():
         return
     known = _known.setdefault(tr.db, {})

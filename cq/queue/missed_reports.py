@@ -1,12 +1,12 @@
-"""Reports that observers missed: what each observer last received of a key, where that is not the key's value.
+"""Missed reports: the last received values of observers, for keys whose stored value is another one.
 
 An observer that raises for a key in its first report, or when a purge deletes the key, misses that report; the values
 and all other keys go on. From then on the stored value is not what the observer last received. So the pass that
 goes on without the report notes, for each observer concerned, what it did receive. The next report of the key to that
 observer starts from there, whether a later update or a retry causes it, and removes the note in its own transaction.
 
-A bucket's state says whether the bucket has such notes: passes over all other buckets read nothing of this. In a bucket
-that has some, a pass reads one more key for each key that it reports and each observer.
+A bucket's state says whether the bucket has such notes, so passes over all other buckets read none. In a bucket with
+notes, a pass reads one additional key for each key that it reports and each observer.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from cq.store.transact import transact
 from cq.store.write_sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 
 NOTHING: Final = b""
-"""Stored where an observer has received nothing of a key, or its deletion: no encoded value is empty."""
+"""Stored if an observer has received no value of a key, or its deletion: no encoded value is empty."""
 _HASH_BYTES: Final = 4
 _PAGE: Final = 500
 _DUE_BYTES: Final = 200_000
 
 
 def may_have_missed(config: QueueConfig, state: BucketState) -> bool:
-    """Whether observers may have missed reports of a bucket: of one new since a rebucketing nothing is known."""
+    """Whether observers may have missed reports of a bucket; True for a bucket without a pass since a rebucketing."""
     return state.missed or (not state.token and config.backfilled_until > 0)
 
 
@@ -47,13 +47,13 @@ class MissedReports:
 
     Args:
         tr: the pass's transaction.
-        config: the queue's, of the shape that the bucket belongs to.
-        bucket: which one.
-        state: the bucket's, as read.
+        config: the queue's configuration, with the bucket's shape.
+        bucket: the bucket's number.
+        state: the bucket's state, as read.
 
     Attributes:
-        may_exist: whether the bucket may have any.
-        received: {(generation of an observer, place of a key): what it last received}, of the keys checked.
+        may_exist: whether the bucket may have missed reports.
+        received: {(generation of an observer, place of a key): last received value}, of the checked keys.
     """
 
     def __init__(self, tr: Transaction, config: QueueConfig, bucket: int, state: BucketState) -> None:
@@ -67,9 +67,9 @@ class MissedReports:
         self._stored: dict[tuple[int, bytes], bytes] = {}
 
     def read(self, encoded_keys: list[bytes], limit_bytes: int, *, are_due: bool = False) -> list[bytes]:
-        """Read what the observers last received of these keys; returns the first keys, up to a limit.
+        """Read the values of these keys that the observers last received; returns the first keys, up to a limit.
 
-        The limit is for the bytes of each read, and for what `clear` will write: with `are_due`, for each key.
+        The limit applies to the bytes of each read, and to the writes of `clear`, with `are_due` for each key.
         """
         if not self.may_exist:
             return encoded_keys
@@ -85,12 +85,12 @@ class MissedReports:
         return encoded_keys[: fitting(costs, limit_bytes)]
 
     def read_all(self, encoded_keys: list[bytes]) -> None:
-        """Read what the observers last received of these keys, which cost no more than `share`."""
+        """Read the last received values of all of these keys; the caller keeps to `share` bytes."""
         if self.may_exist:
             self._read(encoded_keys, sys.maxsize)
 
     def share(self, limit_bytes: int) -> int:
-        """How many bytes the clears of values may have, so that they and what `clear` clears keep to the limit."""
+        """The part of a limit for clears of values, so that with the clears of `clear` they keep to the limit."""
         return limit_bytes // (3 + len(self._generations)) if self.may_exist else limit_bytes
 
     def _read(self, encoded_keys: list[bytes], limit_bytes: int) -> list[bytes]:
@@ -103,17 +103,17 @@ class MissedReports:
         return encoded_keys
 
     def check(self, encoded_keys: Iterable[bytes]) -> None:
-        """Decode what the observers last received of these keys; raises `CorruptData`."""
+        """Decode the last received values of these keys into `received`; raises `CorruptData`."""
         for generation, where in self._of(encoded_keys):
             data = self._stored[generation, where]
             self.received[generation, where] = None if data == NOTHING else codec.decode(data)
 
     def generations_of(self, encoded_key: bytes) -> list[int]:
-        """The generations of the observers that have missed a report of the key, as read."""
+        """The generations of the observers that missed a report of the key, as read."""
         return [generation for generation, _ in self._of([encoded_key])]
 
     def clear(self, encoded_keys: Iterable[bytes], *, are_due: bool = False) -> None:
-        """Forget that reports of these keys were missed (`are_due`: and are to be retried): this pass reports them."""
+        """Clear the notes of these keys, as this pass reports them; with `are_due` also their retries."""
         if not self._stored and not are_due:
             return
         for encoded in encoded_keys:
@@ -125,10 +125,10 @@ class MissedReports:
                 self._tr.clear(self._keys.received(generation, where))
 
     def note(self, encoded_key: bytes, error: str, received: Mapping[int, bytes]) -> None:
-        """Note that a key is not reported to some observers, each with what it last received, encoded.
+        """Note that some observers miss a report of a key; `received` has the encoded value each received last.
 
-        What was noted of an earlier report counts: a later one was not received either. An observer that never
-        received a key that is now deleted has missed nothing.
+        A note of an earlier missed report stays valid: the observer has received no later value. An observer that never
+        received a now deleted key has missed no report, so its note is cleared.
         """
         where = place(encoded_key)
         for generation, data in received.items():
@@ -142,7 +142,7 @@ class MissedReports:
         self.may_exist = True
 
     def next_retries(self, limit: int) -> list[bytes]:
-        """The encoded keys of the next reports to be retried, at most `limit`, and of about 200 kB."""
+        """The encoded keys of the next reports to retry, at most `limit`, and about 200 kB."""
         if not self.may_exist:
             return []
         bounds = self._keys.retries_of_bucket(self._config.buckets, self._bucket)
@@ -156,7 +156,7 @@ class MissedReports:
         return found
 
     def remain(self) -> bool:
-        """Whether the bucket has any once the transaction is committed, as far as it has written yet."""
+        """Whether the bucket still has notes or retries, including the transaction's writes so far."""
         if not self.may_exist:
             return False
         shape = self._config.buckets, self._bucket
@@ -166,7 +166,7 @@ class MissedReports:
         return any(each.to_list() for each in reads)
 
     def _of(self, encoded_keys: Iterable[bytes]) -> list[tuple[int, bytes]]:
-        """(generation, place) of each report missed of these keys, as read."""
+        """(generation, place) of each missed report of these keys, as read."""
         if not self._stored:
             return []
         return [
@@ -180,7 +180,7 @@ class MissedReports:
 def as_received(
     changes: Sequence[tuple[bytes, Change]], generation: int, received: Mapping[tuple[int, bytes], Any]
 ) -> list[Change]:
-    """Changes as an observer is to receive them: each from the value that it last received, if that is another one."""
+    """Changes for one observer: `old` is the value that it last received; without changes to an equal value."""
     if not received:
         return [change for _, change in changes]
     seen = [replace(change, old=received.get((generation, where), change.old)) for where, change in changes]
@@ -193,11 +193,11 @@ def _is_same(left: Any, right: Any) -> bool:
     return codec.encode(left) == codec.encode(right) or codec.is_same(left, right)
 
 
-# What operators do
+# Operations for operators
 
 
 def read_missed(tr: TransactionRead, name: str, encoded: bytes | None = None, *, limit: int = 0) -> list[Any]:
-    """The keys of which reports were missed, as [(encoded key, error)], in hash order; of one key or all."""
+    """The keys with missed reports, as [(encoded key, error)], in hash order; of one key or of all keys."""
     keys = MissedKeys(name)
     if encoded is None:
         rows = [(row.key, row.value) for row in tr.get_range(*keys.notes(), limit=limit)]
@@ -208,18 +208,18 @@ def read_missed(tr: TransactionRead, name: str, encoded: bytes | None = None, *,
 
 
 def retry_missed(db: Database, name: str, encoded: bytes | None = None) -> int:
-    """Have workers report again the keys of which observers missed reports, or one of them; returns how many keys.
+    """Have workers report the keys with missed reports again, or one of them; returns the number of keys.
 
-    Each key is reported to those observers that have not received its value, and starts from the value that they last
-    received. Raises `QueueNotConfigured`.
+    Each key is reported to the observers that have not received its value, with the value that they last received as
+    the old one. Raises `QueueNotConfigured`.
     """
     return sum(_each_page(db, name, encoded, retry=True))
 
 
 def drop_missed(db: Database, name: str, encoded: bytes | None = None) -> int:
-    """Forget why reports were missed, so that they are no longer listed and retried; returns of how many keys.
+    """Clear the errors of missed reports, so that they are no longer listed or retried; returns the number of keys.
 
-    The observers receive these keys with their next updates, each from the value that it last received.
+    The observers receive these keys with their next updates, with the value that they last received as the old one.
     """
     return sum(_each_page(db, name, encoded, retry=False))
 
@@ -232,7 +232,7 @@ def _each_page(db: Database, name: str, encoded: bytes | None, *, retry: bool) -
 
 
 def _take_notes(tr: Transaction, name: str, encoded: bytes | None, *, retry: bool) -> tuple[bool, int]:
-    """Clear the next notes; returns whether there are more, and of how many keys a report is dropped or retried."""
+    """Clear the next notes; returns whether there are more, and the number of keys dropped or retried."""
     config = read_config(tr, name)
     keys, queue = MissedKeys(name), QueueKeys(name)
     found, is_more = _first_notes(tr, config, encoded)
@@ -247,7 +247,7 @@ def _take_notes(tr: Transaction, name: str, encoded: bytes | None, *, retry: boo
 
 
 def _first_notes(tr: Transaction, config: QueueConfig, encoded: bytes | None) -> tuple[list[bytes], bool]:
-    """The keys of the first notes, as many as one transaction retries, or one of them; and whether there are more."""
+    """The keys of the first notes, or the given one, as many as one transaction can retry; and whether more exist."""
     keys = MissedKeys(config.name)
     if encoded is not None:
         return [key for key, _ in read_missed(tr, config.name, encoded)], False
@@ -262,10 +262,10 @@ def _first_notes(tr: Transaction, config: QueueConfig, encoded: bytes | None) ->
 
 
 def _are_missed(tr: Transaction, config: QueueConfig, found: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """For each key, whether an observer that the queue still has missed a report of it.
+    """For each key, whether one of the queue's present observers missed a report of it.
 
-    These reads conflict with the pass that settles it: only where something is noted does the state of the bucket say
-    so, and only then do passes look for reports to retry.
+    These reads conflict with a pass that clears the note. Otherwise a retry could be written into a bucket whose state
+    says that it has no notes, and passes over such a bucket do not look for retries.
     """
     keys = MissedKeys(config.name)
     generations = [each.generation for each in config.observers]
@@ -274,15 +274,15 @@ def _are_missed(tr: Transaction, config: QueueConfig, found: Sequence[bytes]) ->
 
 
 def forget_missed(tr: Transaction, name: str, kept: Collection[int]) -> None:
-    """Forget what all but these generations of observers missed, and all errors if these have missed nothing."""
+    """Clear the missed reports of all other generations of observers; and all errors, if the kept ones missed none."""
     keys = MissedKeys(name)
     begin, end = keys.of_generations()
     for generation in sorted(kept):
-        first, behind = keys.of_generation(generation)
+        first, following = keys.of_generation(generation)
         tr.clear_range(begin, first)
-        begin = behind
+        begin = following
     tr.clear_range(begin, end)
-    # With conflicts: a pass that notes a missed report must not commit in between.
+    # With read conflicts: a pass that notes a missed report must not commit in between.
     if not any(tr.get_range(*keys.of_generation(generation), limit=1).to_list() for generation in kept):
         tr.clear_range(*keys.notes())
         tr.clear_range(*keys.retries())

@@ -1,8 +1,8 @@
-"""Forgetting operation ids: their markers are trimmed once nothing can depend on them.
+"""Trim of operation ids: removes their markers when no queued row can depend on them.
 
-An id is forgotten when its latest marker is older than a day and than every row that is queued, or that is to leave the
-queue's window. (Were the first of two markers trimmed while a row of the second try is queued, that row would count.)
-So is the one that the store remembers of an emitter, long after the emitter is gone.
+An id is removed when its latest marker is older than a day, and older than every row in the queue or in its window. (If
+the first of two markers were trimmed while a row of the second try is queued, that row would count.) The id that the
+store keeps for an emitter is removed by the same rule, long after the emitter has ended.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cq.store.write_sizes import clear_bytes, conflict_bytes
 REMEMBER_SECONDS: Final = 24 * 3600.0
 _PAGE: Final = 1000
 _PAGE_BYTES: Final = 800_000
-"""Of what forgetting the ids of a page writes, about."""
+"""Approximate bytes that the removal of a page of ids writes."""
 
 
 class Trim:
-    """One look through all operation ids of a queue, in pages of a transaction each.
+    """One scan of all operation ids of a queue, with a transaction for each page.
 
-    An add with an id that is being forgotten makes the page's transaction start again.
+    A concurrent add with an id that a page removes makes the page's transaction conflict and retry.
 
     Attributes:
-        removed: how many markers, and ids of emitters, went.
+        removed: number of removed markers and ids of emitters.
     """
 
     def __init__(self, db: Database, name: str, remember_seconds: float = REMEMBER_SECONDS) -> None:
@@ -49,7 +49,7 @@ class Trim:
         ]
 
     def step(self) -> bool:
-        """Look through the next page; returns whether there are more."""
+        """Trim the next page; returns whether there are more."""
         if self._horizon is None:
             self._horizon = transact(self._db, self._read_horizon)
         trim, begin, end = self._left[0]
@@ -59,9 +59,9 @@ class Trim:
         return bool(self._left)
 
     def _read_horizon(self, tr: Transaction) -> int:
-        """The version below which markers may go: older than asked for, and than every row with one.
+        """The version below which markers may be removed: old enough, and before every row that can have a marker.
 
-        Rows that are added later are stamped later, so it stays true.
+        Rows added later have later versions, so the horizon stays valid during the scan.
         """
         read_config(tr.snapshot, self._name)
         window = WindowKeys(self._name)
@@ -72,7 +72,7 @@ class Trim:
         return min([remembered, *oldest])
 
     def _trim_markers(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
-        """Trim one page of markers; returns how many went, and where the next page begins."""
+        """Trim one page of markers; returns the number removed, and the begin of the next page."""
         rows, is_last = _read_page(tr, begin, end)
         operations: dict[bytes, list[Any]] = {}
         for row in rows:
@@ -84,7 +84,8 @@ class Trim:
             following = keys.after(rows[-1].key)
             last = next(reversed(operations), None)
             if last is not None and operations[last][-1] is rows[-1]:
-                # It may have more markers: leave it to the next page. A page of one alone is not worth trimming.
+                # The page may have cut this operation's markers: leave it to the next page. An operation that fills a
+                # whole page is skipped, or the scan would not advance.
                 if len(operations) > 1:
                     following = self._keys.markers(last)[0]
                 del operations[last]
@@ -93,11 +94,11 @@ class Trim:
         ), following
 
     def _trim_emitters(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
-        """Trim one page of what is remembered of emitters; as `_trim_markers`."""
+        """Trim one page of ids of emitters; returns the same as `_trim_markers`."""
         rows, is_last = _read_page(tr, begin, end)
         gone = 0
         for row in rows:
-            with suppress(CorruptData):  # which cq has not written
+            with suppress(CorruptData):  # a row that cq did not write stays
                 if self._is_old(keys.parse_flush(row.value)[0]):
                     tr.add_read_conflict_key(row.key)  # a flush may be committing
                     tr.clear(row.key)
@@ -105,7 +106,7 @@ class Trim:
         return gone, None if is_last else keys.after(rows[-1].key)
 
     def _is_old(self, latest: bytes) -> bool:
-        """Whether the latest use of an id, by its versionstamp, is behind the horizon."""
+        """Whether the latest use of an id, by its versionstamp, is before the horizon."""
         return self._horizon is not None and version_of(latest) < self._horizon
 
     def _forget(self, tr: Transaction, operation: bytes, markers: list[Any]) -> int:
@@ -118,7 +119,7 @@ class Trim:
 
 
 def _read_page(tr: Transaction, begin: bytes, end: bytes) -> tuple[list[Any], bool]:
-    """The first rows of a range, as many as one transaction can clear, and whether these are all."""
+    """The first rows of a range, as many as one transaction can clear, and whether these are all rows."""
     rows: list[Any] = []
     size = 0
     for row in tr.snapshot.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL):

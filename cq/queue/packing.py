@@ -1,8 +1,8 @@
-"""Updates into queued rows: what `CombineQueue.add` writes for each bucket.
+"""Packing of updates into queued rows: the rows that `CombineQueue.add` writes for each bucket.
 
-Whatever can be done for all updates of a transaction at once is done so, by built-in functions that loop in C: the
-checks of types and sizes, the encoding and hashing of keys, and one call of CBOR's encoder for each row. An update
-that is wrong is looked for one by one only when there is one.
+For speed, built-in functions that loop in C process all updates of a transaction at once: the checks of types and
+sizes, the encoding and hashing of keys, and one call of CBOR's encoder for each row. Only if that finds a wrong update
+are the updates checked one by one.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from cq.encoding.hashing import buckets_of
 from cq.errors import InvalidData
 
 ROW_BYTES: Final = 8_000
-"""Where a row is split: FoundationDB likes values below 10 kB."""
-_NINE_BYTES: Final = frozenset((float, bool))  # at most, in CBOR
+"""Maximum bytes of a row with several updates: FoundationDB recommends values below 10 kB."""
+_NINE_BYTES: Final = frozenset(
+    (float, bool)
+)  # types of at most nine bytes in CBOR, which need no check of size
 
 
 class Packed(NamedTuple):
-    """What is to be added: `{bucket: [row, ...]}`, and the updates as (encoded key, update)."""
+    """The updates of an add as `{bucket: [row, ...]}`, and as (encoded key, update)."""
 
     rows: dict[int, list[bytes]]
     pairs: Iterable[tuple[bytes, Any]]
 
 
 def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packed:
-    """The rows of these updates for each bucket that they touch, in CBOR, of about ROW_BYTES at most.
+    """The rows of these updates for each bucket that they touch, in CBOR, each of at most about `ROW_BYTES`.
 
-    `updates` is as `CombineQueue.add` takes it. Raises `InvalidData` or `TooLarge` unless the queue takes all of it.
+    `updates` has the form that `CombineQueue.add` takes. Raises `InvalidData` or `TooLarge` unless the queue takes all.
     """
     keys, values = split_pairs(updates)
     encoded = config.key.encode_all(keys)
@@ -50,7 +52,7 @@ def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packe
 def _by_bucket(
     buckets: int, operation: bytes | None, encoded: Sequence[bytes], values: Sequence[Any]
 ) -> dict[int, list[Any]]:
-    """{bucket: [operation id, encoded key, update, ...]} of the buckets that there are updates for."""
+    """{bucket: [operation id, encoded key, update, ...]} of the buckets with updates."""
     if buckets == 1 and encoded:
         return {0: [operation, *chain.from_iterable(zip(encoded, values, strict=True))]}
     contents: dict[int, list[Any]] = {}
@@ -64,9 +66,9 @@ def _by_bucket(
 
 
 def split_pairs(updates: object) -> tuple[list[Any], list[Any]]:
-    """The keys and the updates of a dict, or of pairs, in order; raises `InvalidData` when it is neither.
+    """The keys and the updates of a dict, or of pairs, in order.
 
-    Raises `OneShotIterable`, too.
+    Raises `InvalidData` for any other object, and `OneShotIterable` for an iterator.
     """
     if type(updates) is dict or isinstance(updates, Mapping):
         return list(updates.keys()), list(updates.values())
@@ -113,7 +115,7 @@ def check_update(config: QueueConfig, key: Any, update: Any) -> int:
 
 
 def split(content: list[Any]) -> list[bytes]:
-    """[operation id, encoded key, update, ...] in CBOR, in as many rows as it takes."""
+    """The rows, in CBOR, of [operation id, encoded key, update, ...]; each row has the operation id."""
     row = cbor2.dumps(content)
     updates = len(content) // 2
     if len(row) <= ROW_BYTES or updates == 1:

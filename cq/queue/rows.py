@@ -1,6 +1,6 @@
-"""Queued rows: reading a bucket's, and telling which of them count.
+"""Queued rows: reads of a bucket's rows, and the selection of those that count.
 
-A row holds the updates that one transaction has for one bucket (or a part of them, when they exceed 8 kB), in CBOR:
+A row holds the updates of one transaction for one bucket (or a part of them, if they exceed 8 kB), in CBOR:
 [operation id or null, encoded key, update, encoded key, update, ...].
 """
 
@@ -30,8 +30,8 @@ class Row(NamedTuple):
 
     Attributes:
         key: its key in the store.
-        value: its bytes, which are known to hold a row; taken apart again by whoever wants to have the updates.
-        operation: the operation id that it was added with, or None.
+        value: its bytes, checked to be a row; `updates` decodes them again.
+        operation: the operation id of the add, or None.
     """
 
     key: bytes
@@ -45,19 +45,19 @@ class Row(NamedTuple):
 
     @property
     def versionstamp(self) -> bytes:
-        """Of the transaction that added it."""
+        """The versionstamp of the transaction that added it."""
         return QueueKeys.versionstamp_of_row(self.key)
 
     @property
     def updates(self) -> list[tuple[bytes, Any]]:
-        """(encoded key, update) in the order given."""
+        """(encoded key, update) in the order of the add."""
         content = codec.decode(self.value)
         return list(zip(content[1::2], content[2::2], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A row that cq has not written: it is set aside as it is."""
+    """A damaged row, or one that cq did not write: it is set aside unchanged."""
 
     key: bytes
     value: bytes
@@ -66,7 +66,7 @@ class UnreadableRow:
 
 @dataclass(slots=True)
 class Backlog:
-    """What was read of a bucket: its first rows, their updates by key and size in bytes, and whether they are all."""
+    """The first rows read of a bucket, their updates by key, their bytes, and whether these are all rows."""
 
     rows: list[Row]
     broken: list[UnreadableRow]
@@ -95,10 +95,10 @@ def decode_content(key: bytes, value: bytes) -> list[Any]:
 
 
 def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> tuple[list[Row], Updates] | None:
-    """What `decode_row` makes of each of these, and their updates by key; None when any is broken.
+    """The decoded rows and their updates by key; None if any of them is unreadable.
 
-    They are decoded a few at a time, and their updates sorted by key while they are still in the processor's caches;
-    and what is true of a key is looked at once for all its updates.
+    For speed, rows are decoded in pieces whose updates are grouped by key while they are in the processor's caches, and
+    each key is checked once for all its updates.
     """
     rows: list[Row] = []
     updates: defaultdict[bytes, list[Any]] = defaultdict(list)
@@ -108,7 +108,7 @@ def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> tuple[list[Row], Updat
             if set(map(type, contents)) != {list} or not all(len(content) % 2 for content in contents):
                 return None
             group(contents, updates)
-        except (CorruptData, TypeError):  # keys are hashable, whatever else there may be
+        except (CorruptData, TypeError):  # TypeError: an unhashable object in the place of a key
             return None
         rows += [Row(key, value, content[0]) for (key, value), content in zip(some, contents, strict=True)]
     if not (_are_encoded(updates) and _are_operations([row.operation for row in rows])):
@@ -129,7 +129,7 @@ def _pieces(found: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[byt
 
 
 def group(contents: Iterable[list[Any]], updates: defaultdict[bytes, list[Any]]) -> None:
-    """Put the updates of rows, as `decode_content` gives them, behind those there are of their keys."""
+    """Append the updates of rows, as `decode_content` returns them, to the lists of their keys."""
     for content in contents:
         parts = iter(content)
         next(parts)
@@ -138,12 +138,12 @@ def group(contents: Iterable[list[Any]], updates: defaultdict[bytes, list[Any]])
 
 
 def updates_of(backlog: Backlog, rows: Sequence[Row]) -> Updates:
-    """The updates of those rows of a backlog that count, as `drop_repeated_operations` tells; mostly these are all."""
+    """The updates by key of the backlog's rows that count; usually these are all rows."""
     return backlog.updates if len(rows) == len(backlog.rows) else by_key(rows)
 
 
 def by_key(rows: Iterable[Row]) -> Updates:
-    """The updates of some rows."""
+    """The updates of these rows by key."""
     updates: defaultdict[bytes, list[Any]] = defaultdict(list)
     group((codec.decode(row.value) for row in rows), updates)
     return dict(updates)
@@ -162,14 +162,14 @@ def _are_operations(operations: list[Any]) -> bool:
 
 
 def encode_row(operation: bytes | None, updates: Iterable[tuple[bytes, Any]]) -> bytes:
-    """The inverse of `decode_row`, for the rest of a row of which only a part was taken."""
+    """The inverse of `decode_row`: writes the remaining updates of a row that a pass took in part."""
     return codec.encode([operation, *chain.from_iterable(updates)])
 
 
 class FoundRows(NamedTuple):
-    """Rows as they were found: their bytes, how many these are, and whether there are no more.
+    """Undecoded rows, their bytes, and whether these are all rows.
 
-    `is_foreign`: reading ended before a row that was copied here from elsewhere.
+    `is_foreign`: reading ended before a row that was copied from elsewhere.
     """
 
     rows: list[tuple[bytes, bytes]]
@@ -187,8 +187,8 @@ def find_rows(
 ) -> FoundRows:
     """A bucket's rows in commit order, from `begin` on, until `limit_bytes` are exceeded.
 
-    With a read version, reading ends before a row stamped later than that: such a row was copied here from
-    elsewhere, and clearing a range behind it could take a concurrent add's row along.
+    With a read version, reading ends before a row with a later stamp. Such a row was copied from elsewhere, and a range
+    clear that includes it could also clear the row of a concurrent add.
     """
     foreign = bounds[1] if read_version is None else later_than(bounds[0], read_version)
     rows: list[tuple[bytes, bytes]] = []
@@ -210,7 +210,7 @@ def read_rows(
     limit_bytes: int,
     read_version: int | None = None,
 ) -> Backlog:
-    """A bucket's first rows, as `find_rows` finds them, and their updates by key."""
+    """A bucket's first rows, decoded, and their updates by key; the limits are those of `find_rows`."""
     found = find_rows(snapshot, bounds[0], bounds, limit_bytes, read_version)
     backlog = Backlog([], [], at_end=found.at_end, last_key=None, foreign=found.is_foreign)
     if found.rows:
@@ -220,7 +220,7 @@ def read_rows(
 
 
 def _sort_broken(backlog: Backlog, prefix: bytes, found: Sequence[tuple[bytes, bytes]]) -> None:
-    """Tell the rows that cq has written from those that it has not; that all are its own is the rule."""
+    """Divide rows into readable and unreadable ones; usually all rows are readable."""
     decoded = _decode_rows(found) if all(is_row(prefix, key) for key, _ in found) else None
     if decoded is not None:
         backlog.rows, backlog.updates = decoded
@@ -235,17 +235,17 @@ def _sort_broken(backlog: Backlog, prefix: bytes, found: Sequence[tuple[bytes, b
 
 
 def decode_found(prefix: bytes, key: bytes, value: bytes) -> list[Any]:
-    """The content of a row that was found behind the prefix of rows; raises `CorruptData`."""
+    """The content of a row found below the prefix of rows; raises `CorruptData`."""
     if not is_row(prefix, key):
         raise CorruptData(f"the key {key!r} is not one of a queued row")
     return decode_content(key, value)
 
 
 def drop_repeated_operations(snapshot: TransactionRead, keys: QueueKeys, rows: Sequence[Row]) -> list[Row]:
-    """The rows without those of an operation that an earlier transaction has already added.
+    """The rows without those of an operation that an earlier transaction added.
 
-    An operation's first marker decides for all rows of all its tries, whatever their bucket. An operation without
-    any marker has been forgotten, and counts.
+    An operation's first marker decides for all rows of all its tries, in all buckets. An operation without a marker was
+    trimmed, and counts.
     """
     operations = {row.operation for row in rows}
     operations.discard(None)
@@ -260,7 +260,7 @@ def drop_repeated_operations(snapshot: TransactionRead, keys: QueueKeys, rows: S
 
 
 def repeated_rows(rows: Sequence[Row], counting: Sequence[Row]) -> list[Row]:
-    """The rows that are not among those that count, as `drop_repeated_operations` tells; mostly there are none."""
+    """The rows of repeated operations: all rows not in `counting`, the result of `drop_repeated_operations`."""
     if len(counting) == len(rows):
         return []
     keys = {row.key for row in counting}
@@ -268,7 +268,7 @@ def repeated_rows(rows: Sequence[Row], counting: Sequence[Row]) -> list[Row]:
 
 
 def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int], int | None]:
-    """{(generation, number): version of the oldest row, None if it has none} of the buckets with work."""
+    """{(generation, number): version of the oldest row, None without rows} of the buckets with work."""
     waiting = notified(tr.get_range(*queue.notifications()), queue)
     ranges = {bucket: queue.rows(*bucket) for bucket in waiting}
     firsts = {bucket: tr.get_range(*bounds, limit=1) for bucket, bounds in ranges.items()}
@@ -279,7 +279,7 @@ def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, i
 
 
 def notified(notifications: Iterable[KeyValue], queue: QueueKeys) -> list[tuple[int, int]]:
-    """Generation and number of the buckets with work; keys that cq has not written are left out."""
+    """Generation and number of the buckets with work; skips keys that cq did not write."""
     prefix = queue.notifications()[0]
     found = (bucket_in(prefix, row.key) for row in notifications)
     return [bucket for bucket in found if bucket is not None]

@@ -1,9 +1,9 @@
-"""What was set aside: updates of keys that cannot be combined or reported, and reports that observers missed.
+"""Updates set aside, because they cannot be combined or reported; and the list of missed reports.
 
 An entry is [error, update, update, ...] under the key and the versionstamp of the transaction that moved it there, in
-pieces that fit into a value. They can be looked at, added again or dropped; adding them again gives up their place in
-the commit order. A report that an observer missed (see `cq.queue.missed_reports`) is listed as an entry without
-updates, and retried as a report.
+pieces that fit into a value. Operators can list them, add them again or drop them; updates added again get a new place
+in the commit order. A missed report (see `cq.queue.missed_reports`) is listed as an entry without updates, and retried
+as a report.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from cq.store.write_sizes import fitting
 
 _PIECE_BYTES: Final = 90_000
 _UPDATE_BYTES: Final = 12
-"""What an update takes in a row in addition to its key and its own bytes, about."""
+"""Approximate bytes of an update in a row in addition to its key and its own bytes."""
 ANY: Final = object()
 """Stands for all keys."""
 
 
 class Aside(NamedTuple):
-    """A piece of what was set aside: the encoded key (empty for rows that cq has not written), error, updates.
+    """A piece of updates set aside: the encoded key (empty for unreadable rows), the error, and the updates.
 
-    Without updates it is a report that observers missed.
+    A piece without updates is a missed report.
     """
 
     encoded_key: bytes
@@ -58,7 +58,7 @@ def set_aside(
 
 
 def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[UnreadableRow]) -> str:
-    """Write rows that cq has not written to the queue's set-aside range, as they are; returns the last one's error."""
+    """Write unreadable rows to the queue's set-aside range, unchanged; returns the last one's error."""
     piece, error = 0, ""
     for row in rows:
         raw: list[Any] = [row.value[start : start + 50_000] for start in range(0, len(row.value), 50_000)]
@@ -67,9 +67,9 @@ def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[Unreadable
 
 
 def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0) -> list[Aside]:
-    """What was set aside of a queue, or of one key: updates, then missed reports, each in hash order.
+    """The updates set aside of a queue or of one key, then its missed reports, each in hash order.
 
-    At most `limit` pieces unless that is 0. Raises `QueueNotConfigured`, and `InvalidData` for a key of another type.
+    At most `limit` pieces unless `limit` is 0. Raises `QueueNotConfigured`, and `InvalidData` for a wrong key type.
     """
     keys = QueueKeys(name)
     rows = tr.get_range(*_range(tr, keys, name, key), limit=limit)
@@ -82,12 +82,11 @@ def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0
 
 
 def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
-    """Add again what was set aside of a queue, or of one key, and have missed reports retried by workers.
+    """Add updates set aside again, of a queue or of one key, and have workers retry missed reports.
 
-    Missed reports come first. Then each piece of updates is added in a transaction of its own, or in several if it
-    takes too much for one: each update is added with its key. Returns how many updates and reports these were. Raises
-    `InvalidData` at the first piece that the queue does not take (a row that cq has not written, say): it stays where
-    it is, and what was before it is added.
+    Missed reports come first. Then each piece of updates is added in one transaction, or in several if it is too large
+    for one. Returns the number of updates and reports. Raises `InvalidData` at the first piece that the queue does not
+    take, such as an unreadable row: this piece stays set aside, earlier pieces are added.
     """
     queue = QueueKeys(name)
 
@@ -97,14 +96,14 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
             raise InvalidData("a row that cannot be read cannot be added again: drop it")
         if not found.updates:
             raise InvalidData(
-                "nothing to add: an observer could not be told of the value; rebuild it, and drop this"
+                "no update to add: an observer missed a report of the value; rebuild it, and drop this entry"
             )
         config = read_config(tr, name)
         decoded = config.key.decode(found.encoded_key)
         some = found.updates[: fitting(_added_bytes(found))]
         left = found.updates[len(some) :]
         count_added(tr, config, [(found.encoded_key, update) for update in some], again=True)
-        # Without another time to leave the window: they have left it, or will.
+        # Without a row in the window: the original add wrote one, so these updates have expired or will.
         write_updates(tr, queue, config, [(decoded, update) for update in some], None, due=None)
         return _Used(len(some), codec.encode([found.error, *left]) if left else None)
 
@@ -113,11 +112,11 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
 
 
 def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
-    """Forget what was set aside of a queue, or of one key; returns how many pieces these were.
+    """Drop updates set aside, of a queue or of one key; returns the number of pieces.
 
-    Of missed reports only the error is forgotten: the observers receive the keys with their next updates. Raises
-    `InvalidData` at the first piece with updates of a queue with a window: these are to be taken out of the total in
-    any case, so they have to come into it.
+    Of missed reports only the error is dropped: the observers receive the keys with their next updates. Raises
+    `InvalidData` at the first piece with updates of a queue with a window: they will be subtracted when they expire, so
+    they must be added first.
     """
     keys = QueueKeys(name)
 
@@ -126,8 +125,8 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
         updates = updates_aside(keys, piece, value)
         if config.window is not None and updates:
             raise InvalidData(
-                f"updates of queue {name!r} leave its window by themselves, which would make the totals too small "
-                f"without them: add them again with `cq aside retry {name}`"
+                f"updates of queue {name!r} will be subtracted when they leave its window, so that without them totals "
+                f"would be too small: add them again with `cq aside retry {name}`"
             )
         if config.audit is not None:
             count_dropped(tr, config, updates)
@@ -138,7 +137,7 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
 
 
 def updates_aside(keys: QueueKeys, piece: bytes, value: bytes) -> list[tuple[bytes, Any]]:
-    """The encoded key with each of its updates in a piece, none where cq has not written it: for `cq.queue.ledger`."""
+    """(encoded key, update) of each update in a piece, for `cq.queue.ledger`; empty for an unreadable piece."""
     encoded = keys.parse_aside(piece)[0]
     try:
         content = codec.decode(value)
@@ -148,14 +147,14 @@ def updates_aside(keys: QueueKeys, piece: bytes, value: bytes) -> list[tuple[byt
 
 
 class _Used(NamedTuple):
-    """How much a transaction has used of a piece, and what is left of the piece, encoded; None for nothing."""
+    """The number of entries that a transaction used of a piece, and the encoded rest of the piece, or None."""
 
     number: int
     left: bytes | None = None
 
 
 def _added_bytes(found: Aside) -> Iterator[int]:
-    """The bytes of adding each update of a piece, about."""
+    """The approximate bytes that the add of each update of a piece writes."""
     each = len(found.encoded_key) + _UPDATE_BYTES
     return (each + len(codec.encode(update)) for update in found.updates)
 
@@ -163,11 +162,12 @@ def _added_bytes(found: Aside) -> Iterator[int]:
 def _each_piece(
     db: Database, name: str, key: Any, use: Callable[[Transaction, bytes, bytes], _Used]
 ) -> Iterator[int]:
-    """Use the pieces one by one, and remove what was used of a piece in the transaction that uses it."""
+    """Call `use` for each piece, and remove the used part in the same transaction; yields the numbers used."""
     keys = QueueKeys(name)
 
     def step(tr: Transaction, begin: bytes | None) -> tuple[bytes, int] | None:
         first, end = _range(tr, keys, name, key)
+        # Not a snapshot read: two concurrent retries must not both use the piece.
         rows = tr.get_range(begin or first, end, limit=1).to_list()
         if not rows:
             return None
@@ -196,7 +196,7 @@ def _encoded(tr: TransactionRead, name: str, key: Any) -> bytes | None:
 
 
 def _parse(keys: QueueKeys, key: bytes, value: bytes) -> Aside:
-    """What an entry says; of one that cannot be read, its bytes."""
+    """The decoded piece; for an unreadable one, its bytes as the only update."""
     encoded_key, versionstamp, piece = keys.parse_aside(key)
     try:
         content = codec.decode(value)

@@ -1,9 +1,8 @@
-"""What is to leave a queue's window: rows written by adds, in the order in which they are due.
+"""Rows of a queue's window: updates that expire later, in the order of their expiry.
 
-An add to a queue with a window writes its updates twice in one transaction: into the queue, as always, and into rows
-under the time at which they leave the window, which `cq.windows.expiry` takes out of the queue again then. Both
-writes are
-blind. Rows are kept by when they leave and not by when they came, so that each keeps its time when the width changes.
+An add to a queue with a window writes its updates twice in one transaction: into the queue, and into rows under the
+time when they leave the window. `cq.windows.expiry` subtracts them at that time. Both writes are blind. The rows are
+sorted by the time of expiry, not of the add, so that each row keeps its time when the width changes.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from cq.queue.rows import Row, UnreadableRow, by_key, decode_content, drop_repea
 from cq.store.api import WANT_ALL, Transaction, TransactionRead
 
 OVERDUE_BYTES: Final = 1_000_000
-"""How much that is due and not taken out yet a read subtracts at most."""
+"""Maximum bytes of overdue rows that a read subtracts."""
 
 
 def pack_expiring(pairs: Sequence[tuple[bytes, int]], operation: bytes | None) -> list[bytes]:
-    """The rows of these updates: [operation id or null, encoded key, update, ...], of about 8 kB at most.
+    """The rows of these updates: [operation id or null, encoded key, update, ...], each of at most about 8 kB.
 
-    Raises `InvalidData` for an update beyond 64 bits: sums of updates must fit into one.
+    Raises `InvalidData` for an update beyond 64 bits: the sum of expired updates must be a valid update.
     """
     for _, update in pairs:
         if not is_int64(update):
@@ -41,7 +40,7 @@ def pack_expiring(pairs: Sequence[tuple[bytes, int]], operation: bytes | None) -
 def write_expiring(
     tr: Transaction, name: str, rows: Iterable[bytes], due: int, counters: Iterable[int], *, once: bool
 ) -> None:
-    """Write rows that are due at a time; with operation ids, also what stands for each in commit order."""
+    """Write rows that are due at a time; with `once`, also a key in commit order for each row's operation id."""
     window = WindowKeys(name)
     for row, counter in zip(rows, counters, strict=False):  # the counters never end
         tr.set_versionstamped_key(window.new_row(due, counter), row)
@@ -51,7 +50,7 @@ def write_expiring(
 
 @dataclass(slots=True)
 class ExpiringRows:
-    """Rows that are due, in the order of that; those that cq has not written; and whether there were no more."""
+    """Due rows in the order of their time, unreadable rows, and whether these are all rows of the range."""
 
     rows: list[Row] = field(default_factory=list)
     broken: list[UnreadableRow] = field(default_factory=list)
@@ -59,14 +58,14 @@ class ExpiringRows:
 
     @property
     def keys(self) -> list[bytes]:
-        """The keys of all of them, in order."""
+        """The keys of all readable and unreadable rows, in order."""
         return sorted([*(row.key for row in self.rows), *(each.key for each in self.broken)])
 
 
 def read_expiring(
     snapshot: TransactionRead, config: QueueConfig, bounds: tuple[bytes, bytes], limit_bytes: int
 ) -> ExpiringRows:
-    """The rows of a range, until `limit_bytes` are exceeded."""
+    """The rows of a range, until their bytes exceed `limit_bytes`."""
     window, found, size = WindowKeys(config.name), ExpiringRows(), 0
     for stored in snapshot.get_range(*bounds, streaming_mode=WANT_ALL):
         if size > limit_bytes:
@@ -75,7 +74,7 @@ def read_expiring(
         size += len(stored.key) + len(stored.value)
         try:
             if not window.is_row(stored.key):
-                raise CorruptData(f"the key {stored.key!r} is not one of a row that is to leave a window")
+                raise CorruptData(f"the key {stored.key!r} is not one of a window's row")
             content = decode_content(stored.key, stored.value)
             _check(config, content)
             found.rows.append(Row(stored.key, stored.value, content[0]))
@@ -85,28 +84,28 @@ def read_expiring(
 
 
 def _check(config: QueueConfig, content: list[Any]) -> None:
-    """Raises `CorruptData` unless a row holds ints of keys of the queue."""
+    """Raise `CorruptData` unless a row holds ints under keys of the queue's type."""
     if not all(type(update) is int for update in content[2::2]):
-        raise CorruptData("a row that is to leave a window holds updates that are not of int")
+        raise CorruptData("a window's row holds updates that are not ints")
     if len(content) > 1:
         config.key.decode_all(content[1::2])
 
 
 def sum_up(snapshot: TransactionRead, queue: QueueKeys, rows: Sequence[Row]) -> dict[bytes, int]:
-    """{encoded key: sum} of the updates that count: of an operation, those of its first try alone."""
+    """{encoded key: sum} of the updates that count: of an operation, only those of its first try."""
     updates = by_key(drop_repeated_operations(snapshot, queue, rows))
     return {encoded: total for encoded, values in updates.items() if (total := sum(values))}
 
 
 def read_overdue(snapshot: TransactionRead, config: QueueConfig, now: int) -> dict[bytes, int]:
-    """{encoded key: sum} of what is due by a time and not taken out yet; mostly there is nothing.
+    """{encoded key: sum} of the overdue rows: due by `now`, and not expired yet; usually there are few or no rows.
 
-    Raises `BacklogTooDeep` when that is more than 1 MB.
+    Raises `BacklogTooDeep` if they exceed 1 MB.
     """
     found = read_expiring(snapshot, config, WindowKeys(config.name).due_until(now), OVERDUE_BYTES)
     if not found.at_end:
         raise BacklogTooDeep(
-            f"more than {OVERDUE_BYTES:,} bytes of updates are to be taken out of the window of queue {config.name!r}: "
+            f"more than {OVERDUE_BYTES:,} bytes of updates are overdue in the window of queue {config.name!r}: "
             "run workers"
         )
     return sum_up(snapshot, QueueKeys(config.name), found.rows)

@@ -74,5 +74,5 @@ def _staged(
         found.append((queue.encoded_key(row.key), codec.decode(row.value)))
         size += len(row.key) + len(row.value)
         if size > PENDING_BYTES:
-            raise too_deep(config.name, "is staged")
+            raise too_deep(config.name, "are staged")
     return found

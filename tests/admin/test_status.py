@@ -101,7 +101,7 @@ def test_a_queue_that_is_full_says_why(db: Any, name: str) -> None:
     add(db, name, {"a": 1})
     compare(db, name)
 
-    assert status_of(db, name).full == "more than 1 bytes wait"
+    assert status_of(db, name).full == "more than 1 bytes are queued"
 
 
 def test_pauses_are_shown_with_their_reason(db: Any, name: str) -> None:

@@ -62,7 +62,7 @@ class TestLimits:
         fill(sampled, name, 5)
         assert compare(sampled, name) == ""
         fill(sampled, name, 45)
-        assert compare(sampled, name) == "more than 5,000 bytes wait"
+        assert compare(sampled, name) == "more than 5,000 bytes are queued"
         size = transact(sampled, lambda tr: measure_backlog(tr, name)).size
         assert size == sum(
             len(row.key) + len(row.value) for row in sampled.get_range(*QueueKeys(name).all_rows())
@@ -73,9 +73,9 @@ class TestLimits:
         cq.limit(db, name, size=5_000)
         assert compare(db, name) == ""
         fill(db, name)
-        assert compare(db, name) == "more than 5,000 bytes wait"
+        assert compare(db, name) == "more than 5,000 bytes are queued"
         before = transact(db, lambda tr: measure_backlog(tr, name))
-        with pytest.raises(cq.QueueFull, match="full, more than 5,000 bytes wait: try again later"):
+        with pytest.raises(cq.QueueFull, match="full, more than 5,000 bytes are queued: try again later"):
             fill(db, name)
         assert transact(db, lambda tr: measure_backlog(tr, name)).size == before.size
         drain(db, name)
