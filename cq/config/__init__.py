@@ -1,5 +1,5 @@
-"""The configuration of a queue: its shape, its window, the features that it needs, and how processes cache it.
+"""The configuration of a queue: its shape, its window, the features that it needs, and the cache of configurations.
 
-The id of the store is here, too, because configurations refer to it. The room may import keys, encoding and the store;
-changing a configuration is the task of `cq.admin`.
+The id of the store is here, too. The room may import `cq.keys`, `cq.encoding` and `cq.store`. `cq.admin` changes
+configurations.
 """

@@ -1,10 +1,10 @@
-"""The cache of configurations, which lets a transaction know one without a round trip.
+"""The cache of configurations, which gives a transaction a configuration without a round trip.
 
-Configurations are cached, per database, under the value of `\\xff/metadataVersion`, which comes with a transaction's
-read version and so costs nothing to read. Each change of a configuration sets that key and writes the configuration's
-own key in one commit. A transaction reads the former by a snapshot read and adds a read conflict on the latter: it
-fails when the configuration that it relies on changes before it commits, and no change by another queue or another
-layer aborts it. After such a foreign change the next transaction reads the configuration again.
+The cache of a database is valid for one value of `\\xff/metadataVersion`. The store returns this value with the read
+version, so reading it costs no round trip. Each change of a configuration writes that key and the configuration's own
+key in one commit. A transaction reads the metadata version in a snapshot and adds a read conflict on the own key of the
+configuration: it fails if the configuration changes before it commits, but changes by other queues and other layers do
+not abort it. After such a change, the next transaction reads the configuration again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ConfigCache(Generic[T]):
     Args:
         key: returns the key under which the configuration of a name is stored. Each transaction that changes the
             configuration must write this key and call `invalidate_configs`.
-        parse: makes a configuration of a name and the stored bytes; raises when the bytes are None.
+        parse: returns the configuration for a name and the stored bytes; raises if the bytes are None.
     """
 
     def __init__(self, key: Callable[[str], bytes], parse: Callable[[str, bytes | None], T]) -> None:
@@ -44,8 +44,8 @@ class ConfigCache(Generic[T]):
     def get(self, tr: TransactionRead, name: str) -> T:
         """The configuration at the transaction's read version; raises what `parse` does.
 
-        Through a transaction it adds a read conflict on the configuration's key, so that the transaction fails when
-        the configuration changes before the commit; through `tr.snapshot` it adds none.
+        With a transaction, it adds a read conflict on the configuration's key, so that the transaction fails if the
+        configuration changes before the commit. With `tr.snapshot`, it adds no conflict.
         """
         snapshot = snapshot_of(tr)
         try:
@@ -53,10 +53,10 @@ class ConfigCache(Generic[T]):
         except Exception as error:
             if error_code(error) != ACCESSED_UNREADABLE:
                 raise
-            # No other read would help: a transaction with a read that has failed cannot be committed.
+            # Reading the configuration itself would not help: a transaction with a failed read cannot be committed.
             raise WritesUnreadable(
-                f"the transaction has written {METADATA_VERSION!r}, which cq reads to know the configuration of "
-                f"{name!r}: call cq before that write"
+                f"the transaction has written {METADATA_VERSION!r}, which cq must read to validate the configuration "
+                f"of {name!r}: call cq before that write"
             ) from error
         known = self._known.get(tr.db)
         if known is None or known[0] != version:
@@ -69,8 +69,8 @@ class ConfigCache(Generic[T]):
             writing: Any = tr  # `cast` is a call
             writing.add_read_conflict_key(key)
         if found is None:
-            # As for the metadata version, by a snapshot read: if that does not see writes of the transaction, this one
-            # must not either. A configuration that is not committed must not get into the cache.
+            # A snapshot read, like that of the metadata version: both see the transaction's own writes, or neither.
+            # Otherwise an uncommitted configuration could get into the cache.
             found = known[1][name] = key, self._parse(name, snapshot.get(key).value)
         return found[1]
 
@@ -78,8 +78,8 @@ class ConfigCache(Generic[T]):
 def _is_committed(snapshot: TransactionRead, version: bytes | None) -> bool:
     """Whether a metadata version was committed before the transaction's read version.
 
-    With the option `bypass_unreadable` a transaction that has written the key reads its own placeholder instead: two
-    transactions may read the same, although the configuration has changed between them.
+    With the option `bypass_unreadable`, a transaction reads the placeholder that it has written to the key. Two
+    transactions can read equal placeholders, although the configuration has changed between them.
     """
     if version is None:
         return True
@@ -87,9 +87,9 @@ def _is_committed(snapshot: TransactionRead, version: bytes | None) -> bool:
 
 
 def invalidate_configs(tr: Transaction) -> None:
-    """Invalidate every cached configuration, and have workers read theirs again.
+    """Invalidate all cached configurations, and wake workers so that they read theirs again.
 
-    For a transaction that also writes the key of the configuration that it changes.
+    The caller writes the key of the changed configuration in the same transaction.
     """
     tr.set_versionstamped_value(METADATA_VERSION, INCOMPLETE_VERSIONSTAMP)
     tr.set_versionstamped_value(CHANGED, INCOMPLETE_VERSIONSTAMP)

@@ -1,9 +1,9 @@
-"""A queue's configuration: its shape, how it is stored, and how every process knows it without a round trip.
+"""A queue's configuration and its flags, and how they are stored.
 
-The shape lies in one key for each queue, and every process caches it, see `cq.config.cache`: an add knows it without a
-round trip, and does not commit under an outdated one.
+The configuration is one value. Every process caches it (see `cq.config.cache`), so that adds need no round trip for it;
+an add under an outdated configuration does not commit.
 
-Pauses lie in a key of their own, the flags, which only workers read: a change of them disturbs no add.
+The flags (pause, priority, limits) are a second value. Adds do not read it, so changing it does not abort them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ DEFAULT_PRIORITY: Final = 10
 MAX_PRIORITY: Final = 100
 MAX_BUCKETS: Final = 4096
 DEFAULT_BUCKETS: Final = 8
-"""Of a new queue on a cluster."""
+"""Buckets of a new queue on a cluster."""
 LOCAL_BUCKETS: Final = 1
-"""Of a new queue in an embedded store, where passes of a worker come one after the other."""
+"""Buckets of a new queue in an embedded store, where a worker runs one pass after the other."""
 MAX_GENERATIONS: Final = (1 << 32) - 2
-"""What a key has room for, with the next one behind it."""
+"""The largest number of a generation: it and its successor fit into the four bytes of a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Name and version of a piece of code, as the configuration holds them."""
+    """Name and version of a combiner or observer, as stored in a configuration."""
 
     name: str
     version: int
@@ -49,11 +49,11 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class ObserverConfig:
-    """An observer, as the configuration holds it.
+    """An observer, as stored in a configuration.
 
     Attributes:
         name, version, settings: as in `ObserverSpec`.
-        generation: of its data; no two observers that a queue has ever had share one.
+        generation: the generation of its data, which no other observer of the queue has ever had.
         is_built_in: whether it needs no code of the application.
     """
 
@@ -69,7 +69,7 @@ class ObserverConfig:
 
 
 class Shape(NamedTuple):
-    """Over how many buckets a queue is spread, and the generation of that."""
+    """The number of buckets of a queue, and its generation."""
 
     generation: int
     buckets: int
@@ -78,8 +78,10 @@ class Shape(NamedTuple):
 class Audit(NamedTuple):
     """An audit of a queue, see `cq.queue.ledger`.
 
-    `generation` counts how often it has begun anew, `buckets` is into how many the range of hashes is cut for it, and
-    `whole` says that all that the queue holds was added under it.
+    Attributes:
+        generation: the number of its start, from 1.
+        buckets: the number of buckets of the audit.
+        whole: whether its sums include all updates of the queue.
     """
 
     generation: int
@@ -89,24 +91,24 @@ class Audit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """The shape of a queue, as stored.
+    """The configuration of a queue, as stored.
 
     Attributes:
         name: the queue's name.
         key, value: the declared types of its keys, and of its updates and values.
         combiner: name and version of its combiner.
-        observers: its change observers, in the order in which they are told.
-        buckets: the number of buckets over which its keys are spread.
-        generation: counts the changes of `buckets`, from 1.
-        observer_generations: how many generations of observers there have been.
-        takes_delete: whether `DELETE` is an update of the queue.
-        former: the shape before, while what was added under it is being drained; else None.
-        backfilled_until: observers of generations up to this one had been told of all values when the shape began.
-        limited: whether there are limits of what may wait, so that adds are to look whether it is full.
-        audit: None when the queue has none.
-        audits: how many generations of the audit there have been.
-        purges: how often the queue has been purged, the latest time in the shape of `purge_generation`.
-        window: the window over it, None when it has none.
+        observers: its observers, in the order in which passes call them.
+        buckets: the number of its buckets.
+        generation: the number of its shape, from 1. Each change of `buckets` increments it.
+        observer_generations: the number of generations of observers so far.
+        takes_delete: whether `DELETE` is a valid update.
+        former: the former shape, until its rows are drained; None otherwise.
+        backfilled_until: observers of generations up to this one had received all values when the shape began.
+        limited: whether the queue has limits, so that adds must check whether it is full.
+        audit: None if the queue has no audit.
+        audits: the number of generations of the audit so far.
+        purges, purge_generation: the number of purges so far, and the generation of the shape at the latest one.
+        window: None if the queue has no window.
     """
 
     name: str
@@ -128,24 +130,24 @@ class QueueConfig:
     window: WindowSpec | None = None
 
     def under_former_shape(self) -> QueueConfig | None:
-        """The configuration by which passes drain the shape before; None when there is nothing to drain."""
+        """The configuration with which passes drain the former shape; None if there is no such shape."""
         if self.former is None:
             return None
         return replace(self, generation=self.former.generation, buckets=self.former.buckets, former=None)
 
     def has_bucket(self, generation: int, number: int) -> bool:
-        """Whether there is such a bucket, now or in the shape before while that is being drained."""
+        """Whether the present shape, or the former shape before the end of its drain, has this bucket."""
         shapes = (Shape(self.generation, self.buckets), self.former)
         return any(shape and shape.generation == generation and number < shape.buckets for shape in shapes)
 
     @property
     def features(self) -> list[str]:
-        """The features that a process must have to work with the queue, see `cq.config.features`."""
+        """The features that the queue needs, see `cq.config.features`."""
         needed = {"audit": self.audit is not None, "window": self.window is not None}
         return [feature for feature, is_needed in needed.items() if is_needed]
 
     def to_bytes(self) -> bytes:
-        """As stored under the queue's `config` key; raises `InvalidData` for settings that cannot be."""
+        """The stored form of the configuration; raises `InvalidData` for settings that cannot be encoded."""
         return codec.encode_value(
             {
                 **stored_features(self.features),
@@ -172,7 +174,7 @@ class QueueConfig:
 
     @classmethod
     def from_bytes(cls, name: str, data: bytes) -> QueueConfig:
-        """The inverse of `to_bytes`; raises `CodeMismatch` for what this version cannot use, and `CorruptData`."""
+        """The inverse of `to_bytes`; raises `CodeMismatch` if this version cannot use it, or `CorruptData`."""
         stored = codec.decode(data)
         check_features(name, stored)
         try:
@@ -183,7 +185,7 @@ class QueueConfig:
             ) from error
 
     def settings(self) -> dict[str, object]:
-        """What a user sets, as the CLI shows it."""
+        """The settings that users choose, as the CLI shows them."""
         return {
             "key": str(self.key),
             "value": str(self.value),
@@ -196,7 +198,7 @@ class QueueConfig:
 
 
 def _from_stored(name: str, stored: Any) -> QueueConfig:
-    """The configuration that was stored; raises `KeyError`, `TypeError` or `ValueError` when it was not by cq."""
+    """The configuration in a decoded value; raises `KeyError`, `TypeError` or `ValueError` if cq did not write it."""
     purges, purge_generation = stored["purges"]
     former, audit, window = stored["former"], stored["audit"], stored.get("window")
     config = QueueConfig(
@@ -218,6 +220,7 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         purge_generation,
         None if window is None else WindowSpec(*window).checked(),
     )
+    # Foreign bytes must fail here, with one error, not later in a pass with any error.
     shapes = [(config.generation, config.buckets), *([config.former] if config.former else [])]
     shapes += [(config.audit.generation, config.audit.buckets)] if config.audit else []
     numbers = [config.observer_generations, config.backfilled_until, config.purges, config.purge_generation]
@@ -238,19 +241,19 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         and type(config.takes_delete) is type(config.limited) is bool
         and (config.audit is None or type(config.audit.whole) is bool)
     ):
-        raise ValueError("a part of it is of another type or size")
+        raise ValueError("a part of it has a wrong type or size")
     return config
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What operators and workers tell the workers of a queue; changing it disturbs no add.
+    """Settings of a queue that workers read and adds do not, so that changing them does not abort adds.
 
     Attributes:
-        paused, reason: whether workers leave the queue alone, and why.
-        until: when a pause ends by itself, in seconds since 1970; None for not at all.
-        max_seconds, max_bytes, when_full: the limits of what may wait, see `cq.limit`.
-        priority: the queue's share of the workers' time, as compared with other queues that have work; 1 to 100.
+        paused, reason: whether the queue is paused, and why.
+        until: the end of the pause in seconds since 1970; None if it lasts until `resume`.
+        max_seconds, max_bytes, when_full: the limits of the backlog, see `cq.limit`.
+        priority: the queue's share of the workers' time, relative to other queues with work; 1 to 100.
     """
 
     paused: bool = False
@@ -262,21 +265,21 @@ class Flags:
     when_full: str = "raise"
 
     def is_paused(self, now: float) -> bool:
-        """Whether workers are to leave the queue alone at this time, in seconds since 1970."""
+        """Whether the queue is paused at the time `now`, in seconds since 1970."""
         return self.paused and (self.until is None or now < self.until)
 
     @property
     def is_limited(self) -> bool:
-        """Whether there are limits of what may wait."""
+        """Whether the backlog has limits."""
         return self.max_seconds is not None or self.max_bytes is not None
 
     def to_bytes(self) -> bytes:
-        """As stored under the queue's `flags` key."""
+        """The stored form of the flags."""
         return codec.encode(asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Flags:
-        """The inverse; None is a queue of which nobody has said anything. Raises `CorruptData`."""
+        """The inverse of `to_bytes`; the default flags for None. Raises `CorruptData`."""
         if data is None:
             return cls()
         stored = codec.decode(data)
@@ -285,7 +288,7 @@ class Flags:
             or not all(what in _FLAGS and _is_flag(what, value) for what, value in stored.items())
             or not 1 <= stored.get("priority", DEFAULT_PRIORITY) <= MAX_PRIORITY
         ):
-            raise CorruptData(f"the flags of a queue are not such as cq writes: {data[:40]!r}")
+            raise CorruptData(f"the flags of a queue are not ones that cq wrote: {data[:40]!r}")
         return cls(**stored)
 
 
@@ -300,11 +303,11 @@ _FLAGS: Final = {what: get_args(kind) or (kind,) for what, kind in get_type_hint
 def read_config(tr: TransactionRead, name: str) -> QueueConfig:
     """The queue's configuration at the transaction's read version.
 
-    Costs no round trip while no configuration in the store has changed. Through a transaction it adds a read conflict
-    on the queue's `config` key, so that the transaction fails when this queue's configuration changes before the
-    commit; through `tr.snapshot` it adds none. Raises `QueueNotConfigured`.
+    It costs no round trip if no configuration in the store has changed since the last call. With a transaction, it adds
+    a read conflict on the queue's `config` key, so that the transaction fails if this configuration changes before the
+    commit. With `tr.snapshot`, it adds no conflict. Raises `QueueNotConfigured`.
     """
-    return _known.get(tr, name)
+    return _cache.get(tr, name)
 
 
 def _parse(name: str, stored: bytes | None) -> QueueConfig:
@@ -313,37 +316,37 @@ def _parse(name: str, stored: bytes | None) -> QueueConfig:
     return QueueConfig.from_bytes(name, stored)
 
 
-_known: Final = ConfigCache(lambda name: QueueKeys(name).config, _parse)
+_cache: Final = ConfigCache(lambda name: QueueKeys(name).config, _parse)
 
 
 def write_config(tr: Transaction, config: QueueConfig) -> None:
-    """Store a configuration, so that no add commits under the one before, and workers read the new one."""
+    """Store a configuration. No add commits with the former one after this, and workers read the new one."""
     tr.set(QueueKeys(config.name).config, config.to_bytes())
     invalidate_configs(tr)
 
 
 def queue_names(tr: TransactionRead) -> list[str]:
-    """The names of all configured queues, sorted; entries that no queue can have are left out."""
+    """The sorted names of all configured queues; skips entries with invalid names."""
     entries = tr.get_range(keys.QUEUES, keys.prefix_end(keys.QUEUES))
     return [name for row in entries if (name := keys.queue_of_entry(row.key)) is not None]
 
 
 def read_flags(tr: TransactionRead, name: str) -> Flags:
-    """Whether the queue is paused and why, and its priority."""
+    """The flags of a queue: its pause, its limits and its priority."""
     return Flags.from_bytes(tr.get(QueueKeys(name).flags).value)
 
 
 def refuse_while_rebucketing(config: QueueConfig) -> None:
-    """Raises `NotNow` while a shape before is being drained."""
+    """Raises `NotNow` until the former shape is drained."""
     if config.former is not None:
         raise NotNow(
             f"queue {config.name!r} is still being rebucketed from {config.former.buckets:,} to {config.buckets:,} "
-            "buckets: run workers, and this again later"
+            "buckets: run workers, and try again later"
         )
 
 
 def notify_all(tr: Transaction, config: QueueConfig) -> None:
-    """Have every bucket looked at by a pass."""
+    """Notify all buckets, so that a pass checks each of them."""
     queue = QueueKeys(config.name)
     for bucket in range(config.buckets):
         key = queue.notification(config.generation, bucket)
@@ -351,8 +354,8 @@ def notify_all(tr: Transaction, config: QueueConfig) -> None:
 
 
 def change_flags(tr: Transaction, name: str, **changes: Any) -> None:
-    """Change some of a queue's flags, and have workers look at them. Raises `QueueNotConfigured`."""
-    read_config(tr, name)
+    """Change some of a queue's flags, and wake workers so that they read them. Raises `QueueNotConfigured`."""
+    read_config(tr, name)  # with a conflict range: a deleted queue must not keep flags
     before = read_flags(tr, name)
     after = replace(before, **changes)
     if after != before:

@@ -1,4 +1,4 @@
-"""The store's id: random, made once, so that two stores with queues of one name are told apart elsewhere."""
+"""The random id of a store, which distinguishes queues of the same name in two stores."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ STORE_ID_BYTES: Final = 16
 
 
 def store_id(tr: TransactionRead) -> bytes | None:
-    """The store's id; None until somebody has needed it."""
+    """The store's id; None if no process has needed it yet."""
     return tr.get(keys.STORE_ID).value
 
 
 def ensure_store_id(db: Database) -> bytes:
-    """The store's id, made now if there is none yet."""
+    """The store's id; creates it if the store has none."""
     return transact(db, _ensure)
 
 
 def _ensure(tr: Transaction) -> bytes:
-    found = store_id(tr)  # a real read: of two that make one, one begins again and finds the other's
+    found = store_id(
+        tr
+    )  # with a conflict range: of two processes that create it, one retries and reads the other's
     if found is None:
         found = runtime.token_bytes(STORE_ID_BYTES)
         tr.set(keys.STORE_ID, found)

@@ -45,7 +45,7 @@ def test_without_workers_what_is_begun_is_left_to_them(here: Here, db: Any) -> N
     )
     again = here("rebucket", "words", "--buckets", "3")
     assert (again.status, again.out) == (1, "")
-    assert "is still being rebucketed from 4 to 9 buckets: run workers, and this again later" in again.err
+    assert "is still being rebucketed from 4 to 9 buckets: run workers, and try again later" in again.err
     late = here("drain", "words", "--timeout", "0")
     assert late.status == 1
     assert "not drained in time: are workers running?" in late.err
