@@ -1,4 +1,4 @@
-"""The page for reviewers names functions, tests and canaries that there are."""
+"""The pages for reviewers and readers of the code name functions, tests and canaries that there are."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ import pytest
 import cq
 
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(set(re.findall(r"`([A-Za-z_][\w.]*)`", (ROOT / "docs" / "correctness.md").read_text())))
-FUNCTIONS = [name for name in NAMES if "." in name and not name.startswith("canaries.")]
+PAGES = [ROOT / "docs" / name for name in ("correctness.md", "architecture.md")]
+NAMES = sorted({name for page in PAGES for name in re.findall(r"`([A-Za-z_][\w.]*)`", page.read_text())})
+FUNCTIONS = [
+    name
+    for name in NAMES
+    if "." in name and not name.startswith("canaries.") and not name.endswith((".py", ".md"))
+]
 TESTS = [name for name in NAMES if name.startswith("test_")]
 CANARIES = [name.removeprefix("canaries.") for name in NAMES if name.startswith("canaries.")]
 
@@ -40,7 +45,7 @@ def test_the_page_names_some_of_each() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_that_is_named_exists(name: str) -> None:
     found: Any = cq
-    for part in name.split("."):
+    for part in name.removeprefix("cq.").split("."):
         fields = getattr(found, "__dataclass_fields__", {})
         # A module before a name that its package imports: both may have the same name.
         if hasattr(found, "__path__") and find_spec(f"{found.__name__}.{part}"):
@@ -61,3 +66,15 @@ def test_a_canary_that_is_named_exists(name: str) -> None:
     if not canaries:
         pytest.skip("the simulation is not there")
     assert any(name in functions_in(file) for file in canaries)
+
+
+def test_every_room_is_in_the_picture() -> None:
+    picture = PAGES[1].read_text()
+    rooms = {
+        folder.name
+        for top in ("cq", "observers", "cli")
+        for folder in (ROOT / top).iterdir()
+        if folder.is_dir() and not folder.is_symlink() and folder.name != "__pycache__"
+    }
+
+    assert {room for room in rooms if not re.search(rf"\b{room}\b", picture)} == set()
