@@ -36,7 +36,7 @@ from cq.store.write_sizes import fitting
 
 BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000
-GATHER_SECONDS: Final = 0.3
+COALESCE_SECONDS: Final = 0.3
 """How long a busy worker lets entries accumulate at most: a batch costs commits in both databases."""
 _ERROR_BYTES: Final = 1_500
 """Maximum bytes of an entry set aside, in addition to its key and value; most of them are the error."""
@@ -91,7 +91,7 @@ class ExportTask(Task):
     """
 
     notification: bytes
-    coalesce_seconds = GATHER_SECONDS
+    coalesce_seconds = COALESCE_SECONDS
 
     def __init__(
         self,

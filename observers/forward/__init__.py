@@ -1,6 +1,6 @@
-"""An observer and an exporter that forward changes to a queue of another store.
+"""Forwarding of a queue: an observer and an exporter that add its changes to a queue of another store.
 
-The room may import `cq.observers.sql` and `cq.observers.export`.
+The room may import `cq.observers.export` and the rooms below it.
 """
 
 from cq.observers.forward.spec import (

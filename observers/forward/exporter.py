@@ -1,13 +1,14 @@
-"""Applying what is forwarded to the receiving queue, exactly once.
+"""The exporter that applies forwarded updates to the receiving queue, with exactly-once effect.
 
-The updates and the fence of their bucket change in one transaction of the receiving store, which reads the fence for
-real. That is the sequence of the last entry applied; entries up to it are skipped. So a batch that comes again, after a
-crash or from a worker that stood still while others went on, changes nothing.
+One transaction of the receiving store reads the fence of a bucket with a conflict range, adds the updates, and advances
+the fence. The fence is the sequence of the last entry applied; the exporter skips entries up to it. So applying a batch
+again, after a crash or by a delayed worker, has no effect.
 
-When the store that forwards has entries cleared that the fence has not reached, the receiving store was set back, or
-is another one. When the fence is at an entry that the forwarding store neither holds nor has cleared, that one was set
-back. And entries of a later generation begin again with all values there are, which sums would count twice. In all of
-these cases the export stops: differences that are lost or repeated cannot be made good by others.
+The export stops in three cases, since lost or repeated differences cannot be corrected by later ones:
+
+- The forwarding store has cleared entries that the fence has not reached: the receiving store was set back or replaced.
+- The fence is at an entry that the forwarding store neither holds nor has cleared: the forwarding store was set back.
+- A new generation begins with all present values, which sums would count twice.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 REPEATABLE: Final = frozenset({"minimum", "maximum", "union", "last"})
-"""The combiners to which it means nothing to be told of all values again."""
+"""The combiners that may receive all values again without a wrong result."""
 
 
 class ForwardExporter:
-    """An exporter into a queue of another store; used by all buckets of an export queue, from any thread.
+    """An exporter into a queue of another store, for all buckets of an export queue; thread-safe.
 
     Args:
-        config: of the queue that is forwarded.
+        config: the configuration of the forwarded queue.
         store: the id of its store.
-        generation: of the observer; entries of others are not for this one.
+        generation: the observer's generation; entries of other generations are not applied.
         into: the name of the receiving queue.
-        url_env: the environment variable that has the receiving store's URL.
+        url_env: the environment variable with the receiving store's URL.
     """
 
     def __init__(
@@ -63,18 +64,18 @@ class ForwardExporter:
             raise ExportFailed(str(error)) from error
 
     def check(self, batches: Sequence[ExportBatch]) -> None:
-        """What batches of all buckets would find, without applying any: for the start. Raises as a call does."""
+        """Check the fences against batches of all buckets without applying any; raises as a call does."""
         for batch in batches:
             progress = transact(self._database(), lambda tr: self._progress(tr.snapshot, batch.bucket))  # noqa: B023
             self._may_apply(batch, progress)
 
-    def look(self) -> str:
-        """Whether the receiving store and queue are as they must be: what was found; raises as `check` does."""
+    def check_receiver(self) -> str:
+        """Check the receiving store and queue; returns a line that names them. Raises as `check` does."""
         transact(self._database(), self._check_queue)
         return f"queue {self._into.name!r} of the store in ${self._url_env} takes it"
 
     def sweep(self, queue: str, epoch: int, below: bytes) -> int:
-        """Nothing is kept of single entries."""
+        """Return 0: the receiving queue has no rows of single entries to delete."""
         return 0
 
     def close(self) -> None:
@@ -109,29 +110,30 @@ class ForwardExporter:
         return received(self._into.keys, self._store, bucket, self._config.name)
 
     def _progress(self, tr: TransactionRead, bucket: int) -> bytes:
-        """Up to where a bucket was applied in this generation; empty at first."""
+        """The sequence of the last entry of a bucket applied in this generation; empty at first."""
         progress = check_fence(tr.get(self._fence(bucket)).value)
         generation = generation_of(progress)
         if generation > self._generation:
             raise ExportFailed(
-                f"a later forward of queue {self._config.name!r} than this worker knows of has begun: if that goes on, "
+                f"a forward of queue {self._config.name!r} later than this worker's has begun: if this error persists, "
                 f"the store was set back. {self._advice()}"
             )
         if generation == self._generation or not progress:
             return progress
         if self._config.combiner.name not in REPEATABLE:
             raise ExportStopped(
-                f"queue {self._config.name!r} was forwarded into {self._into.name!r} before, and all of its values, "
-                f"which are to be forwarded again, would count twice there. {self._advice()}"
+                f"queue {self._config.name!r} was forwarded into {self._into.name!r} before; forwarding all of its "
+                f"values again would count them twice. {self._advice()}"
             )
         return b""
 
     def _may_apply(self, batch: ExportBatch, progress: bytes) -> bool:
-        """Whether the entries behind `progress`, which was read after the batch, may be applied; else others have.
+        """Whether to apply the entries after `progress`; False if other workers have applied and cleared them all.
 
-        Raises `OutdatedBatch` when the epoch has ended, `ExportStopped` when either store was set back.
+        `progress` was read after the batch. Raises `OutdatedBatch` if the epoch has ended, `ExportStopped` if either
+        store was set back.
         """
-        # What was cleared in earlier generations, perhaps by another kind of export, was not for this one.
+        # Entries of earlier generations were not for this forward: another kind of export may have cleared them.
         cleared = batch.cleared if generation_of(batch.cleared) == self._generation else b""
         if progress == cleared or progress in batch.known:
             return True
@@ -144,24 +146,26 @@ class ForwardExporter:
         if position.epoch != batch.epoch:
             raise OutdatedBatch
         if position.cleared >= progress:
-            return False  # all of the batch has been applied and cleared
+            return False  # the whole batch was applied and cleared
         if not position.holds:
             raise ExportStopped(
                 f"the store in ${self._url_env} has updates of bucket {batch.bucket} of queue {batch.queue!r} that "
-                f"this store knows nothing of: this store was set back. {self._advice()}"
+                f"this store does not have: this store was set back. {self._advice()}"
             )
         return True
 
     def _advice(self) -> str:
-        return f"Forward it from all stores into another queue than {self._into.name!r}, to begin anew"
+        return f"Forward it from all stores into another queue than {self._into.name!r}, to start again"
 
     # The receiving store
 
     def _database(self) -> Database:
-        """The receiving store; raises `ExportFailed` when its URL is not known, and a `StoreError`."""
+        """Open the receiving store, once; raises `ExportFailed` if its URL is missing or wrong, or a `StoreError`."""
         receiving = self._receiving
         if receiving is None:
-            opened = self._opened()  # without the lock: this may take long
+            opened = (
+                self._opened()
+            )  # without the lock: this may take long, and a second thread may do the same
             with self._opening:
                 receiving = self._receiving = self._receiving or opened
             if receiving is not opened:
@@ -169,23 +173,23 @@ class ForwardExporter:
         return receiving
 
     def check_url(self) -> tuple[str, str, str]:
-        """The receiving store's URL, with its scheme and path; raises `ExportFailed` if it is missing or wrong."""
+        """Return the receiving store's URL, scheme and path; raises `ExportFailed` if the URL is missing or wrong."""
         url = os.environ.get(self._url_env)
         if not url:
-            raise ExportFailed(f"${self._url_env} is not set: it must have the URL of the receiving store")
+            raise ExportFailed(f"${self._url_env} is not set: give the URL of the receiving store there")
         try:
             return url, *store.located(url)
         except InvalidUrl:
-            # Not shown: it may be that of another kind of database, with its password.
+            # The message must not show the URL: it may be one of another kind of database, with a password.
             raise ExportFailed(
                 f"the URL in ${self._url_env} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster"
             ) from None
 
     def _opened(self) -> Database:
         url, scheme, path = self.check_url()
-        if scheme == "embedded" and not os.path.exists(path):  # opening it would make an empty one
+        if scheme == "embedded" and not os.path.exists(path):  # opening it would create an empty store
             raise ExportFailed(
-                f"there is no store where ${self._url_env} says: make it, or correct the variable"
+                f"there is no store where ${self._url_env} says: create it, or correct the variable"
             )
         db = store.open(url)
         if transact(db, store_id) == self._store and self._into.name == self._config.name:
@@ -195,10 +199,10 @@ class ForwardExporter:
         return db
 
     def _check_queue(self, tr: Transaction) -> None:
-        """Raises `ExportFailed` unless the receiving queue combines as the one that is forwarded does."""
+        """Raise `ExportFailed` unless the receiving queue has the types and combiner of the forwarded queue."""
         found, own = read_config(tr, self._into.name).settings(), self._config.settings()
         wrong = [
-            f"{what} {found[what]} for {own[what]}"
+            f"{what} {found[what]} instead of {own[what]}"
             for what in ("key", "value", "combiner")
             if found[what] != own[what]
         ]
@@ -209,7 +213,7 @@ class ForwardExporter:
 
 
 def check_fence(stored: bytes | None) -> bytes:
-    """A fence as stored, empty when there is none; raises `CorruptData` for what is none."""
+    """Return a stored fence, empty for None; raises `CorruptData` unless it is one."""
     if stored is not None and len(stored) != SEQUENCE_BYTES:
-        raise CorruptData(f"what a queue keeps of those forwarded into it is not cq's: {stored[:40]!r}")
+        raise CorruptData(f"the stored fence of a forwarded queue was not written by cq: {stored[:40]!r}")
     return stored or b""

@@ -1,8 +1,8 @@
-"""Forwarding: the changes of a queue become updates of a queue in another store, which adds up those of many.
+"""The observer that forwards: it turns the changes of a queue into updates of a queue in another store.
 
-The observer adds what each change means for a total to the export queue of the queue's name, in the pass's transaction:
-of a sum the difference between new and old. Workers apply it to the receiving queue, see
-`cq.observers.forward.exporter`.
+The receiving queue can combine the updates of many stores. In the pass's transaction, the observer adds the update that
+a change means for the total to the export queue of the queue's name: for a sum, the difference between new and old.
+Workers apply the updates to the receiving queue, see `cq.observers.forward.exporter`.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from cq.store.api import Database, Transaction
 
 
 def _negative(value: Any) -> Any:
-    return value.copy_negate() if isinstance(value, Decimal) else -value  # which would round a decimal
+    return value.copy_negate() if isinstance(value, Decimal) else -value  # unary minus would round a Decimal
 
 
 def _difference(change: Change) -> Any:
-    """Of sums, also of those of decimals, exactly; a deletion is the sum 0."""
+    """The exact difference between the new and the old sum; a deleted sum counts as 0."""
     added = [] if change.new is None else [change.new]
     taken = [] if change.old is None else [_negative(change.old)]
     return BUILT_IN["sum"].combine(change.key, added + taken)
 
 
 def _differences(change: Change) -> Any:
-    """Of dicts of counts."""
+    """The differences between the new and the old counts."""
     taken = {item: _negative(count) for item, count in (change.old or {}).items()}
     return BUILT_IN["counter"].combine(change.key, [change.new or {}, taken])
 
 
 def _new_items(change: Change) -> Any:
-    """Of sets, which only grow."""
+    """The items added to a set, which only grows; None if there are none."""
     return (change.new or set()) - (change.old or set()) or None
 
 
@@ -62,13 +62,13 @@ UPDATES: Final[Mapping[str, Callable[[Change], Any]]] = {
     "union": _new_items,
     "last": _new_value,
 }
-"""{combiner: the update of the receiving queue that a change means}; None for none, and of `last` for `DELETE`."""
+"""{combiner: function that returns the update for a change}; None: no update, or `DELETE` for `last`."""
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
-    """A change observer that adds what changes mean to the export queue of the queue's name.
+    """A change observer that adds the updates for changes to the export queue of the queue's name.
 
-    Raises `InvalidConfiguration` when the queue's changes cannot be forwarded.
+    Raises `InvalidConfiguration` if the queue's combiner is not built in or its changes cannot be forwarded.
     """
     check_alone(config, NAME)
     combiner = config.combiner
@@ -89,9 +89,9 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
 
 
 def forward_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """The tasks of a worker for a queue that is forwarded: the keeper, and one for each bucket.
+    """The tasks of a worker for a forwarded queue: the keeper, and one for each bucket.
 
-    None when this process lacks the receiving store's URL: other workers may have it.
+    If this process lacks the receiving store's URL, returns no tasks and stores the failure: other workers may have it.
     """
     exporter = forward_exporter(db, config, observer)
     try:
@@ -103,7 +103,7 @@ def forward_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -
 
 
 def forward_exporter(db: Database, config: QueueConfig, observer: ObserverConfig) -> ForwardExporter:
-    """What applies the changes of a queue to the receiving queue."""
+    """The exporter that applies the updates of a queue to the receiving queue."""
     return ForwardExporter(
         config,
         store=ensure_store_id(db),

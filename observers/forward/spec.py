@@ -1,4 +1,4 @@
-"""What is stored of a forward with the queue: the receiving queue's name, and that of the variable that has the URL."""
+"""The settings of a forward in the queue's configuration: the receiving queue, and the URL's environment variable."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ NAME: Final = "forward"
 """The observer's name."""
 VERSION: Final = 1
 DEFAULT_ENV: Final = "CQ_FORWARD_URL"
-"""The environment variable that has the receiving store's URL, unless another one is named."""
+"""The default environment variable of the receiving store's URL."""
 
 
 def forward_spec(into: str | None = None, *, url_env: str = DEFAULT_ENV) -> ObserverSpec:
-    """The observer that forwards a queue into one of another store: for `cq.configure(..., observers=[...])`.
+    """The observer that forwards a queue into a queue of another store, for `cq.configure(..., observers=[...])`.
 
     Args:
-        into: the name of the receiving queue; None for the queue's own name.
-        url_env: the environment variable that has the URL of the receiving store, wherever workers run.
+        into: the name of the receiving queue; None: the queue's own name.
+        url_env: the environment variable in which workers find the URL of the receiving store.
 
     Raises `InvalidConfiguration`.
     """

@@ -154,6 +154,6 @@ def _forward(db: OpenDatabase, queue: str) -> str:
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
     exporter = forward_exporter(db, config, next(each for each in config.observers if each.name == FORWARD))
     try:
-        return exporter.look()
+        return exporter.check_receiver()
     finally:
         exporter.close()

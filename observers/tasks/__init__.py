@@ -1,4 +1,5 @@
-"""What workers do for every queue: combine, expire, measure, trim, compare with limits.
+"""The tasks of workers for every queue: combine, expire, measure, trim operation ids, enforce limits.
 
-Each module is one kind of task. The room may import scheduling, telemetry and the rooms of `cq`.
+Each module has one kind of task. The room may import `cq.observers.scheduling`, `cq.observers.telemetry`,
+`cq.observers.export` (for measuring) and the rooms of `cq`.
 """

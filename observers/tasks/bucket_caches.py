@@ -1,7 +1,7 @@
-"""What a worker remembers of buckets that it does not work on for a while, as in a pause.
+"""The caches of buckets that a worker does not process at present, for example during a pause.
 
-That does no harm: a memory is used only while the bucket's token is that of the worker's own last pass. But a memory
-belongs to one task at a time: it is left here when a task has ended, and taken away by the next one.
+An old cache is safe: passes use it only while the bucket's token is the one of the worker's own last pass. But one
+task at a time owns a cache: it puts the cache here when it ends, and the next task removes it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Collection
 from cq.passes.bucket_cache import BucketCache
 
 CachesByBucket = dict[tuple[int, int], BucketCache]
-"""Of a queue's buckets, by generation and number."""
+"""The caches of a queue's buckets, by generation and number of the bucket."""
 
 
 class BucketCaches:
-    """Those of all queues that a worker works on."""
+    """The caches of all queues of a worker."""
 
     def __init__(self) -> None:
         self._of: dict[str, CachesByBucket] = {}
 
     def of(self, name: str, generations: Collection[int]) -> CachesByBucket:
-        """Those of a queue, which are there to be taken; what is of other generations is forgotten."""
+        """The caches of a queue, without those of generations not listed; tasks remove theirs."""
         known = self._of.setdefault(name, {})
         for place in [place for place in known if place[0] not in generations]:
             del known[place]
         return known
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all queues but these."""
+        """Discard the caches of all queues except for these."""
         for name in self._of.keys() - names:
             del self._of[name]

@@ -1,4 +1,4 @@
-"""The tasks of combining: a bucket each."""
+"""The tasks that combine queued updates, one for each bucket."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from cq.store.transact import transact
 log = logging.getLogger("cq.worker")
 
 
-GATHER_SECONDS: Final = 0.1
-"""How long updates of a bucket come together at most, in a worker that has much to do: a pass costs a commit."""
+COALESCE_SECONDS: Final = 0.1
+"""How long a busy worker lets updates of a bucket accumulate at most: a pass costs a commit."""
 BLOCKED_SECONDS: Final = 0.1
-"""How soon a bucket is tried again of which the shape before has yet to be drained."""
+"""How soon to retry a bucket that must wait until the queue's former buckets are drained."""
 
 
 LOCAL_PASSES: Final = 1
-"""How many passes over a queue a worker has in flight in a store on its machine, if only cq's own code is called.
+"""How many passes over a queue a worker runs at once in a local store, if they call no code of the application.
 
-There is no latency to hide, and passes in several threads take the interpreter and the processor's caches from each
-other: a sixth of the time. Code of an application may wait for something, and must not hold up the other buckets.
+A local store has no latency to hide, and passes in several threads compete for the interpreter and the processor's
+caches, which costs a sixth of the time. Code of an application may block, and must not delay the other buckets.
 """
 
 
 class Paused(CqError):
-    """The queue has been paused by this process, which is about to see it."""
+    """This process has paused the queue, and is about to read that in its configuration."""
 
 
 class CombineTask(Task):
-    """Passes over one bucket."""
+    """The task that runs passes over one bucket."""
 
-    coalesce_seconds = GATHER_SECONDS
+    coalesce_seconds = COALESCE_SECONDS
 
     def __init__(
         self, bucket: PassRunner, failures: FailureShare, totals: WorkerCounts, caches: CachesByBucket
@@ -58,7 +58,7 @@ class CombineTask(Task):
         config = bucket.code.config
         self.bucket = bucket
         self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
-        self.notification_prefix = self.notification[:-4]
+        self.notification_prefix = self.notification[:-4]  # without the bucket's number
         self.progress_key = QueueKeys(config.name).state(config.generation, bucket.bucket)
         if _is_one_by_one(bucket.db, bucket.code):
             self.max_parallel = LOCAL_PASSES
@@ -76,28 +76,32 @@ class CombineTask(Task):
         return f"bucket {self.bucket.bucket} of queue {self.bucket.code.config.name!r}"
 
     def run(self) -> float:
-        """One pass.
+        """Run one pass; returns the seconds to wait before the next one, or `DONE`.
 
-        Raises what `Bucket.combine` raises, but `Paused` when so many keys fail that it has paused the queue, and
-        `CorruptData` when the first row that is left is stamped later than the store's versions.
+        Raises what `PassRunner.combine` raises. In addition: `Paused` if too many keys fail, so that it has paused the
+        queue; `CorruptData` if the first remaining row is stamped later than the store's versions.
         """
         if self._failures.is_paused:
             raise Paused
         begun = runtime.monotonic()
         try:
-            result = self.bucket.combine(lambda: self._is_left)
+            result = self.bucket.combine(
+                lambda: self._is_left
+            )  # stops retrying when the worker releases the task
         except ManyFailed as error:
             self._pause(str(error))
         self.waited_seconds = result.age
         if not result.blocked:
             self._totals.count(self.bucket.code.config.name, result)
-            self._tell(result, runtime.monotonic() - begun)
+            self._emit(result, runtime.monotonic() - begun)
         self._failures.report(result.reported + result.backfilled + result.purged, result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe())
-        if result.completed:
+        if (
+            result.completed
+        ):  # this was the last part of the bucket's backfill; the other buckets may be done, too
             publish_generations(self.bucket.db, self.bucket.code.config.name)
-        if result.foreign:
+        if result.foreign:  # the bucket cannot advance past this row: report it instead of waiting silently
             raise CorruptData(
                 "a row is stamped later than the read version: was it copied here from elsewhere?"
             )
@@ -107,17 +111,17 @@ class CombineTask(Task):
 
     def enter(self) -> None:
         self._is_left = False
-        self._caches.pop(self.place, None)  # it is this task's own
+        self._caches.pop(self.place, None)  # this task has the same cache object, and owns it again
 
     def leave(self) -> None:
         self._is_left = True
 
     def end(self) -> None:
-        """Notes of attempts are taken back by `end_attempts`, for all buckets at once."""
+        """Return the cache to the worker. `end_attempts` clears the notes of attempts of all buckets at once."""
         self.bucket.reset_pass_count()
         self._caches[self.place] = self.bucket.cache
 
-    def _tell(self, result: PassResult, seconds: float) -> None:
+    def _emit(self, result: PassResult, seconds: float) -> None:
         queue, bucket = self.bucket.code.config.name, self.bucket.bucket
         emit(
             "pass_done",
@@ -147,9 +151,9 @@ class CombineTask(Task):
             return ascii(encoded)
 
     def _pause(self, reason: str) -> NoReturn:
-        """Pause a queue of which too many keys fail: that is the deployment's fault, not theirs."""
+        """Pause the queue: so many keys fail that the deployment is broken, not the data."""
         name = self.bucket.code.config.name
-        self._failures.is_paused = True  # for the other buckets, at once
+        self._failures.is_paused = True  # stops the other buckets at once, before they read the configuration
         pause(self.bucket.db, name, reason)
         emit("queue_broken", queue=name, reason=reason)
         raise Paused
@@ -165,10 +169,16 @@ def combine_tasks(
     limits: Limits | None = None,
     memory_bytes: int = 64_000_000,
 ) -> list[CombineTask]:
-    """A task for each bucket of a queue, those of a shape that is being drained included.
+    """A task for each bucket of a queue, including the former buckets while a rebucketing drains them.
 
-    `memories` have what has been remembered of the buckets so far; it is taken from there. All buckets together
-    remember at most so many bytes of current values.
+    Args:
+        db: a database of either store.
+        code: the queue's configuration and functions.
+        failures: counts the failed keys of all buckets.
+        totals: the worker's counters.
+        caches: the caches of the buckets so far; the tasks take theirs out of it.
+        limits: the limits of a pass; None: by the kind of store.
+        memory_bytes: maximum size of the cached values of all buckets together.
     """
     is_one_bucket = is_local(db) and code.config.buckets == 1
     if limits is None and (is_one_bucket or _is_one_by_one(db, code)):
@@ -184,22 +194,22 @@ def combine_tasks(
 
 
 def _is_one_by_one(db: Database, code: QueueCode) -> bool:
-    """Whether `LOCAL_PASSES` holds for a queue."""
+    """Whether `LOCAL_PASSES` applies to a queue."""
     return is_local(db) and not code.is_foreign
 
 
 def passes_at_once(db: Database, concurrency: int) -> int:
-    """How many passes a worker has in flight at most that has so many tasks in flight."""
+    """Maximum number of concurrent passes of a worker that runs up to `concurrency` tasks at once."""
     return min(LOCAL_PASSES, concurrency) if is_local(db) else concurrency
 
 
 def end_attempts(db: Database, tasks: Sequence[CombineTask], seconds: float) -> None:
-    """Take back the notes of attempts of buckets that a worker has left, trying for so long."""
+    """Clear the notes of attempts of buckets that the worker has released; tries for up to `seconds`."""
     begun = [task.bucket.attempts for task in tasks if task.bucket.attempts.begun]
     if not begun:
         return
 
-    def end(tr: Transaction) -> None:
+    def end(tr: Transaction) -> None:  # one transaction for all buckets: the worker must release them quickly
         tr.options.set_timeout(int(seconds * 1000))
         for attempts in begun:
             attempts.end(tr)
@@ -209,6 +219,7 @@ def end_attempts(db: Database, tasks: Sequence[CombineTask], seconds: float) -> 
     except Exception as error:
         if error_code(error) is None:
             raise
-        log.warning("notes of attempts are left behind: %s", error)
+        # A remaining note only makes other workers cautious for a while, as if this worker had died.
+        log.warning("the notes of attempts were not cleared: %s", error)
     for attempts in begun:
         attempts.begun = False

@@ -1,4 +1,4 @@
-"""The task of taking out of a queue what has left its window, when that is due."""
+"""The task that expires updates which have left their queue's window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cq.windows.expiry import expire
 
 
 class WindowTask(Task):
-    """Takes out what is due, a bounded part in each step; while nothing is, it reads one row for each slice."""
+    """Expires due rows, a limited number in each step. Without due rows it reads one row per slice."""
 
     def __init__(self, db: Database, name: str) -> None:
         self.name = name
@@ -20,7 +20,7 @@ class WindowTask(Task):
         return f"window of queue {self.name!r}"
 
     def run(self) -> float:
-        """One part; then the next at once, or when the first row is due."""
+        """Expire due rows; returns the seconds until the next row is due (0.0: now), or `DONE` without a window."""
         expired = expire(self._db, self.name)
         if expired is None:
             return DONE

@@ -1,4 +1,4 @@
-"""The task of finishing what all buckets of a queue have done: a change of shape, and telling observers of values."""
+"""The task that finishes a rebucketing or a backfill once all buckets of a queue have done their part."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cq.observers.scheduling.task import Task
 from cq.store.api import Database
 from cq.store.transact import transact
 
-LOOK_SECONDS: Final = 0.1
+CHECK_SECONDS: Final = 0.1
 
 
 class FinishTask(Task):
-    """Looks whether it is finished, while there is something to finish.
+    """Checks regularly whether the queue's rebucketing or backfill is complete, and then finishes it.
 
-    The passes cannot see to it alone: a worker may die between its last pass and that.
+    Passes do that, too, but a worker may crash after its last pass and before it has finished the change.
     """
 
     def __init__(self, db: Database, name: str) -> None:
@@ -28,7 +28,8 @@ class FinishTask(Task):
         return f"changes of queue {self.name!r}"
 
     def run(self) -> float:
-        """One look; another one after a while, unless all is done."""
+        """Finish completed changes; returns the seconds until the next check, or `DONE` if no change is in progress."""
+        # Both read the state of all buckets, and do nothing unless every bucket is done: any worker may call them.
         finish_rebucket(self._db, self.name)
         publish_generations(self._db, self.name)
-        return DONE if transact(self._db, lambda tr: is_settled(tr.snapshot, self.name)) else LOOK_SECONDS
+        return DONE if transact(self._db, lambda tr: is_settled(tr.snapshot, self.name)) else CHECK_SECONDS

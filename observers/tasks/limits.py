@@ -1,4 +1,4 @@
-"""The task of comparing what waits in a queue with its limits."""
+"""The task that compares a queue's backlog with its limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cq.store.api import Database
 
 
 class LimitTask(Task):
-    """Marks a queue that is full, for those who add to it."""
+    """Marks the queue as full while its backlog exceeds a limit; adds to it then fail."""
 
     def __init__(self, db: Database, name: str) -> None:
         self.name = name
@@ -20,8 +20,9 @@ class LimitTask(Task):
         return f"limits of queue {self.name!r}"
 
     def run(self) -> float:
-        """One look; another one after a while."""
+        """Compare, and report changes; returns the seconds until the next comparison."""
         reason = compare(self._db, self.name)
+        # Events for changes only: a full queue is reported once, not at every comparison.
         if reason and not self._reason:
             emit("queue_full", queue=self.name, reason=reason)
         elif self._reason and not reason:

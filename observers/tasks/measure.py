@@ -1,7 +1,7 @@
-"""The task of measuring what waits in a queue, for metrics: by one worker for each queue, seldom, and in few requests.
+"""The task that measures a queue's backlog for metrics: one worker for each queue, rarely, with few requests.
 
-A queue in which nothing waits costs three requests: a read version, and two ranges without rows. The more such queues
-a worker measures, the more seldom it does, so that it costs the store next to nothing while it idles.
+Measuring an idle queue takes three requests: a read version, and two ranges without rows. The more idle queues a worker
+has, the less often it measures each of them, so that an idle worker causes almost no load.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 
 MEASURE_SECONDS: Final = 15.0
-"""How often a queue is measured in which something waits."""
+"""The period for a queue with a backlog."""
 IDLE_SECONDS: Final = 30.0
-"""How often one of those is measured in which nothing waits."""
+"""The period for an idle queue, if it is the worker's only one; more idle queues multiply it by their number."""
 SELDOM_SECONDS: Final = 120.0
-"""How often each queue is measured at least, whatever their number."""
+"""The longest period, whatever the number of idle queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What waits in a queue.
+    """The backlog of a queue.
 
     Attributes:
-        buckets, bytes: with work, and queued in them (about).
-        oldest: age of the oldest update in seconds, about; 0.0 when nothing waits.
-        export_bytes, export_lag: the same of the entries to be exported.
+        buckets: number of buckets with queued updates.
+        bytes: approximate size of the queued updates.
+        oldest: approximate age of the oldest update in seconds; 0.0 for an empty queue.
+        export_bytes: approximate size of the entries to export.
+        export_lag: approximate age of the oldest of them in seconds; 0.0 without entries.
     """
 
     buckets: int
@@ -46,33 +48,33 @@ class Measurement:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits."""
+        """Whether the queue has no updates and no entries to export."""
         return not (self.buckets or self.export_bytes)
 
 
 class IdleQueues:
-    """The queues that a worker measures and in which nothing waits."""
+    """The idle queues that a worker measures."""
 
     def __init__(self) -> None:
         self._names: frozenset[str] = frozenset()
 
     def note(self, name: str, is_idle: bool) -> float:
-        """Note how a queue is; returns after how many seconds it is to be measured again."""
+        """Note whether a queue is idle; returns the seconds until its next measurement."""
         self._names = self._names | {name} if is_idle else self._names - {name}
         return min(SELDOM_SECONDS, IDLE_SECONDS * len(self._names)) if is_idle else MEASURE_SECONDS
 
     def forget(self, name: str) -> None:
-        """The queue is measured no more."""
+        """Remove a queue that this worker no longer measures."""
         self._names -= {name}
 
 
 class MeasureTask(Task):
-    """Measures one queue now and then.
+    """Measures one queue regularly.
 
     Args:
         db: a database of either store.
-        name: of the queue.
-        idle: shared by all such tasks of a worker.
+        name: the queue's name.
+        idle: the worker's idle queues, shared by all its tasks of this kind.
     """
 
     def __init__(self, db: Database, name: str, idle: IdleQueues) -> None:
@@ -83,7 +85,7 @@ class MeasureTask(Task):
         return f"measures of queue {self.name!r}"
 
     def run(self) -> float:
-        """Measure the queue; returns after how many seconds to do so again."""
+        """Measure the queue; returns the seconds until the next measurement."""
         found = transact(self._db, lambda tr: measure(tr, self.name))
         emit(
             "queue_measured",
@@ -97,24 +99,26 @@ class MeasureTask(Task):
         return self._idle.note(self.name, found.is_idle)
 
     def end(self) -> None:
-        """Another worker measures the queue now."""
+        """Stop measuring: another worker has acquired the task."""
         self._idle.forget(self.name)
         emit("queue_handed_over", queue=self.name)
 
 
 def measure(tr: Transaction, name: str) -> Measurement:
-    """What waits in a queue.
+    """Measure the backlog of a queue.
 
-    Ages are told by the transaction's read version. In an embedded store that is the version of the latest commit, a
-    few seconds old at most, as workers beat.
+    Ages are relative to the transaction's read version. In an embedded store this is the version of the latest commit;
+    workers commit heartbeats, so it is at most a few seconds old.
     """
     snapshot, queue, exports = tr.snapshot, QueueKeys(name), ExportKeys(name)
+    # The three requests of an idle queue start before the first wait.
     version = tr.get_read_version()
     first_exported = snapshot.get_range(*exports.all_rows(), limit=1)
     waiting = oldest_by_bucket(snapshot, queue)
     now, clock = version.wait(), clock_of(tr.db)
     clock.observe(now)
     export_bytes, export_lag = 0, 0.0
+    # The further requests are made for a backlog only: an idle queue must stay at three.
     if first_exported.to_list():
         rows = [snapshot.get_range(*exports.rows(bucket), limit=1) for bucket in range(BUCKETS)]
         versions = [

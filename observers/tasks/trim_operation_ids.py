@@ -1,4 +1,4 @@
-"""The task of forgetting operation ids, in small steps now and then."""
+"""The task that deletes expired operation ids, a page in each step."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cq.queue.operation_ids import Trim
 from cq.store.api import Database
 
 FIRST_SECONDS: Final = 60.0
-"""How long after its start a worker begins."""
+"""How long after its start a worker runs the task first."""
 EVERY_SECONDS: Final = 3600.0
-"""How long it rests between two looks at all operation ids."""
+"""The pause between two scans of all operation ids."""
 
 
 class TrimTask(Task):
-    """Looks through a queue's operation ids, a page in each step."""
+    """Scans a queue's operation ids and deletes expired ones, a page in each step."""
 
     delay = FIRST_SECONDS
 
@@ -28,7 +28,7 @@ class TrimTask(Task):
         return f"operation ids of queue {self.name!r}"
 
     def run(self) -> float:
-        """One page; then the next at once, or the first one again after a while."""
+        """Trim one page; returns 0.0 if there are more pages, else the seconds until the next scan."""
         if self._trim is None:
             self._trim = Trim(self._db, self.name)
         if self._trim.step():

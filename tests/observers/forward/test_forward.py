@@ -234,7 +234,7 @@ def test_the_receiving_queue_must_be_there_and_of_the_same_kind(stores: Stores) 
     add(db, QUEUE, {"home": 1})
     assert "'visits' is not configured" in problem(db)
     cq.configure(stores.central, QUEUE, combiner="maximum")
-    assert "has combiner maximum@1 for sum@1: forward into a queue of the same kind" in problem(db)
+    assert "has combiner maximum@1 instead of sum@1: forward into a queue of the same kind" in problem(db)
     cq.delete(stores.central, QUEUE)
     cq.configure(stores.central, QUEUE)
     drain(db)
@@ -397,7 +397,7 @@ def test_a_store_that_was_set_back_stops_its_forward(stores: Stores) -> None:
     restore(db, before)
     add(db, QUEUE, {"home": 2})
 
-    assert "that this store knows nothing of: this store was set back" in problem(db)
+    assert "that this store does not have: this store was set back" in problem(db)
     assert values(stores.central) == {"home": 6}
 
 
