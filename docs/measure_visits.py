@@ -1,8 +1,8 @@
-"""Measures what docs/systems/visits.md says of counting visits: `python docs/measure_visits.py [--rounds N]`.
+"""Measurement of the cost of counting visits, for docs/systems/visits.md: `python docs/measure_visits.py [--rounds N]`.
 
 A small forum, served by one process, answers a few clients: without counting visits, with a row per request in a SQL
-table, and with cq. They take turns of a few seconds, so that what else the machine does meets all alike. In the end
-each must have counted every request that was answered. Needs the extra `web`.
+table, and with cq. The variants alternate every few seconds, so that other load on the machine affects all of them
+equally. At the end each must have counted every answered request. Needs the extra `web`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SMILEYS = {":-)": "&#128578;", ":-(": "&#128577;", ";-)": "&#128521;"}
 
 
 class SlowDatabase:
-    """A database whose commits take long, as on a machine that has no time for the thread that commits."""
+    """A database with slow transactions, as on a machine that is too busy to run the committing thread."""
 
     def __init__(self, db: Any) -> None:
         self._db = db
@@ -58,7 +58,7 @@ class SlowDatabase:
 
 
 def make_forum(path: Path) -> None:
-    """Some topics with posts, in a SQLite file; and the naive table."""
+    """Create topics with posts in a SQLite file, and the table of the row-per-request variant."""
     rng = random.Random(1)
     words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(2_000)] + list(SMILEYS)
     with sqlite3.connect(path) as connection:
@@ -73,7 +73,7 @@ def make_forum(path: Path) -> None:
 
 
 class Forum:
-    """The application: pages of topics, under the name of the way in which their visits are counted."""
+    """The application: pages of topics, under the name of the variant that counts their visits."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -90,7 +90,7 @@ class Forum:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> Any:
-        """With its emitters, which are closed at the end."""
+        """Open the emitters, and close them at the end."""
         with ExitStack() as stack:
             for kind, db in (("emitter", self._db), ("slow", SlowDatabase(self._db))):
                 emitter = stack.enter_context(
@@ -100,7 +100,7 @@ class Forum:
             yield
 
     def topic(self, request: Request) -> HTMLResponse:
-        """A topic's page, made anew for each request, in a thread of the server's pool."""
+        """Return a topic's page, made for each request in a thread of the server's pool."""
         self._count[request.path_params["kind"]](request.url.path, request.headers["x-visitor"])
         rows = self._connection().execute(
             "SELECT text FROM posts WHERE topic = ?", (request.path_params["topic"],)
@@ -112,7 +112,7 @@ class Forum:
         return HTMLResponse(f"<!doctype html><title>Topic</title>{posts}")
 
     async def processor(self, request: Request) -> PlainTextResponse:
-        """How many seconds of a processor the server has used: what other programs do does not change that."""
+        """Return the processor seconds of the server, which other programs do not affect."""
         return PlainTextResponse(str(time.process_time()))
 
     def _insert(self, page: str, visitor: str) -> None:
@@ -127,7 +127,7 @@ class Forum:
 
 
 def serve(folder: Path, port: int) -> None:
-    """In a process of its own."""
+    """Run the server; in a process of its own."""
     forum = Forum(folder)
     app = Starlette(
         routes=[Route("/{kind}/{topic:int}", forum.topic), Route("/processor", forum.processor)],
@@ -137,12 +137,12 @@ def serve(folder: Path, port: int) -> None:
 
 
 def work(folder: Path) -> None:
-    """In a process of its own."""
+    """Run a worker; in a process of its own."""
     Worker(cq.open(f"embedded:{folder / 'cq.db'}")).run()
 
 
 def used(port: int) -> float:
-    """Seconds of a processor that the server has used."""
+    """Return the processor seconds that the server has used."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60.0)
     connection.request("GET", "/processor")
     seconds = float(connection.getresponse().read())
@@ -151,7 +151,7 @@ def used(port: int) -> float:
 
 
 def load(port: int, kind: str, seconds: float) -> int:
-    """How many requests clients got answered in so many seconds, each one request after the other."""
+    """Return the number of requests answered in `seconds`; each client sends one after the other."""
     until = time.monotonic() + seconds
     answered = [0] * CLIENTS
 
@@ -177,7 +177,7 @@ def load(port: int, kind: str, seconds: float) -> int:
 
 @contextmanager
 def halting(process: Any) -> Iterator[None]:
-    """Workers stand still half of the time."""
+    """Stop the worker half of the time."""
     over = threading.Event()
 
     def halt() -> None:
@@ -196,7 +196,7 @@ def halting(process: Any) -> Iterator[None]:
 
 
 def counted(folder: Path) -> dict[str, int]:
-    """How many visits each way has counted."""
+    """Return the number of visits that each variant has counted."""
     db = cq.open(f"embedded:{folder / 'cq.db'}")
     Worker(db).drain()
     found = {kind: sum(number for _, number in Visits(kind).lifetime.scan(db)) for kind in CQ_KINDS}
@@ -207,7 +207,7 @@ def counted(folder: Path) -> dict[str, int]:
 
 
 def measure(folder: Path, rounds: int, seconds: float) -> None:
-    """Run it all, and print what came of it."""
+    """Run all variants, and print the results."""
     make_forum(folder / "forum.db")
     db = cq.open(f"embedded:{folder / 'cq.db'}")
     for kind in CQ_KINDS:
@@ -233,14 +233,14 @@ def measure(folder: Path, rounds: int, seconds: float) -> None:
 
 
 class Turn(NamedTuple):
-    """What came of a turn: requests a second, and milliseconds of a processor that the server has used for one."""
+    """The result of a turn: requests per second, and processor milliseconds of the server per request."""
 
     rate: float
     cost: float
 
 
 class Pair(NamedTuple):
-    """A turn of a way of counting, and the one before it without counting."""
+    """A turn of a variant, and the turn without counting just before it."""
 
     turn: Turn
     base: Turn
@@ -249,7 +249,7 @@ class Pair(NamedTuple):
 def ask_in_turns(
     port: int, worker: Any, rounds: int, seconds: float
 ) -> tuple[dict[str, int], dict[str, list[Pair]]]:
-    """{kind: requests answered}, and {kind: its turns}, each with one without counting just before it."""
+    """Return {kind: requests answered}, and {kind: its turns}, each with the turn without counting before it."""
     until = time.monotonic() + 60
     while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < until:
         time.sleep(0.1)
@@ -273,7 +273,7 @@ def ask_in_turns(
 
 
 def report(answered: dict[str, int], pairs: dict[str, list[Pair]], found: dict[str, int]) -> None:
-    """Print medians: of all turns without counting, and of each way of counting, also as shares of the turns before."""
+    """Print medians: of all turns without counting, and of each variant, also as shares of the turns before."""
     bases = [pair.base for some in pairs.values() for pair in some]
     print(f"{'none':8} {_middle([each.rate for each in bases]):6.1f} requests/s, {_cost(bases)}")
     for kind, some in pairs.items():

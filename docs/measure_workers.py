@@ -1,6 +1,6 @@
-"""Measures what docs/measurements.md says of workers: `python docs/measure_workers.py [idle|wake|backlog|fair ...]`.
+"""Measurements of workers, for docs/measurements.md: `python docs/measure_workers.py [idle|wake|backlog|fair ...]`.
 
-On an embedded store in a temporary folder; each prints a line or two. The machine should have nothing else to do.
+They use an embedded store in a temporary folder; each prints a line or two. The machine should be idle otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLOOD = 4_000_000
 
 
 class Counted:
-    """A database that counts what a cluster would be asked: read versions, reads, watches and commits."""
+    """A database that counts requests to a cluster: read versions, reads, watches and commits."""
 
     def __init__(self, db: Any) -> None:
         self._db, self.requests = db, Counter[str]()
@@ -44,7 +44,7 @@ class Counted:
 
 
 class CountedTransaction:
-    """Its transactions; `snapshot` counts into the same."""
+    """A transaction of `Counted`; its `snapshot` shares the counts."""
 
     def __init__(self, tr: Any, requests: Counter[str], whole: Any = None) -> None:
         self._tr, self._requests, self._whole = tr, requests, whole or self
@@ -64,7 +64,7 @@ class CountedTransaction:
         self._requests[what] += 1
 
     def get(self, key: bytes) -> Any:
-        if key != b"\xff/metadataVersion":  # which comes with the read version
+        if key != b"\xff/metadataVersion":  # it arrives with the read version
             self._read("read")
         return self._tr.get(key)
 
@@ -87,19 +87,19 @@ class CountedTransaction:
 
 
 def run_worker(url: str, queues: list[str]) -> None:
-    """In a process of its own."""
+    """Run a worker; in a process of its own."""
     Worker(cq.open(url), queues=queues).run()
 
 
 def in_process(url: str, queues: list[str]) -> Any:
-    """A worker process that has begun."""
+    """Start and return a worker process."""
     process = multiprocessing.get_context("spawn").Process(target=run_worker, args=(url, queues), daemon=True)
     process.start()
     return process
 
 
 def until_changed(db: Any, name: str, key: Any, before: Any, change: Callable[[], object]) -> float:
-    """Seconds from the end of a change until the key has another value."""
+    """Return the seconds from the end of a change until the key has another value."""
     queue, stored = cq.CombineQueue(name), QueueKeys(name)
     encoded = transact(db, lambda tr: cq.config.queue.read_config(tr, name)).key.encoder()(key)
     watch = transact(db, lambda tr: tr.watch(stored.value(encoded)))
@@ -114,7 +114,7 @@ def until_changed(db: Any, name: str, key: Any, before: Any, change: Callable[[]
 
 
 def described(times: list[float]) -> str:
-    """Median, 99th percentile and maximum in milliseconds."""
+    """Return median, 99th percentile and maximum in milliseconds, as text."""
     ordered = sorted(1000 * each for each in times)
     return (
         f"p50 {statistics.median(ordered):.1f} ms, p99 {ordered[int(0.99 * len(ordered))]:.1f} ms, "
@@ -123,7 +123,7 @@ def described(times: list[float]) -> str:
 
 
 def idle(url: str) -> None:
-    """What a worker with nothing to do asks of the store."""
+    """Measure the requests of an idle worker to the store."""
     for number in (1, 10):
         db = Counted(cq.open(url))
         names = [f"idle-{number}-{each}" for each in range(number)]
@@ -132,7 +132,7 @@ def idle(url: str) -> None:
         worker = Worker(db, queues=names)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        time.sleep(10)  # it begins
+        time.sleep(10)  # without the requests of its start
         db.requests.clear()
         time.sleep(IDLE_SECONDS)
         found = dict(db.requests)
@@ -144,7 +144,7 @@ def idle(url: str) -> None:
 
 
 def wake(url: str) -> None:
-    """From a commit to the value that a worker in another process has combined."""
+    """Measure the time from a commit to the combined value, with the worker in another process."""
     db = cq.open(url)
     cq.configure(db, "wake")
     queue = cq.CombineQueue("wake")
@@ -159,7 +159,7 @@ def wake(url: str) -> None:
 
 
 def backlog(url: str) -> None:
-    """The memory and the time of draining a deep backlog."""
+    """Measure the memory and the time to drain a deep backlog."""
     db = cq.open(url)
     cq.configure(db, "deep", buckets=1)
     queue = cq.CombineQueue("deep")
@@ -185,7 +185,7 @@ def backlog(url: str) -> None:
 
 
 def drain(url: str, results: Any) -> None:
-    """In a process of its own: seconds, and kB of memory."""
+    """Drain in a process of its own; puts seconds and kB of memory into `results`."""
     db = cq.open(url)
     begun = time.perf_counter()
     Worker(db, queues=["deep"]).drain()
@@ -194,7 +194,7 @@ def drain(url: str, results: Any) -> None:
 
 
 def fair(url: str) -> None:
-    """The latency of a small queue, alone and beside one that is flooded."""
+    """Measure the latency of a small queue, alone and next to a flooded one."""
     db = cq.open(url)
     for name in ("small", "flooded"):
         cq.configure(db, name)
@@ -225,7 +225,7 @@ def fair(url: str) -> None:
 
 
 def main() -> None:
-    """Run what is asked for, or all."""
+    """Run the given measurements, or all."""
     measurements = {"idle": idle, "wake": wake, "backlog": backlog, "fair": fair}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", choices=[*measurements])

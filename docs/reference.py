@@ -1,7 +1,7 @@
-"""Writes what repeats the code: cli.md, and tables in key-layout.md, operations.md and howto/verify.md.
+"""Generator of reference pages: cli.md, and tables in key-layout.md, operations.md and howto/verify.md.
 
 Run it after a change of commands, keys or events, with cq installed: `python docs/reference.py`. Tests compare the
-pages with what it would write.
+pages with its output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BEGIN, END = "<!-- begin: written by reference.py -->", "<!-- end -->"
 
 
 def commands(command: Any, words: str = "cq") -> Iterator[tuple[str, Any]]:
-    """Each command and its words on the command line, groups included, hidden names not."""
+    """Yield each command with its words on the command line, in groups, too; hidden ones excepted."""
     if not hasattr(command, "commands"):
         yield words, command
         return
@@ -35,12 +35,12 @@ def commands(command: Any, words: str = "cq") -> Iterator[tuple[str, Any]]:
 
 
 def cli() -> str:
-    """A section for each command, made from what its `--help` is made of."""
+    """Return a section for each command, from the texts of its `--help`."""
     return "\n".join(section(words, command) for words, command in commands(typer.main.get_command(app)))
 
 
 def section(words: str, command: Any) -> str:
-    """A command's usage, text, arguments and options, and examples."""
+    """Return a command's usage, text, arguments, options and examples."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
     usage = " ".join([words, *map(placed, arguments), "[OPTIONS]"])
@@ -52,41 +52,41 @@ def section(words: str, command: Any) -> str:
 
 
 def placed(argument: Any) -> str:
-    """An argument as a usage line shows it."""
+    """Return an argument as in a usage line."""
     name = argument.metavar + (" ..." if argument.nargs == -1 else "")
     return name if argument.required else f"[{name}]"
 
 
 def named(option: Any) -> str:
-    """An option with what it takes."""
+    """Return an option with its value's name."""
     forms = "/".join([option.opts[0], *option.secondary_opts])
     return f"{forms} {option.metavar}" if option.metavar else forms
 
 
 def default(option: Any) -> str:
-    """The default of an option, unless it is None, False or empty."""
+    """Return the default of an option, unless it is None, False or empty."""
     if option.secondary_opts and option.default:  # a pair of flags such as --wait/--no-wait
         return f" Default: `{option.opts[0]}`."
     return f" Default: `{option.default}`." if option.default else ""
 
 
 def variable(option: Any) -> str:
-    """The environment variable of an option that is a setting."""
+    """Return the environment variable of an option, if it has one."""
     return f" Environment: `{option.envvar}`." if option.envvar else ""
 
 
 def paragraphs(text: str) -> str:
-    """The text of a docstring, a line for each paragraph."""
+    """Return the text of a docstring, a line for each paragraph."""
     return "\n\n".join(" ".join(each.split()) for each in inspect.cleandoc(text).split("\n\n"))
 
 
 def key_layout() -> str:
-    """The table of keys at the head of cq/keys/queue.py, and what stands around it."""
+    """Return the docstring of cq/keys/queue.py, with its table of keys."""
     return f"```text\n{inspect.getdoc(keys)}\n```\n"
 
 
 def telemetry() -> str:
-    """Tables of events, of their fields, and of the metrics made from them."""
+    """Return tables of events, their fields, and the metrics that derive from them."""
     events = [
         [f"`{name}`", logging.getLevelName(kind.level).lower(), kind.description, ", ".join(kind.fields)]
         for name, kind in EVENTS.items()
@@ -118,23 +118,23 @@ def telemetry() -> str:
 
 
 def kinds() -> str:
-    """A table of the differences that a verification finds."""
+    """Return a table of the differences that a verification finds."""
     rows = [[f"`{kind}`", what, repair] for kind, (what, repair) in KINDS.items()]
     return "\n".join([*table(["kind", "what is wrong", "a repair"], rows), ""])
 
 
 def exposed(metric: Metric) -> str:
-    """A metric's name as it is scraped."""
+    """Return a metric's name in the Prometheus format."""
     return f"{metric.name}_total" if metric.type == "counter" else metric.name
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """The lines of a table."""
+    """Return the lines of a table."""
     return [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]]
 
 
 def page(name: str, written: str) -> str:
-    """A page with what is written between its marks."""
+    """Return a page with `written` between its marks."""
     content = (DOCS / name).read_text()
     pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     return pattern.sub(lambda _: f"{BEGIN}\n\n{written}\n{END}", content)

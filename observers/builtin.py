@@ -1,4 +1,4 @@
-"""The observers that a queue can have without code of the application: what makes them, and what works for them."""
+"""The built-in observers, which need no code of the application: their factories, and their tasks for workers."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ FACTORIES: Final[Mapping[str, Factory]] = {
     "feed": feedobserver.observer,
     distinct.NAME: distinct.observer,
 }
-"""{kind: what makes the observer's function}."""
+"""{kind: factory of the observer's function}."""
 
 _TASKS: Final[Mapping[str, tuple[str, Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task]]]]] = {
     "top": ("publish", publishers),
     "export": ("export", export_tasks),
     "forward": ("export", forward.forward_tasks),
 }
-"""{kind: (role, what makes the tasks of a worker)}."""
+"""{kind: (role, function that makes a worker's tasks)}."""
 
 
 def _checked(kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
-    """The factory of a kind, for settings from elsewhere: they must be such as `spec` gives."""
+    """Return the factory of a kind for foreign settings: it accepts only settings that `spec` can return."""
 
     def make(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
         try:
             fits = spec(**settings).settings == settings
-        except (TypeError, AttributeError):  # other settings than it takes, or of other types
+        except (TypeError, AttributeError):  # unknown settings, or settings of other types
             fits = False
         if not fits:
             raise InvalidConfiguration(
-                f"the observer {kind!r} of queue {config.name!r} has settings that are not those of its kind"
+                f"the observer {kind!r} of queue {config.name!r} has settings that are invalid for its kind"
             )
         return FACTORIES[kind](config, settings, generation)
 
@@ -60,7 +60,7 @@ def _checked(kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
 
 
 def _top(score: object, group: object, **settings: Any) -> ObserverSpec:
-    return index.top(**settings)  # without functions, so that settings which ask for one differ
+    return index.top(**settings)  # without functions: settings that need one do not match
 
 
 CHECKED: Final[Mapping[str, Factory]] = {
@@ -70,22 +70,22 @@ CHECKED: Final[Mapping[str, Factory]] = {
     "feed": _checked("feed", feed_spec),
     distinct.NAME: _checked(distinct.NAME, distinct.distinct),
 }
-"""`FACTORIES` that raise `InvalidConfiguration` for settings that this process has not made itself."""
+"""`FACTORIES` for settings of other processes: they raise `InvalidConfiguration` for invalid ones."""
 
 
 def check_settings(config: QueueConfig) -> None:
-    """Raises `InvalidConfiguration` for settings of built-in observers that are not those of their kinds."""
+    """Raise `InvalidConfiguration` for invalid settings of built-in observers."""
     for each in config.observers:
         if each.is_built_in and each.name in CHECKED:
             CHECKED[each.name](config, each.settings, each.generation)
 
 
 def put_built_in(db: Database, config: QueueConfig, observer: ObserverSpec) -> QueueConfig:
-    """`cq.put_observer` for one of these kinds, after a look at whether it suits the queue.
+    """Put a built-in observer on a queue, after a check that it suits the queue; see `cq.put_observer`.
 
-    Raises `InvalidConfiguration` when it does not: a top of values that are no numbers, a feed that is not there.
+    Raises `InvalidConfiguration` for a top of values other than numbers, and for a feed that is not configured.
     """
-    FACTORIES[observer.name](config, observer.settings, 0)
+    FACTORIES[observer.name](config, observer.settings, 0)  # raises if the observer does not suit the queue
     if observer.name == feedobserver.NAME:
         transact(db, lambda tr: read_feed_config(tr.snapshot, observer.settings["feed"]))
     return put_observer(db, config.name, observer)
@@ -94,7 +94,7 @@ def put_built_in(db: Database, config: QueueConfig, observer: ObserverSpec) -> Q
 def observer_tasks(
     db: Database, config: QueueConfig, roles: Collection[str] = ROLES
 ) -> dict[str, Sequence[Task]]:
-    """{role: tasks} that a queue's observers need beside its passes, of these roles."""
+    """Return {role: tasks} that a queue's observers need in addition to its passes, of these roles."""
     found = {}
     for observer in config.observers:
         role, tasks = _TASKS.get(observer.name, ("", None))

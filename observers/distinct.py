@@ -1,9 +1,8 @@
-"""Exact distinct counts: how many keys of a queue have a value, by the first parts of the keys, in another queue.
+"""Exact distinct counts: the number of a queue's keys that have a value, by their first parts, in another queue.
 
-Of a queue with keys (page, visitor), say, the other one has how many different visitors each page has. When the value
-of a key rises from or falls to nothing, the pass that writes it adds or takes one in the other queue, in its
-own transaction: so the count is exact, whatever becomes of workers. Over a queue with a window it is the number of
-distinct visitors within the window.
+For a queue with keys (page, visitor), the other queue has the number of different visitors of each page. A pass that
+writes the first value of a key, or removes its value, adds 1 or -1 to the other queue in its own transaction. So the
+count is exact even if workers crash. For a queue with a window it is the number of distinct visitors in the window.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ VERSION: Final = 1
 
 
 def distinct(into: str, *, parts: int = 1) -> ObserverSpec:
-    """The observer that counts a queue's keys into another queue, by their first parts.
+    """Return the observer that counts a queue's keys into another queue, by their first parts.
 
-    Put it on a queue before anything is added to that, and do not rebuild it or change its settings later: what it has
-    added to the other queue stays there. That queue is configured by you: with keys of these parts (one part alone
-    is no tuple), values of int, the combiner sum, and no window.
+    Put it on a queue before the first add, and do not rebuild it or change its settings later: its updates stay in the
+    other queue. Configure the other queue with keys of these parts (a single part is not a tuple), int values, the
+    combiner sum, and no window.
 
     Args:
-        into: the other queue.
-        parts: how many of the first parts of a key to count by; fewer than a key has.
+        into: name of the other queue.
+        parts: number of the first parts of a key to count by; fewer than a key has.
 
     Raises `InvalidConfiguration`.
     """
     if type(parts) is not int or parts < 1:
         raise InvalidConfiguration(
-            f"expected the parts to count by to be 1 or more of a key's, got: {brief(parts)}"
+            f"expected parts to be the number of a key's parts to count by, at least 1, got: {brief(parts)}"
         )
     return ObserverSpec(NAME, VERSION, {"into": check_name(into), "parts": parts})
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
-    """The function of this kind of observer; raises `InvalidConfiguration` when it does not suit the queue."""
+    """Return the observer's function; raises `InvalidConfiguration` if it does not suit the queue."""
     into, parts = settings["into"], settings["parts"]
     if not config.key.is_tuple or len(config.key.parts) <= parts or into == config.name:
         raise InvalidConfiguration(
@@ -62,11 +61,10 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
             raise InvalidConfiguration(
                 f"expected queue {into!r} to have no window, as keys are counted into it"
             )
-        keys = [leading(change.key, parts) for change in changes]
+        keys = [first_parts(change.key, parts) for change in changes]
         encoded_keys = wanted.key.encode_all(keys)
-        counts: Counter[bytes] = (
-            Counter()
-        )  # by bytes: hashes of ints can be predicted, and so made to collide
+        # By encoded keys: applications' ints have predictable hashes, which an attacker could make collide.
+        counts: Counter[bytes] = Counter()
         for encoded, change in zip(encoded_keys, changes, strict=True):
             counts[encoded] += (change.new is not None) - (change.old is not None)
         key_of = dict(zip(encoded_keys, keys, strict=True))
@@ -75,22 +73,22 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
     return count
 
 
-def leading(key: tuple[Any, ...], parts: int) -> Any:
-    """The first parts of a key; the part itself if it is one."""
+def first_parts(key: tuple[Any, ...], parts: int) -> Any:
+    """Return the first parts of a key; a single part is not a tuple."""
     return key[0] if parts == 1 else key[:parts]
 
 
 def count_now(tr: TransactionRead, source: str, into: str, parts: int, now: int) -> dict[Any, int]:
-    """By how much the counts in the other queue are to change once all is combined, and taken out that is due by now.
+    """Return the pending changes of the counts: of all queued updates, and of all rows that have expired by `now`.
 
-    At the transaction's read version: with the values of the other queue it makes the exact counts, also when no worker
-    has run for long. Raises `BacklogTooDeep`.
+    At the transaction's read version: added to the values of the other queue, they give the exact counts, even if no
+    worker runs. Raises `BacklogTooDeep`.
 
     Args:
         tr: a transaction's snapshot reads.
-        source: the queue whose keys are counted; it may have a window.
-        into: the queue that they are counted into.
-        parts: by how many of their first parts.
+        source: the queue with the keys; it may have a window.
+        into: the queue with the counts.
+        parts: number of the first parts of a key to count by.
         now: in milliseconds since 1970.
     """
     config, target = read_config(tr, source), read_config(tr, into)
@@ -103,6 +101,6 @@ def count_now(tr: TransactionRead, source: str, into: str, parts: int, now: int)
     for encoded, change in changes.items():
         current = futures[encoded].value
         before = 0 if current is None else codec.decode(current)
-        key = leading(config.key.decode(encoded), parts)
+        key = first_parts(config.key.decode(encoded), parts)
         counts[key] += (before + change != 0) - (before != 0)
     return {key: number for key, number in counts.items() if number}

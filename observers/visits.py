@@ -1,13 +1,13 @@
 """Visits of pages: views and unique visitors of the last minutes, and of all time.
 
-Five queues, named after the visits: what follows from what is all in cq's own hands.
+Four queues, or six with `readers`; their names begin with the name of the visits:
 
     NAME.views      page: views, over a window
     NAME.seen       (page, visitor): views, over the same window; counted into:
     NAME.visitors   page: distinct visitors within the window
-    NAME.lifetime   page: views ever, but for those of authors
-    NAME.readers    page: distinct readers ever, if wanted, counted from:
-    NAME.read       (page, visitor): views ever, but for those of authors
+    NAME.lifetime   page: all views ever, except those of authors
+    NAME.readers    page: distinct readers ever, on request, counted from:
+    NAME.read       (page, visitor): all views ever, except those of authors
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _PAIR: Final = (str, str)
 
 @dataclass(frozen=True, slots=True)
 class PageVisits:
-    """What is known of a page.
+    """The counts of a page.
 
     Attributes:
         views, visitors: within the window.
-        lifetime: views ever, but for those of authors.
-        readers: distinct visitors ever, but for authors; None where these are not kept.
+        lifetime: all views ever, except those of authors.
+        readers: distinct visitors ever, except authors; None if they are not counted.
     """
 
     views: int
@@ -47,12 +47,12 @@ class PageVisits:
 
 
 class Visits:
-    """Counts visits of pages; pages and visitors are called by str. A handle without state, see `cq.CombineQueue`.
+    """Counts visits of pages; pages and visitors are str. A handle without state, see `cq.CombineQueue`.
 
     Args:
-        name: what the queues' names begin with.
-        readers: whether distinct visitors of all time are counted, too: costs a value for each page and visitor that
-            stays for ever.
+        name: beginning of the queues' names.
+        readers: whether to count distinct visitors of all time, too: each pair of page and visitor then has a value
+            that is never removed.
     """
 
     def __init__(self, name: str = "visits", *, readers: bool = False) -> None:
@@ -66,14 +66,14 @@ class Visits:
 
     @property
     def queues(self) -> list[str]:
-        """The names of all queues."""
+        """Return the names of all queues."""
         ever = [] if self.readers is None else [self.readers.name, self.read.name]
         return [each.name for each in (self.views, self.seen, self.visitors, self.lifetime)] + ever
 
     def configure(self, db: Database, *, window: object = (600, 10), buckets: int | None = None) -> None:
-        """Make the queues, or find them as they are; raises `ConfigurationConflict` when they are others.
+        """Configure the queues; raises `ConfigurationConflict` if they exist with other settings.
 
-        `window` is as for `cq.configure`; it can be changed.
+        `window` is the one of `cq.configure`; it can be changed.
         """
         for counted in (self.visitors, self.lifetime, self.readers):
             if counted is not None:
@@ -95,16 +95,16 @@ class Visits:
         at: float | None = None,
         once: str | bytes | None = None,
     ) -> str:
-        """Count a visit, as a part of the transaction: blind, it conflicts with no other.
+        """Count a visit as a part of the transaction; blind, so it conflicts with no other visit.
 
         Args:
             tr: a transaction of either store.
-            page, visitor: who has seen what.
-            author: whose page it is: their own visits count as visits, and not as views of a lifetime.
-            at: when it was, in seconds since 1970; now, if left out.
-            once: an operation id, if the transaction may be run again after its commit got lost.
+            page, visitor: the page, and its visitor.
+            author: author of the page: the author's visits count within the window, and not in the lifetime's counts.
+            at: time of the visit, in seconds since 1970; default: now.
+            once: an operation id, if the transaction may run again after a commit of unknown result.
 
-        Returns what `Window.add` does: whether it is in the window. In the lifetime's counts it is in any case.
+        Returns the result of `Window.add`: whether the visit is in the window. The lifetime's counts include it anyway.
         """
         authors = {} if author is None else {page: author}
         return self.count_many(tr, [(page, visitor)], authors=authors, at=at, once=once)
@@ -118,25 +118,26 @@ class Visits:
         at: float | None = None,
         once: str | bytes | None = None,
     ) -> str:
-        """Count visits of the same time, as pairs of page and visitor; `authors` has those of pages. As `count`.
+        """Count several visits of one time, as pairs of page and visitor; `authors` is {page: author}. See `count`.
 
-        Raises `OneShotIterable` if the visits are in an iterator, which would be empty when the transaction is retried.
+        Raises `OneShotIterable` for an iterator of visits, which would be empty when the transaction is retried.
         """
+        # One `now` for both windows: the visit is in both, or in none.
         found, now = Counter(repeatable(visits, "visits")), runtime.time()
-        said = self.views.add(tr, _by_page(found), once, at=at, now=now)
-        if said == TAKEN:
+        result = self.views.add(tr, _by_page(found), once, at=at, now=now)
+        if result == TAKEN:
             self.seen.add(tr, found, once, at=at, now=now)
         read = {each: number for each, number in found.items() if authors.get(each[0]) != each[1]}
         self.lifetime.add(tr, _by_page(read), once)
         if self.readers is not None:
             self.read.add(tr, read, once)
-        return said
+        return result
 
     def get(self, tr: TransactionRead, page: str, *, pending: bool = False) -> PageVisits:
-        """What is known of a page: a read for each figure, and one of what is due.
+        """Return the counts of a page: a read for each count, and one of the expired rows.
 
-        Each is as it was last combined; with `pending` exact at the transaction's read version, also when no worker has
-        run for long, at the cost of reading all that waits in the queues. Raises as `Window.get` does.
+        Each is the last combined value. With `pending` they are exact at the transaction's read version, even if no
+        worker runs; this reads all queued updates. Raises as `Window.get`.
         """
         return PageVisits(
             self.views.get(tr, page, pending=pending) or 0,
@@ -157,10 +158,10 @@ class Visits:
         return found
 
     def within(self, tr: TransactionRead, *, now: float | None = None) -> dict[str, tuple[int, int]]:
-        """{page: (views, distinct visitors)} of all pages within the window, exact at the transaction's read version.
+        """Return {page: (views, distinct visitors)} of the window, exact at the transaction's read version.
 
-        All that waits counts, and what is due by now does not, also when no worker has run for long. For as many pages
-        as one transaction can read. Raises `BacklogTooDeep` when more than 1 MB waits or is due.
+        It includes queued updates and excludes expired rows, even if no worker runs. The number of pages is limited by
+        what one transaction can read. Raises `BacklogTooDeep` if more than 1 MB is queued or expired.
         """
         snapshot = snapshot_of(tr)
         present = milliseconds(now)
@@ -173,11 +174,11 @@ class Visits:
 
 
 class VisitEmitter:
-    """Counts visits that belong to no transaction of the application, many of them in one of its own.
+    """Counts visits outside of the application's transactions, many in each transaction of its own.
 
-    By an emitter for each queue, see `cq.Emitter` for the arguments: one for each process, after forking, to be closed
-    at the end; a context manager, too. Each commits in transactions of its own, so between them and when the process
-    dies, a visit may count in one queue and not in another.
+    It has an emitter for each queue, see `cq.Emitter` for the arguments. Make one in each process, after forking, and
+    close it at the end, or use it as a context manager. Each emitter commits in transactions of its own: for a moment,
+    or if the process dies, a visit may count in one queue and not in another.
     """
 
     def __init__(self, visits: Visits, db: Database, **settings: Any) -> None:
@@ -195,7 +196,7 @@ class VisitEmitter:
         self.close()
 
     def count(self, page: str, visitor: str, *, author: str | None = None) -> None:
-        """Count a visit that happens now; returns and raises as `cq.Emitter.emit` does in its mode."""
+        """Count a visit now; waits and raises as `cq.Emitter.emit` in its mode."""
         self._views.emit(page)
         self._seen.emit((page, visitor))
         if visitor != author:
@@ -204,12 +205,12 @@ class VisitEmitter:
                 self._read.emit((page, visitor))
 
     def flush(self) -> None:
-        """As `cq.Emitter.flush`, here and below."""
+        """Flush all emitters, see `cq.Emitter.flush`."""
         for emitter in self._emitters():
             emitter.flush()
 
     def close(self) -> None:
-        """Commit what was taken, and take nothing any more."""
+        """Commit the buffered visits, and refuse later ones."""
         for emitter in self._emitters():
             emitter.close()
 
@@ -226,7 +227,7 @@ def _by_page(visits: Mapping[tuple[str, str], int]) -> dict[str, int]:
 
 
 def _all(tr: TransactionRead, queue: cq.CombineQueue | cq.Window, **given: Any) -> list[tuple[Any, Any]]:
-    """All items, in one transaction."""
+    """Return all items, read in one transaction."""
     page = queue.items(tr, **given)
     found = list(page.items)
     while page.continuation is not None:

@@ -1,4 +1,4 @@
-"""Users in two stores, one of whom moves, and the total of both in a third one."""
+"""Cells: users in two stores, a move of one user, and the total of both stores in a third one."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ from cq.observers.forward import forward_spec
 from cq.observers.worker import Worker
 
 folder = tempfile.mkdtemp()
-central = cq.open(f"embedded:{folder}/central.db")  # has the directory, and the totals
+central = cq.open(f"embedded:{folder}/central.db")  # the directory, and the totals
 cq.configure(central, "notes")
 os.environ["TOTALS_URL"] = f"embedded:{folder}/central.db"
 

@@ -1,4 +1,4 @@
-"""An emitter: threads and tasks count visits, many of which are committed together."""
+"""An emitter: threads and tasks count visits, and the emitter commits many of them together."""
 
 import asyncio
 import tempfile

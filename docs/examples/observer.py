@@ -1,4 +1,4 @@
-"""A change observer that feeds a second queue: orders per customer, and how many customers have how many orders."""
+"""A change observer that feeds a second queue: orders per customer, and customers per number of orders."""
 
 import tempfile
 

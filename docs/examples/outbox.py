@@ -1,4 +1,4 @@
-"""Counts of data in another database: an outbox row in its transaction, an operation id in the one of the queue."""
+"""Counts of data in another database: an outbox row in its transaction, an operation id in the queue's transaction."""
 
 import sqlite3
 import tempfile

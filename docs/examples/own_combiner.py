@@ -1,4 +1,4 @@
-"""A combiner of one's own: mean and extremes of measurements, kept as (count, sum, least, greatest)."""
+"""An application's own combiner: mean and extremes of measurements, kept as (count, sum, least, greatest)."""
 
 import tempfile
 

@@ -1,4 +1,4 @@
-"""Page views from a log: `once` keeps a batch that is delivered again from being counted again."""
+"""Page views from a log: `once` prevents a second count of a batch that is delivered twice."""
 
 import tempfile
 from collections import Counter
@@ -13,14 +13,14 @@ views = cq.CombineQueue("views")
 
 @cq.transactional
 def count_views(tr, batch_id, requests):
-    """Count a batch of requests; the id is the batch's own, the same each time that it is delivered."""
+    """Count a batch of requests; its id is the same at each delivery."""
     views.add(tr, Counter(requests), once=batch_id)
 
 
 first = [("/", 1), ("/about", 1), ("/", 1)]
 second = [("/", 2)]
 count_views(db, "log-7:1", first)
-count_views(db, "log-7:1", first)  # the acknowledgement got lost, so it comes again
+count_views(db, "log-7:1", first)  # the acknowledgement got lost, so the batch is delivered again
 count_views(db, "log-7:2", second)
 
 Worker(db).drain()

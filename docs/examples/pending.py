@@ -1,4 +1,4 @@
-"""Reading with what is still queued: the value that a pass has reported, and the one that all updates give."""
+"""Pending reads: the last combined value, and the value with all queued updates."""
 
 import tempfile
 

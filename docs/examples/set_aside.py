@@ -1,4 +1,4 @@
-"""What was set aside: looking at it, and adding it again once the reason is mended."""
+"""Updates that were set aside: list them, and add them again after the cause is fixed."""
 
 import logging
 import tempfile
@@ -7,7 +7,7 @@ import cq
 from cq.observers.worker import Worker
 from cq.queue import read_aside, retry_aside
 
-logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a worker warns of each key that it sets aside
+logging.getLogger("cq.worker").setLevel(logging.ERROR)  # a worker warns for each key that it sets aside
 stock = cq.CombineQueue("stock")
 refused = {"screws"}
 
@@ -34,7 +34,7 @@ def main():
         print(entry.error, entry.updates)
 
     refused.clear()
-    print(retry_aside(db, "stock"))  # or, by hand: `cq aside retry stock`
+    print(retry_aside(db, "stock"))  # or `cq aside retry stock`
     Worker(db, app).drain()
     print(sorted(stock.scan(db)))
 

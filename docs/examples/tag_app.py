@@ -1,7 +1,7 @@
-"""A web application: notes get tags and lose them, and every open page shows the cloud of tags as it changes.
+"""A web application: notes with tags, and every open page shows the current cloud of tags.
 
-To look at it: `pip install -e '.[web]'`, `uvicorn --app-dir docs/examples tag_app:app`, and two windows at
-http://127.0.0.1:8000; ^C ends it. Run as a program, it shows by itself what a page is told.
+To try it: `pip install -e '.[web]'`, `uvicorn --app-dir docs/examples tag_app:app`, and two windows at
+http://127.0.0.1:8000; ^C ends it. Run as a program, it prints the events that a page receives.
 """
 
 import json
@@ -49,20 +49,20 @@ new EventSource("/events").onmessage = (event) => {
 """
 MOST_TAGS, LONGEST = 20, 50
 MOST_BYTES, MOST_STREAMS = 64_000, 1_000  # of a form; open at once
-HOSTS = ["127.0.0.1", "localhost"]  # the names by which browsers reach it
+HOSTS = ["127.0.0.1", "localhost"]  # the host names of the server in browsers
 
 documents = Documents(cq.CombineQueue("tags"))
 
 
 @cq.transactional
 def save(tr, name, text, tags):
-    """A note, its tags, and what the change of these adds to the counts: one transaction."""
+    """Store a note and its tags, and add the difference to the counts, in one transaction."""
     tr.set(b"note/" + name.encode(), text.encode())
     documents.set(tr, name.encode(), dict.fromkeys(tags, 1))
 
 
 def cloud_list(cloud):
-    """The cloud as HTML; tags are what users have typed, so they are escaped."""
+    """Return the cloud as HTML; tags are input of users, so they are escaped."""
     return "".join(
         f'<li style="font-size: {0.8 + entry.weight / 5:.1f}em">{escape(entry.key)} ({escape(str(entry.score))})</li>'
         for entry in (cloud.entries if cloud else ())
@@ -74,7 +74,7 @@ async def page(request):
 
 
 async def body_of(request):
-    """The body of a request; None if it is too large, of which only the beginning is read."""
+    """Return the body of a request; None if it is too large, after reading only its beginning."""
     body = b""
     async for part in request.stream():
         body += part
@@ -97,7 +97,7 @@ async def save_note(request):
 
 
 class EventStream(StreamingResponse):
-    """A stream of events that is counted among the open ones until it ends, however that happens."""
+    """A stream of events; `opened` contains it until it ends, also by an error."""
 
     def __init__(self, content, opened):
         headers = {"Cache-Control": "no-store"}
@@ -113,17 +113,17 @@ class EventStream(StreamingResponse):
 
 
 async def events(request):
-    """The newest cloud and all after it; a page that reconnects says what it has, and gets what it has missed."""
+    """Send the newest cloud and all later ones; a page that reconnects sends its version, and gets the newer one."""
     follower, last = request.state.follower, request.headers.get("last-event-id", "")
     if len(request.state.streams) >= MOST_STREAMS:
         return PlainTextResponse("too many open pages: try again later", 503)
 
     async def stream():
-        version = int(last) if last.isdecimal() and len(last) < 20 else 0  # a longer one is no version
+        version = int(last) if last.isdecimal() and len(last) < 20 else 0  # versions are shorter
         while not follower.is_closed:
             cloud = await follower.wait_async(version, timeout=15)
             if cloud is None:
-                yield ": nothing new\n\n"  # finds connections that are gone
+                yield ": nothing new\n\n"  # detects closed connections
             else:
                 version = cloud.version
                 yield f"id: {version}\ndata: {json.dumps(cloud_list(cloud))}\n\n"
@@ -132,7 +132,7 @@ async def events(request):
 
 
 class OwnPages:
-    """Refuses what pages of other sites ask for: browsers say in `Origin` where a page is from."""
+    """Refuse requests from pages of other sites: browsers send the site of a page in `Origin`."""
 
     def __init__(self, app):
         self.app = app
@@ -141,7 +141,9 @@ class OwnPages:
         headers = Headers(scope=scope) if scope["type"] == "http" else {}
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != headers.get("host"):
-            await PlainTextResponse("a page of another site asks for this", 403)(scope, receive, send)
+            await PlainTextResponse("this request comes from a page of another site", 403)(
+                scope, receive, send
+            )
         else:
             await self.app(scope, receive, send)
 
@@ -170,15 +172,15 @@ def closed_on_signals(follower):
 
 
 def make_app(store=None):
-    """The application on a store; without one, on that of $CQ_STORE."""
+    """Return the application on a store; default: the store of $CQ_STORE."""
 
     @asynccontextmanager
     async def lifespan(app):
         db = cq.open(store)
-        # With one bucket, pages see all that a note changes at once; of many notes a second, give it more.
+        # With one bucket, pages see all changes of a note at once; for many notes per second, use more.
         spec = top(n=50, every=100)
         cq.configure(db, "tags", key=str, value=int, combiner="sum", observers=[spec], buckets=1)
-        worker = Worker(db, queues=["tags"])  # where there is more to do: `cq worker tags`, several times
+        worker = Worker(db, queues=["tags"])  # for more load: run `cq worker tags`, several times
         working = threading.Thread(target=worker.run)
         working.start()
         try:
@@ -192,7 +194,7 @@ def make_app(store=None):
                 db.close()
 
     routes = [Route("/", page), Route("/notes", save_note, methods=["POST"]), Route("/events", events)]
-    # Hosts, too: a foreign page whose name has come to mean this machine would have an origin that is its host.
+    # Check hosts, too: a foreign page whose name resolves to this machine has an origin equal to its host.
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS), Middleware(OwnPages)]
     return Starlette(routes=routes, lifespan=lifespan, middleware=guards)
 
@@ -202,7 +204,7 @@ app = make_app()
 
 @contextmanager
 def serving(app):
-    """The address of the application, which is served meanwhile."""
+    """Serve the application, and yield its address."""
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="warning", ws="none")
     server = uvicorn.Server(config)
@@ -211,14 +213,14 @@ def serving(app):
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        app.state.follower.close()  # ends the open streams, for which the server waits
+        app.state.follower.close()  # ends the open streams: the server waits for them
         server.should_exit = True
         thread.join()
         listening.close()
 
 
 def shown(stream, tag):
-    """What a page shows once it shows this."""
+    """Return the items of a page once it shows `tag`."""
     for line in stream:
         if line.startswith(b"data: ") and tag in (cloud := json.loads(line.removeprefix(b"data: "))):
             return [item.split(">")[-1] for item in cloud.split("</li>")[:-1]]
@@ -226,7 +228,7 @@ def shown(stream, tag):
 
 
 def show():
-    """Serve, and have a page open while notes are saved."""
+    """Serve, and save notes while a page is open."""
     with serving(make_app(f"embedded:{tempfile.mkdtemp()}/example.db")) as address:
 
         def post(**fields):

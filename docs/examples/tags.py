@@ -1,4 +1,4 @@
-"""A union of sets: all tags that anybody has given to a picture, added without reading them first."""
+"""A union of sets: all tags that users have given to a picture, added without a read."""
 
 import tempfile
 

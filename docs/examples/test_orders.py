@@ -8,7 +8,7 @@ from cq.testing import assert_drained, assert_values, drain
 # The application
 
 orders = cq.CombineQueue("orders")  # customer: number of orders
-sizes = cq.CombineQueue("sizes")  # number of orders: customers with so many
+sizes = cq.CombineQueue("sizes")  # number of orders: customers with this number
 
 
 def count_sizes(tr, changes):

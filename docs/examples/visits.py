@@ -14,7 +14,7 @@ visits.configure(db, window="600/10")
 
 @cq.transactional
 def show(tr, page, visitor, author, at):
-    """Count a visit in the transaction that the page is made in; an author's own are no views of a lifetime."""
+    """Count a visit in the transaction that makes the page; the lifetime's views exclude the author's own."""
     return visits.count(tr, page, visitor, author=author, at=at)
 
 
@@ -25,7 +25,7 @@ show(db, "/news", "bob", "eve", now)
 show(db, "/news", "eve", "eve", now)
 print("an hour ago:", show(db, "/news", "dan", "eve", now - 3600))
 
-Worker(db, queues=visits.queues).drain()  # what `cq worker` does all the time
+Worker(db, queues=visits.queues).drain()  # `cq worker` does so all the time
 print("last combined:", cq.transact(db, lambda tr: visits.get(tr, "/news")))
 for minutes in (0, 8, 20):
     seen = cq.transact(db, lambda tr: visits.within(tr, now=now + 60 * minutes))  # noqa: B023

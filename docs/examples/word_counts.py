@@ -13,7 +13,7 @@ words = cq.CombineQueue("words")
 
 @cq.transactional
 def save(tr, name, text):
-    """Store a text in place of the one it had, and adjust the counts by the difference."""
+    """Replace a text, and adjust the counts by the difference."""
     key = b"texts/" + name.encode()
     before = tr.get(key).value
     tr.set(key, text.encode())
