@@ -1,6 +1,6 @@
-"""Events of workers, and what is made of them: logs, metrics, totals.
+"""Events of workers, and their consumers: logs, metrics and counts.
 
-The room may import only the words that every room uses, and results of passes.
+The room may import only the rooms of `cq`, of which it needs errors, text functions and the results of passes.
 """
 
 from cq.observers.telemetry.bus import (

@@ -1,6 +1,6 @@
-"""Telling events: to the log, and to whoever subscribes; `cq.observers.telemetry.events` has the table of them.
+"""The event bus: it passes events to subscribers and to the log. `cq.observers.telemetry.events` has their table.
 
-As with logging, there is one of it in a process, whatever the number of its workers.
+As with logging, there is one bus per process, whatever the number of its workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ log = logging.getLogger("cq.worker")
 
 
 class Event(NamedTuple):
-    """Something that has happened.
+    """An event that a worker has emitted.
 
     Attributes:
         name: a key of `EVENTS`.
@@ -28,41 +28,42 @@ class Event(NamedTuple):
 
     @property
     def kind(self) -> EventKind:
-        """What such events are."""
+        """The entry of the table for such events."""
         return EVENTS[self.name]
 
     def __str__(self) -> str:
-        """One line for people."""
+        """The line for the log."""
         return printable(self.kind.text.format_map(self.fields))
 
 
 _subscribers: tuple[Callable[[Event], object], ...] = ()
 
 
-def subscribe(told: Callable[[Event], object]) -> Callable[[], None]:
-    """Call `told` with every event of this process from now on; returns a function that ends this.
+def subscribe(subscriber: Callable[[Event], object]) -> Callable[[], None]:
+    """Call `subscriber` with every event of this process from now on; returns a function that ends the subscription.
 
-    It is called in the threads that do the work: it must be quick, and what it raises is logged and goes no further.
+    The subscriber is called in the worker's threads, so it must be quick. Its errors are logged, not raised.
     """
-    global _subscribers  # noqa: PLW0603 - one of it in a process
-    _subscribers = (*_subscribers, told)
+    global _subscribers  # noqa: PLW0603 - one bus per process
+    # A new tuple, because `emit` may be iterating over the old one in another thread.
+    _subscribers = (*_subscribers, subscriber)
 
     def end() -> None:
         global _subscribers  # noqa: PLW0603
-        _subscribers = tuple(each for each in _subscribers if each is not told)
+        _subscribers = tuple(each for each in _subscribers if each is not subscriber)
 
     return end
 
 
 def emit(name: str, **fields: Any) -> None:
-    """Report an event of the table, with all of its fields: to the subscribers, then to the log.
+    """Pass an event of the table, with all of its fields, to the subscribers and then to the log.
 
-    In this order, a reader of the log finds in the metrics what it has read.
+    In this order, an event that a reader has seen in the log is already counted in the metrics.
     """
     event = Event(name, fields)
-    for told in _subscribers:
+    for subscriber in _subscribers:
         try:
-            told(event)
+            subscriber(event)
         except Exception:
             log.exception("a subscriber failed for the event %s", name)
     kind = event.kind

@@ -1,7 +1,7 @@
-"""The events that workers tell of themselves, in one table: what logs and metrics are made from.
+"""The table of workers' events, from which logs and metrics are made.
 
-An event's fields are those named in its line for people, and those named besides. `FIELDS` says what each means and in
-which unit, the same in all events. No event has a value, a key or a secret, but that of a key set aside names the key.
+An event has the fields that its text names, and the fields in `others`. `FIELDS` has the meaning and unit of each,
+the same in all events. Events contain no values, keys or secrets, except that `key_set_aside` names the key.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logg
 
 
 class Metric(NamedTuple):
-    """What an event does to a metric, which has the label `queue` when the event has that field.
+    """A metric that an event updates; it has the label `queue` if the event has that field.
 
     Attributes:
-        name: with its unit; a counter's is exposed with `_total` behind it.
-        type: a counter goes up, a histogram observes, a gauge is set.
-        value: the field whose value does so, or the value itself; None takes the gauge of the queue away.
-        description: empty where an event before says it.
+        name: with its unit; a counter is exposed with the suffix `_total`.
+        type: a counter is increased, a histogram observes, a gauge is set.
+        value: the field with the value, or the value itself; None removes the queue's gauge.
+        description: empty if an earlier event of the table has it.
     """
 
     name: str
@@ -36,12 +36,12 @@ class EventKind:
     """A kind of event.
 
     Attributes:
-        level: at which it is logged.
-        text: the line for people, with its fields.
-        description: when it is emitted.
-        others: fields that the line does not show.
-        metrics: which it feeds.
-        logger: by which it is logged.
+        level: of the log record.
+        text: format of the log message, with names of fields.
+        description: when the event is emitted.
+        others: fields that the text does not contain.
+        metrics: the metrics that it updates.
+        logger: name of the logger.
     """
 
     level: int
@@ -63,43 +63,43 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "app": ("", "module and name of the application"),
     "aside": ("keys", "set aside, with their updates"),
     "bucket": ("", "the bucket's number"),
-    "buckets": ("", "buckets to combine that are this worker's"),
-    "conflicts": ("transactions", "thrown away as another one had changed what they had read"),
+    "buckets": ("", "buckets to combine that this worker owns"),
+    "conflicts": ("transactions", "discarded because another one had changed data that they had read"),
     "entries": ("", "entries exported"),
     "error": ("", "type and message of the error"),
-    "export_bytes": ("bytes", "that wait to be exported, about"),
-    "export_lag": ("s", "age of the oldest entry that waits to be exported; 0 when none waits"),
+    "export_bytes": ("bytes", "in the export queue, about"),
+    "export_lag": ("s", "age of the oldest entry in the export queue; 0 if it is empty"),
     "feed": ("", "the feed's name"),
     "file": ("", "the path of the file"),
     "folded": ("keys", "whose updates were combined ahead of their report"),
     "host": ("", "the machine's name"),
     "key": ("", "the key that was set aside, as Python writes it"),
-    "oldest": ("s", "age of the oldest update queued; 0 when none is"),
+    "oldest": ("s", "age of the oldest queued update; 0 if the queue is empty"),
     "passes": ("", "passes committed since the worker began"),
-    "pause": ("s", "until it is tried again"),
+    "pause": ("s", "until the next try"),
     "pid": ("", "the process"),
     "purged": ("keys", "whose value a purge has deleted"),
     "queue": ("", "the queue's name"),
-    "queues": ("", "names of the queues that the worker is for; empty for all"),
+    "queues": ("", "names of the queues that the worker works on; empty for all"),
     "messages": ("messages", "of a feed"),
     "reason": ("", "why"),
-    "repeated": ("rows", "left out, as their operation had been added before"),
+    "repeated": ("rows", "dropped because their operation had been added before"),
     "reported": ("keys", "whose value was written or found unchanged"),
-    "retries": ("transactions", "begun again, for conflicts or other reasons"),
-    "roles": ("", "what the worker does"),
-    "rows": ("rows", "taken out of the queue, or of a table"),
+    "retries": ("transactions", "repeated, after conflicts or other errors"),
+    "roles": ("", "the worker's roles"),
+    "rows": ("rows", "removed from the queue, or from a table"),
     "seconds": ("s", "how long it took"),
     "sequence": ("", "of an entry of an export, in hexadecimal"),
     "status": ("", "exit status"),
     "task": ("", "a bucket to combine or to export, a cloud to publish ..."),
-    "tasks": ("", "tasks of all kinds that are this worker's"),
-    "told": ("keys", "of which an observer that is new to the queue was told"),
+    "tasks": ("", "tasks of all kinds that this worker owns"),
+    "told": ("keys", "backfilled to an observer that is new to the queue"),
     "updates": ("updates", "combined"),
     "version": ("", "of the cloud"),
     "waiting_buckets": ("buckets", "with work"),
     "waiting_bytes": ("bytes", "queued, about"),
     "worker": ("", "the worker's id"),
-    "workers": ("workers", "that live, as this one sees it"),
+    "workers": ("workers", "alive, as seen by this one"),
 }
 """{name of a field: (unit, meaning)}."""
 
@@ -108,13 +108,13 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "worker_started": EventKind(
         INFO,
         "worker {worker} started: {roles}",
-        "A worker begins.",
+        "A worker starts.",
         others=("host", "pid", "queues"),
     ),
     "app_named": EventKind(
         INFO,
         "the app {app} is imported, which {file} names",
-        "The app of a worker comes from the file of settings.",
+        "A worker's application is named by the file of settings.",
     ),
     "worker_stopped": EventKind(
         INFO,
@@ -132,42 +132,42 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "worker_gone": EventKind(
         WARNING,
         "worker {worker} is gone, process {pid} on {host}",
-        "Another worker says nothing any more: its tasks go to those that live.",
-        metrics=(Metric("cq_workers_gone", "counter", 1.0, "workers that said nothing any more"),),
+        "Another worker has stopped beating: the live workers take over its tasks.",
+        metrics=(Metric("cq_workers_gone", "counter", 1.0, "workers that have stopped beating"),),
     ),
     "tasks_shared": EventKind(
         INFO,
         "workers: {workers}; tasks of this one: {tasks}, of which buckets to combine: {buckets}",
-        "Tasks were shared out anew, as workers or queues have changed.",
+        "Tasks were redistributed, because workers or queues have changed.",
         metrics=(
-            Metric("cq_workers", "gauge", "workers", "workers that live, as this one sees it"),
-            Metric("cq_owned_tasks", "gauge", "tasks", "tasks of all kinds that are this worker's"),
-            Metric("cq_owned_buckets", "gauge", "buckets", "buckets to combine that are this worker's"),
+            Metric("cq_workers", "gauge", "workers", "live workers, as seen by this one"),
+            Metric("cq_owned_tasks", "gauge", "tasks", "tasks of all kinds that this worker owns"),
+            Metric("cq_owned_buckets", "gauge", "buckets", "buckets to combine that this worker owns"),
         ),
     ),
     "task_taken_over": EventKind(
         WARNING,
-        "{task}: taken over from worker {worker}, which comes to no end with it",
-        "A task of a worker that lives but hangs is now this one's.",
+        "{task}: taken over from worker {worker}, where it is stuck",
+        "This worker has acquired a task that is stuck in a live worker.",
         others=("queue",),
-        metrics=(Metric("cq_tasks_taken_over", "counter", 1.0, "tasks taken over from workers that hang"),),
+        metrics=(Metric("cq_tasks_taken_over", "counter", 1.0, "stuck tasks taken over from other workers"),),
     ),
     "task_failed": EventKind(
         WARNING,
         "{task}: failed, again in {pause:.1f} s: {error}",
-        "A step of a task has raised an error: it is tried again.",
+        "A step of a task has raised an error; the worker retries it.",
         others=("queue",),
         metrics=(Metric("cq_task_failures", "counter", 1.0, "steps of tasks that raised an error"),),
     ),
     "steps_left": EventKind(
         WARNING,
-        "steps under way have not come to an end in {seconds:.0f} s: they are left",
-        "A worker that was stopped ends although steps of it go on.",
+        "steps under way have not ended within {seconds:.0f} s: the worker ends without them",
+        "A stopped worker ends while some of its steps still run.",
     ),
     "work_left": EventKind(
         WARNING,
         "{task}: left with work to do: {reason}",
-        "A worker that drains ends although a queue is not combined, or an export or a cloud is not done.",
+        "A drain ends although a queue is not combined, or an export or a cloud is not up to date.",
         others=("queue",),
     ),
     "store_failed": EventKind(
@@ -181,16 +181,16 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "process_ended": EventKind(
         WARNING,
         "a worker process ended with status {status}, again in {pause:.1f} s",
-        "A process of `--processes` has died, and is started again.",
+        "A process of `--processes` has died; it is restarted.",
     ),
     "metrics_served": EventKind(
-        INFO, "metrics at http://{address}/metrics", "The endpoint of `--metrics` is there."
+        INFO, "metrics at http://{address}/metrics", "The endpoint of `--metrics` is open."
     ),
     # Queues
     "queue_left_alone": EventKind(
         WARNING,
         "left alone: {reason}",
-        "The worker lacks the code that the queue asks for.",
+        "The worker lacks code that the queue needs.",
         others=("queue",),
         metrics=(
             Metric("cq_left_alone", "gauge", 1.0, "1 while this worker leaves the queue alone, else 0"),
@@ -205,51 +205,51 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     ),
     "queue_resumed": EventKind(
         INFO,
-        "queue {queue!r} is left alone no longer",
-        "The reason why the worker has left the queue alone is no more.",
+        "queue {queue!r} is no longer left alone",
+        "The worker works on a queue again that it had left alone.",
         metrics=(Metric("cq_left_alone", "gauge", 0.0),),
     ),
     "queue_broken": EventKind(
         ERROR,
         "queue {queue!r} is paused: {reason}",
-        "This worker has paused the queue, as too many of its keys fail.",
-        metrics=(
-            Metric("cq_broken", "counter", 1.0, "times that too many keys failed, so that it was paused"),
-        ),
+        "This worker has paused the queue because too many of its keys fail.",
+        metrics=(Metric("cq_broken", "counter", 1.0, "pauses of the queue because too many keys failed"),),
     ),
     "queue_full": EventKind(
         WARNING,
         "queue {queue!r} is full: {reason}",
-        "More waits in the queue than its limits allow.",
+        "The queue's backlog exceeds its limits.",
         metrics=(
-            Metric("cq_full", "gauge", 1.0, "1 while the queue is full, else 0; by the worker that looks"),
+            Metric(
+                "cq_full", "gauge", 1.0, "1 while the queue is full, else 0; from the worker that checks it"
+            ),
         ),
     ),
     "queue_has_room": EventKind(
         INFO,
-        "queue {queue!r} is full no more",
-        "What waits is within the limits again.",
+        "queue {queue!r} is no longer full",
+        "The queue's backlog is within its limits again.",
         metrics=(Metric("cq_full", "gauge", 0.0),),
     ),
     "queue_measured": EventKind(
         DEBUG,
         "queue {queue!r}: about {waiting_bytes} bytes wait in {waiting_buckets} buckets, for {oldest:.1f} s",
-        "With `--metrics`, by one worker for each queue: every 15 s while something waits, else up to every 120 s.",
+        "With `--metrics`, one worker measures each queue: every 15 s while it has a backlog, else up to every 120 s.",
         others=("export_bytes", "export_lag"),
         metrics=(
             Metric("cq_waiting_bytes", "gauge", "waiting_bytes", "bytes queued, about"),
             Metric("cq_waiting_buckets", "gauge", "waiting_buckets", "buckets with work"),
-            Metric("cq_oldest_seconds", "gauge", "oldest", "age of the oldest update queued"),
+            Metric("cq_oldest_seconds", "gauge", "oldest", "age of the oldest queued update"),
+            Metric("cq_export_waiting_bytes", "gauge", "export_bytes", "bytes in the export queue, about"),
             Metric(
-                "cq_export_waiting_bytes", "gauge", "export_bytes", "bytes that wait to be exported, about"
+                "cq_export_lag_seconds", "gauge", "export_lag", "age of the oldest entry in the export queue"
             ),
-            Metric("cq_export_lag_seconds", "gauge", "export_lag", "age of the oldest entry to be exported"),
         ),
     ),
     "queue_handed_over": EventKind(
         DEBUG,
-        "queue {queue!r} is measured by this worker no more",
-        "Another worker measures the queue, or it is gone.",
+        "queue {queue!r} is no longer measured by this worker",
+        "Another worker measures the queue from now on, or the queue was deleted.",
         metrics=tuple(
             Metric(name, "gauge", None)
             for name in (
@@ -261,7 +261,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
             )
         ),
     ),
-    # What is done
+    # Completed work
     "pass_done": EventKind(
         DEBUG,
         "bucket {bucket} of queue {queue!r}: {rows} rows with {updates} updates, {reported} keys reported and "
@@ -271,7 +271,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         metrics=(
             Metric("cq_passes", "counter", 1.0, "passes committed"),
             Metric("cq_pass_seconds", "histogram", "seconds", "how long passes took, retries included"),
-            Metric("cq_rows", "counter", "rows", "rows taken out of the queue"),
+            Metric("cq_rows", "counter", "rows", "rows removed from the queue"),
             Metric("cq_updates", "counter", "updates", "updates combined"),
             Metric(
                 "cq_reported_keys", "counter", "reported", "keys whose value was written or found unchanged"
@@ -282,16 +282,16 @@ EVENTS: Final[Mapping[str, EventKind]] = {
                 "folded",
                 "keys whose updates were combined ahead of their report",
             ),
-            Metric("cq_told_keys", "counter", "told", "keys that an observer new to the queue was told of"),
+            Metric("cq_told_keys", "counter", "told", "keys backfilled to an observer new to the queue"),
             Metric(
                 "cq_repeated_rows",
                 "counter",
                 "repeated",
-                "rows left out, as their operation was added before",
+                "rows dropped because their operation was added before",
             ),
             Metric("cq_set_aside_keys", "counter", "aside", "keys set aside"),
-            Metric("cq_conflicts", "counter", "conflicts", "transactions of passes that met another one"),
-            Metric("cq_retries", "counter", "retries", "transactions of passes begun again"),
+            Metric("cq_conflicts", "counter", "conflicts", "transactions of passes that had a conflict"),
+            Metric("cq_retries", "counter", "retries", "retried transactions of passes"),
         ),
     ),
     "key_set_aside": EventKind(
@@ -313,25 +313,25 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "export_failed": EventKind(
         WARNING,
         "{task} failed, again in {pause:.1f} s: {error}",
-        "A batch could not be exported: it is tried again.",
+        "A batch could not be exported; the worker retries it.",
         others=("queue",),
         logger="cq.export",
-        metrics=(Metric("cq_export_failures", "counter", 1.0, "tries to export that failed"),),
+        metrics=(Metric("cq_export_failures", "counter", 1.0, "failed tries to export"),),
     ),
     "export_left_alone": EventKind(
         WARNING,
         "export of queue {queue!r} is left to other workers: {reason}",
-        "The worker lacks the URL, the driver or the columns of an export. The queue itself is combined.",
+        "The worker lacks the URL, the driver or the columns of an export. It still combines the queue.",
         logger="cq.export",
         metrics=(Metric("cq_export_failures", "counter", 1.0),),
     ),
     "export_stopped": EventKind(
         ERROR,
         "{task} is stopped: {error}",
-        "Going on would lose or mix up data: somebody has to decide what to do.",
+        "To continue would lose or mix up data: an operator must decide what to do.",
         others=("queue",),
         logger="cq.export",
-        metrics=(Metric("cq_export_stops", "counter", 1.0, "times that an export was stopped"),),
+        metrics=(Metric("cq_export_stops", "counter", 1.0, "stops of exports"),),
     ),
     "entry_set_aside": EventKind(
         WARNING,
@@ -343,7 +343,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "export_swept": EventKind(
         INFO,
         "export of queue {queue!r}: {rows} rows of earlier generations are swept",
-        "Rows of keys that have no value any more were deleted, after all values were exported anew.",
+        "After all values were exported again, rows of keys without a value were deleted.",
         logger="cq.export",
     ),
     "feed_delivered": EventKind(
@@ -356,32 +356,32 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     ),
     "feed_numbered": EventKind(
         DEBUG,
-        "feed {feed!r}: {messages:,} messages have got their numbers",
+        "feed {feed!r}: {messages:,} messages numbered",
         "A step has given numbers to messages.",
-        metrics=(Metric("cq_feed_numbers", "counter", "messages", "messages of feeds given their numbers"),),
+        metrics=(Metric("cq_feed_numbers", "counter", "messages", "numbered messages of feeds"),),
     ),
     "feed_trimmed": EventKind(
         DEBUG,
         "feed {feed!r}: {messages:,} messages removed",
-        "A step has removed messages that are older, or more, than the feed keeps.",
-        metrics=(Metric("cq_feed_removals", "counter", "messages", "messages of feeds removed"),),
+        "A step has removed messages beyond the age or the number that the feed keeps.",
+        metrics=(Metric("cq_feed_removals", "counter", "messages", "removed messages of feeds"),),
     ),
     "feed_passed_over": EventKind(
         WARNING,
-        "feed {feed!r}: a receiver or group is passed over: {reason}",
-        "What is stored of a receiver or a group is nothing that cq wrote; the others go on. It is tried again.",
+        "feed {feed!r}: a receiver or group is skipped: {reason}",
+        "The stored data of a receiver or group was not written by cq. The others continue; the worker retries it.",
     ),
     "window_left": EventKind(
         DEBUG,
         "queue {queue!r}: {rows:,} rows have left its window",
-        "A step has taken out of a queue what has left its window.",
-        metrics=(Metric("cq_window_rows", "counter", "rows", "rows taken out of windows"),),
+        "A step has expired updates from a queue's window.",
+        metrics=(Metric("cq_window_rows", "counter", "rows", "rows expired from windows"),),
     ),
     "cloud_published": EventKind(
         DEBUG,
         "cloud {version} of queue {queue!r} is published",
-        "A cloud that differs from the one before is published, of the queue or of a group.",
-        metrics=(Metric("cq_clouds", "counter", 1.0, "clouds published"),),
+        "A cloud of the queue or of a group is published, as it differs from the previous one.",
+        metrics=(Metric("cq_clouds", "counter", 1.0, "published clouds"),),
     ),
 }
 """{name: kind}."""

@@ -1,4 +1,4 @@
-"""Logging by events: a line for each, for people or as JSON."""
+"""Log formats for events: one line each, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from cq.plain_text import printable
 
 
 class TextFormatter(logging.Formatter):
-    """A line of text for each record, made printable: time, level and message.
+    """Formats a record as a printable line of text: time, level and message.
 
-    The lines of a traceback follow indented, so that none can be mistaken for a record.
+    The lines of a traceback are indented, so that they cannot be mistaken for records.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and those of a traceback."""
+        """The line, followed by the lines of a traceback."""
         lines = [f"{self.formatTime(record)} {record.levelname} {printable(record.getMessage())}"]
-        # Not the text that another formatter has left in the record: that is not printable.
+        # Not `record.exc_text`, which another formatter may have cached with control characters.
         for more in (record.exc_info and self.formatException(record.exc_info), record.stack_info):
             lines += [f"    {printable(line)}" for line in (more or "").splitlines()]
         return "\n".join(lines)
 
 
 class JsonFormatter(logging.Formatter):
-    """A line of JSON for each record: time, level, the event with its fields, and the line for people.
+    """Formats a record as a line of JSON: time, level, the event with its fields, and the message.
 
-    Records that are no events, of other libraries say, have the name of their logger for that of the event.
+    Records without an event, for example of other libraries, have the logger's name as `event`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -49,7 +49,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_to_stderr(*, as_json: bool = False, verbose: bool = False) -> None:
-    """Log everything of this process to standard error; with `verbose` each pass and batch, too."""
+    """Log all events of this process to standard error; with `verbose` also each pass and batch."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

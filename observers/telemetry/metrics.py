@@ -1,7 +1,7 @@
 """Metrics of a worker for Prometheus, made from its events, and the endpoint that serves them.
 
-Which there are says `cq.observers.telemetry.events`. They have one label, the queue: what a worker has many of,
-buckets and keys, would make many series.
+`cq.observers.telemetry.events` lists the metrics. Their only label is the queue: labels for buckets or keys would
+create too many series.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 INSTALL: Final = "pip install 'prometheus-client>=0.20'"
 LOOPBACK: Final = "127.0.0.1"
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""The bounds of histograms: a pass stays below a second, and no transaction lives longer than five."""
+"""The bounds of histograms, in seconds: a pass takes less than one, and no transaction lives longer than five."""
 LABELS: Final = ("queue",)
 CONNECTION_SECONDS: Final = 10.0
-"""After which a connection is closed: each holds a thread, also one that sends nothing."""
+"""After this time a connection is closed, because each holds a thread, even an idle one."""
 _VERBS: Final = {"counter": "inc", "histogram": "observe", "gauge": "set"}
 _ADDRESS: Final = re.compile(r"(?:(\[[^]]+\]|[^\s:\[\]]*):)?(\d{1,5})")
 
@@ -36,14 +36,14 @@ class MetricsUnavailable(CqError):
 
 
 class Address(NamedTuple):
-    """Where the endpoint listens; port 0 is any that is free."""
+    """Where the endpoint listens; port 0 stands for any free port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """`9100`, `127.0.0.1:9100`, `0.0.0.0:9100` or `[::1]:9100`; without a host it is this machine's own."""
+        """Parse `9100`, `127.0.0.1:9100`, `0.0.0.0:9100` or `[::1]:9100`; the default host is the loopback address."""
         found = _ADDRESS.fullmatch(text)
         if not found or int(found[2]) > 65_535:
             raise InvalidConfiguration(f"expected an address such as 127.0.0.1:9100, got: {text!r}")
@@ -53,7 +53,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def plus(self, number: int) -> Address:
-        """The address for the process of this number; any free port for each if that was asked for."""
+        """The address for the process of this number: the next ports, or any free port for each if the port is 0."""
         return self._replace(port=self.port + number) if self.port else self
 
 
@@ -72,12 +72,12 @@ class Metrics:
         }
 
     def __call__(self, event: Event) -> None:
-        """Take an event in."""
+        """Update the metrics by an event."""
         for feed in self._feeds[event.name]:
             feed(event.fields)
 
     def _feed(self, kind: EventKind, metric: Metric) -> Callable[[Mapping[str, Any]], None]:
-        """What does to a metric what an event of this kind does, given its fields."""
+        """The function that updates a metric from the fields of an event of this kind."""
         labels = [label for label in LABELS if label in kind.fields]
         made = self._metric(metric, labels)
 
@@ -85,7 +85,7 @@ class Metrics:
             value = fields[metric.value] if isinstance(metric.value, str) else metric.value
             where = [fields[label] for label in labels]
             if value is None:
-                with suppress(KeyError):
+                with suppress(KeyError):  # the metric was never set for this queue
                     made.remove(*where)
             else:
                 getattr(made.labels(*where) if labels else made, _VERBS[metric.type])(value)
@@ -105,9 +105,9 @@ class Metrics:
 
 
 def serve(address: Address) -> Callable[[], None]:
-    """Serve metrics made from all events of this process from now on; returns a function that ends this.
+    """Serve metrics of all events of this process from now on; returns a function that stops the endpoint.
 
-    Raises `MetricsUnavailable` when prometheus-client is missing, or nothing can listen there.
+    Raises `MetricsUnavailable` if prometheus-client is missing, or the address cannot be used.
     """
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -136,9 +136,9 @@ def serve(address: Address) -> Callable[[], None]:
 
 
 def _limited(handler: Any) -> Any:
-    """The class of handlers, with a time limit for the whole connection.
+    """A subclass of a request handler, with a time limit for the whole connection.
 
-    A timeout of the socket would not do: it is for each read, and a client that sends a byte now and then meets it.
+    A timeout of the socket applies to each single read, so a client that sends a byte now and then never reaches it.
     """
 
     class Limited(handler):  # type: ignore[misc]
@@ -149,7 +149,7 @@ def _limited(handler: Any) -> Any:
             self._limit.start()
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # closed while the answer is sent
+            with suppress(ConnectionError):  # closed by the client or the time limit during the answer
                 super().handle()
 
         def finish(self) -> None:
@@ -160,6 +160,6 @@ def _limited(handler: Any) -> Any:
 
 
 def _shut(connection: socket.socket) -> None:
-    """End a connection: reads and writes under way return."""
-    with suppress(OSError):  # the client has closed it
+    """Shut a connection down, so that its reads and writes under way return."""
+    with suppress(OSError):  # the client has already closed it
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""What a worker has done since it was made, in all and by queue."""
+"""Counts of a worker's completed work since its start, in total and by queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _counting = Lock()
 
 @dataclass(slots=True)
 class Counts:
-    """Passes committed, rows taken, keys reported, folded and set aside, updates combined, conflicts of passes."""
+    """Committed passes, rows taken, keys reported, folded and set aside, combined updates, and conflicts of passes."""
 
     passes: int = 0
     rows: int = 0
@@ -23,15 +23,15 @@ class Counts:
     conflicts: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """{what: how many}."""
+        """{name of a count: number}."""
         return {each.name: getattr(self, each.name) for each in fields(Counts)}
 
     def copy(self) -> Counts:
-        """These numbers, which change no more."""
+        """A copy, which does not change any more."""
         return Counts(**self.as_dict())
 
     def add(self, result: PassResult) -> None:
-        """Add what one pass has done."""
+        """Add the result of one pass."""
         self.passes += 1
         self.rows += result.rows
         self.reported += result.reported
@@ -43,12 +43,12 @@ class Counts:
 
 @dataclass(slots=True)
 class WorkerCounts(Counts):
-    """What a worker has done: in all, and by queue; thread-safe."""
+    """A worker's counts, in total and by queue; thread-safe."""
 
     queues: dict[str, Counts] = field(default_factory=dict)
 
     def count(self, queue: str, result: PassResult) -> None:
-        """Add what one pass over a queue has done."""
+        """Add the result of one pass over a queue."""
         with _counting:
             self.add(result)
             self.queues.setdefault(queue, Counts()).add(result)

@@ -1,4 +1,4 @@
-"""What a worker says of itself with each beat, for operators: what it has done, how fast, and what has gone wrong."""
+"""Statistics that a worker writes into its row with each beat, for operators: counts, rates and the latest error."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cq.observers.telemetry.totals import Counts, WorkerCounts
 
 _MOST_QUEUES: Final = 100
 _ERROR_CHARACTERS: Final = 300
-_LEAST_SECONDS: Final = 1.0  # a rate over less says little
+_LEAST_SECONDS: Final = 1.0  # a rate over a shorter time is mostly noise
 
 
 class WorkerStatistics:
-    """The facts of a worker; to be used by one thread.
+    """Statistics of one worker; for use by one thread.
 
     Args:
-        totals: what it has done so far.
-        concurrency: how many passes it has in flight at most.
+        totals: its counts so far.
+        concurrency: how many passes it runs at once.
         clock: of this process, in seconds.
     """
 
@@ -33,17 +33,17 @@ class WorkerStatistics:
         self._rates: dict[str, tuple[float, float]] = {}
 
     def collect(self, buckets: int, error: str) -> dict[str, Any]:
-        """The facts now, as a worker's row has them; rates are those since the beat before.
+        """The statistics as stored in a worker's row; rates are those since the previous beat.
 
             version    of cq
             started    in seconds since 1970
             buckets    owned
-            concurrency  passes in flight at most
-            totals     {what: how many}
+            concurrency  passes at once, at most
+            totals     {name of a count: number}
             queues     {name: [passes, updates, conflicts, passes a second, updates a second]}
             error      the latest one
 
-        Of many queues, those with the most passes of late are named.
+        Lists up to 100 queues, those with the most passes since the previous beat, so that the row stays small.
         """
         counts = {name: each.copy() for name, each in self._totals.queues.copy().items()}
         self._measure(counts)

@@ -278,7 +278,7 @@ class TestLogs:
         assert line == {
             "level": "info",
             "event": "queue_resumed",
-            "message": "queue 'words' is left alone no longer",
+            "message": "queue 'words' is no longer left alone",
             "queue": "words",
         }
 
