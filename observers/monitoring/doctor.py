@@ -1,6 +1,6 @@
-"""Looking at all that cq needs, one thing after the other: for `cq doctor`.
+"""The checks of `cq doctor`: the installation, the store, its queues and their exports.
 
-Each look is a function that returns what it has found, or raises an error that says what to do.
+Each check is a function that returns its finding, or raises an error that says what to do.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cq.store.api import Transaction, TransactionRead, error_code
 from cq.store.transact import transact
 
 TIMEOUT_SECONDS: Final = 5.0
-"""What each transaction may take, so that every look ends."""
+"""Time limit of each transaction, so that every check ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A look at one thing.
+    """The result of one check.
 
     Attributes:
-        name: of the thing.
-        ok: whether it is as it should be.
-        message: what was found, or what to do.
+        name: of the checked object.
+        ok: whether it is in order.
+        message: the finding, or what to do.
     """
 
     name: str
@@ -46,22 +46,21 @@ class Check:
 
 
 def doctor(url: str | None = None) -> Iterator[Check]:
-    """Look at this installation, at the store of `url` (as `cq.open` takes it), its queues and their exports.
+    """Check this installation, the store of `url` (as `cq.open` takes it), its queues and their exports.
 
-    What cannot be looked at because of something before is left out. No store is made, and no data touched; the
-    binding, if there is one, is loaded.
+    Skips checks that depend on a failed one. Creates no store and changes no data; loads the binding if installed.
     """
-    yield _look("python", lambda: f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}")
-    yield _look("cq", lambda: version("cq"))
+    yield _check("python", lambda: f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}")
+    yield _check("cq", lambda: version("cq"))
     try:
         scheme, path = located(url)
     except InvalidUrl as error:
         yield Check("store", False, str(error))
         return
     store = ClusterStore(path) if scheme == "fdb" else EmbeddedStore(path)
-    before = [_look(name, look) for name, look in store.before().items()]
+    before = [_check(name, check) for name, check in store.before().items()]
     yield from before
-    if all(check.ok for check in before) and store.exists():
+    if all(each.ok for each in before) and store.exists():
         try:
             yield from _opened(store)
         finally:
@@ -78,23 +77,23 @@ def _opened(store: ClusterStore | EmbeddedStore) -> Iterator[Check]:
         queues.extend(transact(db, lambda tr: queue_names(tr.snapshot)))
         return f"it answers; queues: {len(queues)}"
 
-    answered = _look("store", read)
+    answered = _check("store", read)
     yield answered
     if not answered.ok:
         return
-    for name, look in store.after().items():
-        yield _look(name, look)
+    for name, check in store.after().items():
+        yield _check(name, check)
     for queue in queues:
-        yield _look(f"queue {queue}", partial(_queue, store.db, queue))
-    for observer, look_at in ((NAME, _export), (FORWARD, _forward)):
-        for queue in transact(store.db, partial(_those_with, queues=queues, observer=observer)):
-            yield _look(f"{observer} of {queue}", partial(look_at, store.db, queue))
+        yield _check(f"queue {queue}", partial(_queue, store.db, queue))
+    for observer, check_observer in ((NAME, _export), (FORWARD, _forward)):
+        for queue in transact(store.db, partial(_queues_with, queues=queues, observer=observer)):
+            yield _check(f"{observer} of {queue}", partial(check_observer, store.db, queue))
 
 
-def _look(name: str, look: Callable[[], str]) -> Check:
-    """What came of a look; errors that are neither cq's, nor the store's, nor the system's are raised."""
+def _check(name: str, check: Callable[[], str]) -> Check:
+    """Run a check; raises errors other than those of cq, the store and the system."""
     try:
-        return Check(name, True, look())
+        return Check(name, True, check())
     except (CqError, OSError) as error:
         message = str(error)
     except Exception as error:
@@ -109,14 +108,14 @@ def _queue(db: OpenDatabase, queue: str) -> str:
         config, flags = read_config(tr.snapshot, queue), read_flags(tr.snapshot, queue)
         if flags.is_paused(runtime.time()):
             raise ConfigurationError(
-                f"paused ({flags.reason}): run `cq resume {queue}` when the cause is mended"
+                f"paused ({flags.reason}): run `cq resume {queue}` when the cause is fixed"
             )
         return f"active, buckets: {config.buckets}"
 
     return transact(db, read)
 
 
-def _those_with(tr: Transaction, queues: list[str], observer: str) -> list[str]:
+def _queues_with(tr: Transaction, queues: list[str], observer: str) -> list[str]:
     """The queues that have an observer."""
     return [queue for queue in queues if _has(tr.snapshot, queue, observer)]
 
@@ -125,7 +124,7 @@ def _has(tr: TransactionRead, queue: str, observer: str) -> bool:
     try:
         return any(each.name == observer for each in read_config(tr, queue).observers)
     except (ConfigurationError, CorruptData):
-        return False  # which the look at the queue has said
+        return False  # the check of the queue has reported the error
 
 
 def _export(db: OpenDatabase, queue: str) -> str:
@@ -141,7 +140,7 @@ def _export(db: OpenDatabase, queue: str) -> str:
         except ExportFailed as error:
             variable = found.observer.settings["url_env"]
             raise ExportFailed(
-                f"the reporting database cannot be used: start it, or mend its URL in ${variable} ({error})"
+                f"the reporting database cannot be used: start it, or correct its URL in ${variable} ({error})"
             ) from error
         with found.reporting.reading() as (conn, dialect):
             check(conn, dialect, found.definition, queue)

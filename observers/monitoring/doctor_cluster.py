@@ -1,4 +1,4 @@
-"""What `cq doctor` looks at of a FoundationDB cluster, and of what this machine needs to reach it."""
+"""Checks of `cq doctor` for a FoundationDB cluster, and for this machine's access to it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cq.store.cluster_file import check_cluster_file, default_cluster_file
 from cq.store.foundationdb import INSTALL_BINDING, client_version, open_cluster, server_versions
 
 ANSWER_SECONDS: Final = 3.0
-"""What the cluster has for its first answer."""
+"""Time limit of the cluster's first answer."""
 CLOCK_SECONDS: Final = 1.0
-"""How long its versions are watched."""
+"""Time over which the rate of the cluster's versions is measured."""
 
 
 class ClusterStore:
-    """A cluster that is to be looked at; `db` once it is open."""
+    """A cluster to check; `db` is set by `open`."""
 
     db: OpenDatabase
 
@@ -32,23 +32,23 @@ class ClusterStore:
         self._path = path or default_cluster_file()
 
     def before(self) -> dict[str, Callable[[], str]]:
-        """The looks that need no cluster."""
+        """The checks that need no cluster."""
         return {"binding": binding, "client library": client_library, "cluster file": self._cluster_file}
 
     def exists(self) -> bool:
-        """Whether there is anything to open."""
+        """Whether a store can be opened; True, since the check of the cluster file has passed."""
         return True
 
     def open(self) -> OpenDatabase:
-        """Reach the cluster, within a few seconds."""
+        """Connect to the cluster, within `ANSWER_SECONDS`."""
         self.db = open_cluster(self._path, answer_within=ANSWER_SECONDS)
         return self.db
 
     def close(self) -> None:
-        """A cluster's client needs none."""
+        """Do nothing: a cluster's client is not closed."""
 
     def after(self) -> dict[str, Callable[[], str]]:
-        """The looks at the cluster."""
+        """The checks of the open cluster."""
         return {"versions": self._versions, "clock": self._clock}
 
     def _cluster_file(self) -> str:
@@ -88,7 +88,7 @@ class ClusterStore:
         found = f"versions advanced by {advanced:.2f} s in {passed:.2f} s of this machine's clock"
         if not passed / 2 < advanced < passed * 2:
             raise StoreError(
-                f"{found}, so ages are not told right: run this again, and if it stays, mend the clock or the cluster"
+                f"{found}, so ages are wrong: run this again, and if it stays, repair the clock or the cluster"
             )
         return found
 
@@ -109,5 +109,5 @@ def client_library() -> str:
 
 
 def _line(release: str) -> str:
-    """The line of releases that one is of: 7.3 of 7.3.43."""
+    """Major and minor version of a release: 7.3 for 7.3.43."""
     return ".".join(release.split(".")[:2])

@@ -1,4 +1,4 @@
-"""What `cq doctor` looks at of an embedded store."""
+"""Checks of `cq doctor` for an embedded store."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cq.store.embedded.file.file import PAGE_BYTES, check
 from cq.store.transact import transact
 
 ROOM_BYTES: Final = 2 * LONG_LOG_BYTES
-"""What should be free: the log alone may take the half of it before it is written back."""
+"""Recommended free space: the log alone may take half of it before it is written back."""
 FULL: Final = 0.9
-"""The share of SQLite's largest file from which on there is something to do."""
+"""The share of SQLite's largest file size above which the check fails."""
 _AHEAD_SECONDS: Final = 1.0
 
 
 class EmbeddedStore:
-    """An embedded store that is to be looked at; `db` once it is open."""
+    """An embedded store to check; `db` is set by `open`."""
 
     db: Any
 
@@ -35,7 +35,7 @@ class EmbeddedStore:
         self._path = Path(path).resolve()
 
     def before(self) -> dict[str, Callable[[], str]]:
-        """The looks that open nothing."""
+        """The checks that do not open the store."""
         return {
             "binding": partial(_not_needed, binding),
             "client library": partial(_not_needed, client_library),
@@ -44,7 +44,7 @@ class EmbeddedStore:
         }
 
     def exists(self) -> bool:
-        """Whether there is a file to open."""
+        """Whether the file exists."""
         return check(self._path)
 
     def open(self) -> Any:
@@ -53,17 +53,17 @@ class EmbeddedStore:
         return self.db
 
     def close(self) -> None:
-        """Close it again."""
+        """Close the file, if it is open."""
         if hasattr(self, "db"):
             self.db.close()
 
     def after(self) -> dict[str, Callable[[], str]]:
-        """The looks at the open store."""
+        """The checks of the open store."""
         return {"clock": self._clock}
 
     def _file(self) -> str:
         if not check(self._path):
-            return f"{self._path} is not there yet: it is made when it is first used"
+            return f"{self._path} does not exist yet: it is created at its first use"
         log = self._path.with_name(f"{self._path.name}-wal")
         size = sum(file.stat().st_size for file in (self._path, log) if file.exists())
         most = _max_file_bytes()
@@ -87,27 +87,27 @@ class EmbeddedStore:
         if ahead > _AHEAD_SECONDS:
             raise StoreError(
                 f"the store's latest version is {ahead:,.0f} s ahead of this machine's clock, which was set back: set "
-                "it right; ages are told too low until it has caught up"
+                "it right; ages are too low until it has caught up"
             )
-        return "versions follow this machine's clock, which is not behind them"
+        return "versions follow this machine's clock"
 
 
-def _not_needed(look: Callable[[], str]) -> str:
-    """What a look at FoundationDB's client finds, whatever that is."""
+def _not_needed(check: Callable[[], str]) -> str:
+    """Run a check of FoundationDB's client, whose failure does not matter here."""
     try:
-        return look()
+        return check()
     except ClientLibraryError as error:
         return f"not needed by an embedded store ({error})"
 
 
 def _max_file_bytes() -> int:
-    """The largest file that this SQLite takes."""
+    """The largest file size that this SQLite supports."""
     with closing(sqlite3.connect(":memory:")) as connection:
         return int(connection.execute("PRAGMA max_page_count").fetchone()[0]) * PAGE_BYTES
 
 
 def _size(number: int) -> str:
-    """Bytes as people read them: "4.4 TB"."""
+    """A number of bytes as readable text, such as "4.4 TB"."""
     size, unit = number / 1e6, "MB"
     for larger in ("GB", "TB", "PB"):
         if size >= 1_000:

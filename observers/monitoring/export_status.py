@@ -1,4 +1,4 @@
-"""What waits to be exported, for how long, and what fails."""
+"""The status of exports: their backlog, its age, and failures."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _MOST_ASIDE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ExportStatus:
-    """What waits in an export queue.
+    """The status of an export queue.
 
     Attributes:
         name: of the queue.
-        table: it is exported to, or the queue that it is forwarded into and the variable that has that one's URL; None
-            for a queue whose exporter is an application's.
-        waiting_buckets, buckets: those with entries, and all.
-        rows, bytes: that wait, in packed rows.
-        exact: whether these were counted; else they are about right, up to a few times off.
-        oldest_seconds: age of the oldest entry that waits, None when there is none.
+        table: the table, or for a forward the target queue and the environment variable with the URL of its store; None
+            if the exporter is the application's.
+        waiting_buckets, buckets: number of buckets with entries, and of all.
+        rows, bytes: number and size of the packed rows in the queue.
+        exact: whether these were counted; else they are estimates, up to a few times off.
+        oldest_seconds: age of the oldest entry in the queue, None if it is empty.
         aside: entries set aside (at most 1,000 are counted).
-        state: `active`; `filling` while the export is told of all values, or rows of earlier generations are to be
-            swept; `failing`; `stopped`; `unreadable`, when something stored of it is not cq's.
-        error: the latest error, empty when nothing fails.
-        failing_since: when it failed first, in seconds since 1970.
-        tries: how often in a row.
+        state: `active`; `filling` during a backfill, or until rows of earlier generations are swept; `failing`;
+            `stopped`; `unreadable`, if stored data of the export cannot be read.
+        error: the latest error, empty if the export does not fail.
+        failing_since: time of the first failure, in seconds since 1970.
+        tries: number of consecutive failures.
     """
 
     name: str
@@ -66,16 +66,16 @@ class ExportStatus:
 
 
 def export_status(db: Database, name: str | None = None) -> list[ExportStatus]:
-    """The status of one export queue, or of all; raises `QueueNotConfigured` for one that there is not."""
+    """The status of one export queue, or of all; raises `QueueNotConfigured` if `name` does not exist."""
     names = transact(db, lambda tr: export_queues(tr, name))
     now = current_version(db)
     if name is not None:
         return [transact(db, partial(_read, name=each, now=now)) for each in names]
-    return [_read_or_say(db, each, now) for each in names]
+    return [_read_or_report(db, each, now) for each in names]
 
 
-def _read_or_say(db: Database, name: str, now: int) -> ExportStatus:
-    """The status; of an export of which something cannot be read, what that is."""
+def _read_or_report(db: Database, name: str, now: int) -> ExportStatus:
+    """The status; for an unreadable export, a status with the error, so that the others are shown."""
     try:
         return transact(db, partial(_read, name=name, now=now))
     except CqError as error:
@@ -83,14 +83,14 @@ def _read_or_say(db: Database, name: str, now: int) -> ExportStatus:
 
 
 def export_queues(tr: Transaction, name: str | None = None) -> list[str]:
-    """The export queues of which anything is stored, and the combine queues that are exported; or one of a name.
+    """The names of export queues with stored data and of combine queues with an export; or only `name`.
 
-    Raises `QueueNotConfigured` when there is none of that name.
+    Raises `QueueNotConfigured` if `name` does not exist.
     """
     stored = export_names(tr.snapshot)
     if name is not None:
         if name not in stored:
-            read_config(tr.snapshot, name)  # raises unless there is such a queue
+            read_config(tr.snapshot, name)  # raises if there is no such queue
         return [name]
     return sorted({*stored, *(each for each in queue_names(tr.snapshot) if _is_exported(tr, each))})
 
@@ -99,7 +99,7 @@ def _is_exported(tr: Transaction, name: str) -> bool:
     try:
         return _configured(tr, name)[0] is not None
     except CqError:
-        return False  # the status of the queue itself says so
+        return False  # the status of the queue itself reports the error
 
 
 def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
@@ -130,7 +130,7 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
 
 
 def _configured(tr: Transaction, name: str) -> tuple[str | None, bool]:
-    """The table or queue that a combine queue is exported to, and whether that is still being filled."""
+    """The target table or queue of a combine queue's export, and whether it is still being filled."""
     try:
         config = read_config(tr.snapshot, name)
     except QueueNotConfigured:
@@ -143,9 +143,9 @@ def _configured(tr: Transaction, name: str) -> tuple[str | None, bool]:
         table = f"{settings.get('into', name)} in ${settings['url_env']}"
     else:
         table = ".".join(str(settings[part]) for part in ("schema", "table") if part in settings)
-    told = current_generation(tr.snapshot, name, observer.name) == observer.generation
+    backfilled = current_generation(tr.snapshot, name, observer.name) == observer.generation
     swept = read_control(tr.snapshot, ExportKeys(name)).swept >= observer.generation
-    return table, not (told and swept)
+    return table, not (backfilled and swept)
 
 
 def _state(stopped: str | None, failure: ExportFailure | None, filling: bool) -> str:

@@ -1,4 +1,4 @@
-"""Whether all is well: for `cq health`, which monitoring, Docker and Kubernetes call."""
+"""The health check of `cq health`, for monitoring, Docker and Kubernetes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from cq.store.transact import transact_versioned
 from cq.windows.statistics import read_statistics
 
 ANSWER_SECONDS: Final = 5.0
-"""How long the store may take for everything."""
+"""Time limit of the whole check."""
 MAX_AGE_SECONDS: Final = 60.0
-"""For how long updates may wait, unless told otherwise."""
+"""Default limit of the age of queued updates."""
 
 
 def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False) -> list[str]:
-    """What is wrong, a line each; empty when the store answers, a worker lives, and nothing waits for too long.
+    """The problems found, one line each; empty if the store answers, a worker is alive, and no update is too old.
 
     Args:
         db: a database of either store.
-        max_age: for how many seconds updates may wait in a queue that is not paused, and what has left a window.
-        here: whether a worker must live on this host.
+        max_age: how many seconds updates may wait in an active queue, or to expire from a window.
+        here: whether a worker must be alive on this host.
 
-    A worker lives if its last beat, by the store's versions, is not older than a few beats. A recovery of a cluster
-    moves versions on by a minute or two: until their next beats all workers seem dead then.
+    A worker is alive if its latest beat, by the store's versions, is at most a few beats old. A recovery of a cluster
+    advances versions by a minute or two, so all workers seem dead until their next beats.
     """
     try:
         found, now = transact_versioned(db, _read)
@@ -44,13 +44,13 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
 
 
 class _HealthReading(NamedTuple):
-    """What was read: of queues that are not paused, by name.
+    """The data that the check reads.
 
     Attributes:
         members: the workers.
-        oldest: the version of a queue's oldest update.
-        overdue: for how many seconds what has left a queue's window has waited to be taken out.
-        broken: which queues cannot be read.
+        oldest: {active queue: version of its oldest update}.
+        overdue: {active queue: seconds that due updates have waited to expire from its window}.
+        broken: a message for each unreadable queue.
     """
 
     members: list[Member]
@@ -61,7 +61,7 @@ class _HealthReading(NamedTuple):
 
 def _read(tr: Transaction) -> _HealthReading:
     tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
-    tr.add_write_conflict_key(CLOCK)
+    tr.add_write_conflict_key(CLOCK)  # makes it a real commit, whose version is the store's present time
     found = _HealthReading(read_members(tr.snapshot), {}, {}, [])
     for name in queue_names(tr.snapshot):
         try:
@@ -104,7 +104,7 @@ def _waiting(oldest: dict[str, int], now: int, max_age: float) -> list[str]:
 
 def _overdue(overdue: dict[str, float], max_age: float) -> list[str]:
     return [
-        f"queue {name!r}: what has left its window has waited for {age:,.0f} s to be taken out, "
+        f"queue {name!r}: updates due to expire from its window have waited for {age:,.0f} s, "
         f"longer than {max_age:g} s"
         for name, age in overdue.items()
         if age > max_age

@@ -1,7 +1,6 @@
-"""What operators see: what waits in the queues, who works on them and how fast, and what stands out.
+"""The overview for operators: backlogs of queues, workers with their rates, and remarks on unusual findings.
 
-All of it is read at once, and no backlog is scanned: see `cq.admin.status.status`. What workers do is what they say of
-themselves with each beat.
+No backlog is scanned, see `cq.admin.status.status`. Figures of workers are those that they write with each beat.
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from cq.store.api import Database
 from cq.store.transact import transact
 from cq.windows.statistics import WindowStatistics
 
-_NUMBERS: Final = 5  # that a worker gives of a queue
+_NUMBERS: Final = 5  # figures per queue in a worker's row
 _MOST: Final = 1 << 63
-_LATE_SECONDS: Final = 10.0  # that updates wait, for a queue to be behind
+_LATE_SECONDS: Final = 10.0  # a queue whose updates wait longer is late
 _FEW_BUCKETS: Final = 4
-_MANY_ROWS: Final = 1_000  # before the size of rows says something
+_MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for advice
 _SMALL_ROW: Final = 90  # bytes, key included: one or two updates
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker that has registered.
+    """A registered worker.
 
     Attributes:
-        id, host, pid, version: which one, where it runs, and of which version of cq.
-        roles, queues: what it does, and for which queues (None for all).
+        id, host, pid, version: its id, machine and process, and its version of cq.
+        roles, queues: its roles, and the queues that it works on (None for all).
         alive: whether it has beaten lately.
         beat_seconds: age of its latest beat, by the store's versions.
-        started: when it began, by its clock, in seconds since 1970; None when it does not say.
-        buckets: to combine, that it owns.
-        passes, passes_per_second: since it began, and of late (0 for a dead one).
-        left_alone: queues that it does not combine: they are paused, or it has not their code.
-        stuck: its tasks that come to no end.
-        error: the latest one, empty when there was none.
+        started: its start, by its clock, in seconds since 1970; None if unknown.
+        buckets: number of buckets to combine that it owns.
+        passes, passes_per_second: since its start, and at present (0 for a dead worker).
+        left_alone: queues that it does not combine, because they are paused or it lacks their code.
+        stuck: its tasks that hang or fail repeatedly.
+        error: the latest error, or empty.
     """
 
     id: str
@@ -62,13 +61,13 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the workers that live do for a queue.
+    """The work of the live workers on a queue.
 
     Attributes:
-        workers: how many combine it.
-        concurrency: how many passes they can have in flight at once.
-        passes, updates, conflicts: since they began.
-        passes_per_second, updates_per_second: of late.
+        workers: how many workers combine it.
+        concurrency: how many passes they can run at once.
+        passes, updates, conflicts: since the start of these workers.
+        passes_per_second, updates_per_second: at present.
     """
 
     workers: int = 0
@@ -82,13 +81,13 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All that is to be seen.
+    """The status of queues, exports and workers.
 
     Attributes:
         queues: in the order of their names.
-        activity: {name of a queue: what workers do for it}.
-        exports: {name of a queue that is exported, or of an application's export queue: its status}.
-        workers: also those that are dead and whose rows nobody has removed yet.
+        activity: {name of a queue: work on it}.
+        exports: {name of an exported queue, or of an application's export queue: its status}.
+        workers: all registered workers, including dead ones whose rows have not been removed yet.
     """
 
     queues: list[QueueStatus]
@@ -98,7 +97,7 @@ class Overview:
 
 
 def overview(db: Database, name: str | None = None) -> Overview:
-    """What is to be seen of one queue, or of all, and of the workers; raises `QueueNotConfigured`."""
+    """Read the overview of one queue, or of all, and of the workers; raises `QueueNotConfigured`."""
     queues = status(db, name)
     exports = {each.name: each for each in export_status(db) if name in (None, each.name)}
     members = transact(db, lambda tr: read_members(tr.snapshot))
@@ -165,20 +164,20 @@ def _table(found: object) -> Mapping[Any, Any]:
 
 
 def _number(found: object) -> float:
-    """The number itself; 0 for what is none, or none that a worker would give."""
+    """The number itself; 0 for any other object, and for numbers that workers do not write."""
     return found if isinstance(found, int | float) and 0 <= found < _MOST else 0
 
 
 def remarks(seen: Overview) -> list[str]:
-    """What an operator should know besides the numbers, a line each."""
+    """Remarks for an operator on an overview, one line each."""
     is_any_alive = any(worker.alive for worker in seen.workers)
     lines = [] if is_any_alive else ["no worker is alive"]
     for queue in seen.queues:
         if is_any_alive and not (queue.paused or queue.problem or seen.activity[queue.name].workers):
-            lines.append(f"queue {queue.name!r}: nobody combines it: {_why(queue.name, seen)}")
+            lines.append(f"queue {queue.name!r}: no worker combines it: {_why(queue.name, seen)}")
         activity = seen.activity[queue.name]
         said = [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
-        if activity.workers and not queue.paused:  # else all buckets wait, those with old updates longest
+        if activity.workers and not queue.paused:  # else all buckets wait, so an old one is not unusual
             said += _outstanding(queue)
         lines += [f"queue {queue.name!r}: {each}" for each in said]
     for name, export in seen.exports.items():
@@ -190,10 +189,10 @@ def remarks(seen: Overview) -> list[str]:
 
 
 def _why(name: str, seen: Overview) -> str:
-    """Why no worker that lives combines a queue that is not paused."""
+    """The reason why no live worker combines an active queue."""
     if any(name in worker.left_alone for worker in seen.workers if worker.alive):
-        return "the workers that live have not its code"
-    return "the workers that live are for other queues, or do other things"
+        return "the live workers lack its code"
+    return "the live workers are for other queues, or have other roles"
 
 
 def _of_queue(queue: QueueStatus) -> list[str]:
@@ -203,9 +202,9 @@ def _of_queue(queue: QueueStatus) -> list[str]:
     if queue.full:
         lines.append(f"full: {queue.full}")
     if queue.former_buckets is not None:
-        lines.append(f"the {queue.former_buckets:,} buckets that it had before are being drained")
-    for observer, told in queue.telling.items():
-        lines.append(f"telling {observer}: buckets {told:,} of {queue.settings['buckets']:,}")
+        lines.append(f"its {queue.former_buckets:,} former buckets are being drained")
+    for observer, complete in queue.telling.items():
+        lines.append(f"backfill of {observer}: buckets {complete:,} of {queue.settings['buckets']:,}")
     if queue.window is not None:
         lines += _of_window(queue.window)
     return lines
@@ -225,12 +224,12 @@ def _of_window(window: WindowStatistics) -> list[str]:
             f"its window has refused {window.late:,} updates as too late, {window.future:,} as too early"
         )
     if window.overdue_seconds > _LATE_SECONDS:
-        lines.append(f"what has left its window waits to be taken out for {window.overdue_seconds:,.1f} s")
+        lines.append(f"updates due to expire from its window have waited for {window.overdue_seconds:,.1f} s")
     return lines
 
 
 def _about_buckets(queue: QueueStatus, concurrency: int) -> list[str]:
-    """Whether another number of buckets would do better, as far as what waits tells."""
+    """Advice on the number of buckets, as far as it follows from the backlog."""
     if queue.problem:
         return []
     buckets: int = queue.settings["buckets"]
@@ -257,7 +256,7 @@ def _of_worker(worker: WorkerStatus) -> list[str]:
     if worker.left_alone:
         lines.append(f"leaves alone: {', '.join(worker.left_alone)}")
     if worker.stuck:
-        lines.append(f"comes to no end with: {', '.join(worker.stuck)}")
+        lines.append(f"is stuck in: {', '.join(worker.stuck)}")
     if worker.error:
-        lines.append(f"had at last the error: {worker.error}")
+        lines.append(f"had the latest error: {worker.error}")
     return lines

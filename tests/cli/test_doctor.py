@@ -49,7 +49,7 @@ def test_the_store_of_the_settings_is_looked_at(cli: Cli) -> None:
     ended = cli.run("doctor")
 
     assert (ended.status, ended.err) == (0, "")
-    assert f"{Path(cli.folder) / 'counts.db'} is not there yet" in ended.out
+    assert f"{Path(cli.folder) / 'counts.db'} does not exist yet" in ended.out
     assert [path.name for path in cli.folder.iterdir()] == ["cq.toml"]
 
 

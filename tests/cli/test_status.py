@@ -38,7 +38,7 @@ def test_workers_and_what_they_do_are_shown(cli: Cli, db: Any) -> None:
     assert (found["id"], found["pid"], found["alive"]) == (member.id.hex(), worker.pid, True)
     assert (found["queues"], found["buckets"]) == (["words"], 1)
     assert member.id.hex() in shown
-    assert "queue 'other': nobody combines it" in shown
+    assert "queue 'other': no worker combines it" in shown
 
 
 def test_watching_prints_a_block_each_time_until_told_to_stop(cli: Cli, db: Any) -> None:

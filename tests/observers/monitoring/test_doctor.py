@@ -100,7 +100,7 @@ def test_a_store_that_is_not_there_yet_is_no_failure_and_is_not_made(url: str, t
 
     assert list(checks) == EMBEDDED
     assert all(check.ok for check in checks.values())
-    assert "is not there yet" in checks["store file"].message
+    assert "does not exist yet" in checks["store file"].message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -297,7 +297,7 @@ def test_versions_that_do_not_advance_with_the_clock_are_said(
 ) -> None:
     monkeypatch.setattr(doctor_cluster, "current_version", lambda db: int(speed * 1e6 * time.time()))
 
-    assert "so ages are not told right" in wrong(cluster)["clock"]
+    assert "so ages are wrong" in wrong(cluster)["clock"]
 
 
 @pytest.mark.cluster
@@ -316,7 +316,7 @@ def test_a_paused_queue_is_said(db: Any, url: str) -> None:
     cq.configure(db, "words")
     cq.pause(db, "words", "a release")
 
-    assert wrong(url) == {"queue words": "paused (a release): run `cq resume words` when the cause is mended"}
+    assert wrong(url) == {"queue words": "paused (a release): run `cq resume words` when the cause is fixed"}
 
 
 def test_a_queue_of_a_newer_cq_is_said(db: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +369,7 @@ def test_a_reporting_database_that_is_down_is_said_without_its_password(
     found = wrong(url)["export of words"]
 
     assert found.startswith(
-        "the reporting database cannot be used: start it, or mend its URL in $CQ_REPORTING_URL"
+        "the reporting database cannot be used: start it, or correct its URL in $CQ_REPORTING_URL"
     )
     assert "Connection refused" in found
     assert "secret" not in found

@@ -76,7 +76,7 @@ def test_a_window_that_nobody_takes_out_of_is_named(db: Any, alive: Membership) 
         assert health(db) == []
         clock.now += 61
         assert health(db) == [
-            "queue 'words': what has left its window has waited for 61 s to be taken out, longer than 60 s"
+            "queue 'words': updates due to expire from its window have waited for 61 s, longer than 60 s"
         ]
 
 

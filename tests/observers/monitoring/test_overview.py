@@ -85,7 +85,7 @@ def test_a_queue_whose_code_no_worker_has_is_named(db: Any, name: str, row: Memb
     cq.configure(db, name)
     row.beat(MemberReport(lacking=frozenset({name})))
     said = remarks(overview(db, name))
-    assert f"queue {name!r}: nobody combines it: the workers that live have not its code" in said
+    assert f"queue {name!r}: no worker combines it: the live workers lack its code" in said
     assert f"worker {row.id.hex()} leaves alone: {name}" in said
     cq.pause(db, name)
     assert not any("nobody" in line for line in remarks(overview(db, name)))
@@ -97,7 +97,7 @@ def test_a_queue_that_no_worker_is_for_is_named(db: Any, name: str, row: Members
     row.beat(MemberReport())
     seen = overview(db, other)
     assert (
-        f"queue {other!r}: nobody combines it: the workers that live are for other queues, or do other things"
+        f"queue {other!r}: no worker combines it: the live workers are for other queues, or have other roles"
         in (remarks(seen))
     )
 
@@ -113,7 +113,7 @@ def test_what_a_window_refuses_and_whether_taking_out_gets_on_is_said(db: Any, n
         said = remarks(overview(db, name))
 
     assert f"queue {name!r}: its window has refused 2 updates as too late, 1 as too early" in said
-    assert f"queue {name!r}: what has left its window waits to be taken out for 30.0 s" in said
+    assert f"queue {name!r}: updates due to expire from its window have waited for 30.0 s" in said
 
 
 def test_what_workers_are_stuck_in_and_their_latest_error_are_shown(
@@ -125,8 +125,8 @@ def test_what_workers_are_stuck_in_and_their_latest_error_are_shown(
     seen = overview(db, name)
     assert of(seen, row).buckets == 3
     said = remarks(seen)
-    assert f"worker {row.id.hex()} comes to no end with: combine/{name}/0" in said
-    assert f"worker {row.id.hex()} had at last the error: bucket 0: RuntimeError: no" in said
+    assert f"worker {row.id.hex()} is stuck in: combine/{name}/0" in said
+    assert f"worker {row.id.hex()} had the latest error: bucket 0: RuntimeError: no" in said
 
 
 def test_numbers_are_summed_over_the_workers_that_live(
