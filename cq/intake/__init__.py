@@ -1,6 +1,6 @@
 """Ways to add many updates: an emitter that merges increments in memory, documents, and files of JSON lines.
 
-Each of them ends in `CombineQueue.add`. The room may import windows, the queue and the rooms below them.
+All of them call `CombineQueue.add`. The room may import windows, the queue and the rooms below them.
 """
 
 from cq.intake.documents import (

@@ -1,10 +1,10 @@
-"""Documents whose counts are added up by a queue: storing one again adds the difference.
+"""Documents: sets of counts that a queue sums; to store a document again adds the difference.
 
-A document is a set of counts under an id. Its counts are stored beside the queue, in the same transaction that adds the
-difference between old and new, so that the queue's sums are always the sums over all documents stored, whatever
-crashes or is run again. Large documents are stored in parts of a transaction each, by the hash of the counted item:
-each part is exact at any time, and a store that was broken off goes on when the document is stored again. Small ones,
-such as the tags of an article, can be stored within the application's own transaction.
+A document is a set of counts under an id. Its counts are stored next to the queue, in the transaction that adds the
+difference between old and new counts. So the queue's sums are always the sums over all stored documents, after any
+crash or repetition. Large documents are stored in parts, by the hash of the counted item, with a transaction for each
+part. Each part is exact at any time, and an interrupted store continues when the document is stored again. Small
+documents, such as the tags of an article, can be stored within the application's own transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Documents:
     """The documents of a queue whose values are sums of int.
 
     Args:
-        queue: where the differences are added; its configuration must have the value type int and the combiner sum.
+        queue: the queue that gets the differences. It must have the value type int and the combiner sum.
     """
 
     def __init__(self, queue: CombineQueue) -> None:
@@ -44,22 +44,22 @@ class Documents:
         self._keys = QueueKeys(queue.name)
 
     def set(self, tr: Transaction, document: bytes, counts: Mapping[Any, int]) -> int:
-        """Store a document's counts in place of those it had, as a part of the transaction; returns how many updates.
+        """Replace a document's counts as a part of the transaction; returns the number of updates added.
 
-        Conflicts with nobody but those who store the same document at the same time. Items are keys of the queue's
-        type; a count of 0 is none. For tags, `dict.fromkeys(tags, 1)` are the counts.
+        Conflicts only with transactions that store the same document at the same time. Items are keys of the queue's
+        type; a count of 0 means no item. For tags, the counts are `dict.fromkeys(tags, 1)`.
 
         Raises:
             TooLarge: there are more than 20,000 items or 1 MB of them, or `put` has stored the document in parts.
-            InvalidData: the id is not of 1 to 8,000 bytes, or a count is no int.
-            WritesUnreadable: the transaction has stored the document before and hides its own writes.
+            InvalidData: the id does not have 1 to 8,000 bytes, or a count is not an int.
+            WritesUnreadable: the transaction has already stored the document and hides its own writes.
 
-        And what `CombineQueue.add` raises; nothing was written, whatever is raised.
+        Also raises the errors of `CombineQueue.add`. A call that raises has written nothing.
         """
         self._check(document)
         wanted = _without_zeros(counts)
         if _parts_for(wanted) > 1:
-            raise TooLarge(f"{len(wanted):,} items do not fit into one transaction: store them by `put`")
+            raise TooLarge(f"{len(wanted):,} items do not fit into one transaction: store them with `put`")
         self._refuse_if_hidden(tr, document)
         is_new = not self._is_in_one_part(tr, document)
         updates = self._replace(tr, document, 0, wanted)
@@ -69,9 +69,9 @@ class Documents:
         return updates
 
     def clear(self, tr: Transaction, document: bytes) -> int:
-        """Take a document's counts out of the sums and forget it, as `set` stores it; returns how many updates.
+        """Subtract a document's counts and delete it, as a part of the transaction; returns the number of updates.
 
-        Raises as `set` does.
+        Raises the errors of `set`.
         """
         self._check(document)
         self._refuse_if_hidden(tr, document)
@@ -83,11 +83,11 @@ class Documents:
         return updates
 
     def put(self, db: Database, document: bytes, counts: Mapping[Any, int]) -> int:
-        """Store a document's counts in place of those it had; returns how many updates that took.
+        """Replace a document's counts; returns the number of updates added.
 
-        Costs a transaction for every 20,000 items or 1 MB of them. Items are keys of the queue's type; a count of 0 is
-        none. Raises `InvalidData` when the id is not of 1 to 8,000 bytes or a count is no int, and what
-        `CombineQueue.add` raises.
+        Costs a transaction for every 20,000 items or 1 MB of them. Items are keys of the queue's type; a count of 0
+        means no item. Raises `InvalidData` if the id does not have 1 to 8,000 bytes or a count is not an int, and the
+        errors of `CombineQueue.add`.
         """
         self._check(document)
         wanted = _without_zeros(counts)
@@ -100,11 +100,13 @@ class Documents:
                 updates += self.remove(db, document)
             results = [self._put_part(db, document, parts, number, part) for number, part in enumerate(split)]
             updates += sum(result or 0 for result in results)
-            if None not in results:
+            if (
+                None not in results
+            ):  # None: a concurrent caller has changed the number of parts, so start again
                 return updates
 
     def remove(self, db: Database, document: bytes) -> int:
-        """Take a document's counts out of the sums and forget it; returns how many updates that took."""
+        """Subtract a document's counts and delete it; returns the number of updates added."""
         self._check(document)
         updates = 0
         while (parts := transact(db, lambda tr: self._parts(tr, document))) is not None:
@@ -129,7 +131,7 @@ class Documents:
             begin = keys.after(rows[-1].key)
 
     def counts(self, tr: TransactionRead, document: bytes) -> dict[Any, int] | None:
-        """A document's counts, None when there is no such document."""
+        """A document's counts, None if there is no such document."""
         parts = self._parts(tr, document)
         if parts is None:
             return None
@@ -143,7 +145,7 @@ class Documents:
             raise InvalidData(f"expected a document id of 1 to 8,000 bytes, got: {codec.brief(document)}")
 
     def _refuse_if_hidden(self, tr: Transaction, document: bytes) -> None:
-        """Raises `WritesUnreadable` if the transaction has changed the document and cannot read that."""
+        """Raise `WritesUnreadable` if the transaction has changed the document and cannot read its own writes."""
         unused = self._keys.document(runtime.token_bytes(_UNUSED_BYTES))
         if hides_writes(tr, self._keys.document(document), unused):
             raise WritesUnreadable(
@@ -158,12 +160,12 @@ class Documents:
         parts = codec.decode(header)
         if type(parts) is not int or not 0 < parts <= _MOST_PARTS:
             raise CorruptData(
-                f"the parts of document {document!r} are not such as cq writes: {header[:40]!r}"
+                f"the number of parts of document {document!r} was not written by cq: {header[:40]!r}"
             )
         return parts
 
     def _is_in_one_part(self, tr: TransactionRead, document: bytes) -> bool:
-        """Whether there is such a document; raises `TooLarge` when it is in more parts than one."""
+        """Whether there is such a document; raises `TooLarge` if it has more than one part."""
         parts = self._parts(tr, document)
         if parts is not None and parts > 1:
             raise TooLarge(
@@ -174,7 +176,7 @@ class Documents:
     def _put_part(
         self, db: Database, document: bytes, parts: int, number: int, counts: dict[Any, int]
     ) -> int | None:
-        """Store a part in a transaction of its own; None when somebody else has given the document another shape."""
+        """Store a part in one transaction; returns None if another caller has changed the number of parts."""
 
         def put(tr: Transaction) -> int | None:
             stored = self._parts(tr, document)
@@ -187,7 +189,7 @@ class Documents:
         return transact(db, put)
 
     def _replace(self, tr: Transaction, document: bytes, number: int, counts: dict[Any, int]) -> int:
-        """Write a part's counts, and add what differs from those it had; returns how many updates that are."""
+        """Write a part's counts, and add the differences to its old counts; returns the number of updates."""
         updates = changes(self._read_part(tr, document, number), counts)
         if updates:
             self.queue.add(tr, updates)
@@ -195,7 +197,7 @@ class Documents:
         return len(updates)
 
     def _forget(self, tr: Transaction, document: bytes, parts: int) -> None:
-        """Forget a document whose parts are empty, unless it has been stored again meanwhile."""
+        """Delete a document with empty parts, unless a concurrent caller has stored it again."""
         if self._parts(tr, document) == parts and not self.counts(tr, document):
             tr.clear(self._keys.document(document))
 
@@ -217,13 +219,13 @@ def _without_zeros(counts: Mapping[Any, int]) -> dict[Any, int]:
 
 
 def _parts_for(counts: dict[Any, int]) -> int:
-    """In how many parts counts are stored."""
+    """The number of parts for counts."""
     size = sum(len(codec.encode(item)) for item in counts)
     return max(1, -(-len(counts) // _PART_ITEMS), -(-size // _PART_BYTES))
 
 
 def _split(counts: dict[Any, int], parts: int) -> list[dict[Any, int]]:
-    """The counts by the hash of their items."""
+    """The counts of each part, by the hash of the items."""
     if parts == 1:
         return [counts]
     split: list[dict[Any, int]] = [{} for _ in range(parts)]
@@ -257,7 +259,7 @@ def _piece(data: bytes) -> dict[Any, int]:
     except (TypeError, ValueError, RuntimeError):
         counts = {None: None}
     if not all(type(count) is int for count in counts.values()):
-        raise CorruptData(f"the counts of a document are not such as cq writes: {data[:40]!r}")
+        raise CorruptData(f"the counts of a document were not written by cq: {data[:40]!r}")
     return counts
 
 

@@ -1,14 +1,14 @@
-"""`Emitter`: increments that are many and small, merged in memory and committed together.
+"""`Emitter`: merges many small increments in memory, and commits them together.
 
-A transaction for each increment is mostly the price of the transaction. An emitter gathers the increments of all
-threads of a process and merges them by key, with the queue's combiner; a thread of its own commits them, a flush at a
-time. It is the one loop and the one thread that an application gets from cq: whoever calls must not have to wait for
-others' increments to be enough, and an event loop must not wait for a store at all.
+The cost of a small increment is mostly that of its transaction. An emitter collects the increments of all threads of a
+process and merges them by key, with the queue's combiner. Its own thread commits them, one flush at a time. This is the
+only thread and loop that cq starts in an application: a caller must not wait until others have emitted enough, and an
+event loop must not wait for a store.
 
-Flushes are committed in the order in which they were filled, and each has an operation id that its tries share: the
-emitter's, and a number. The store remembers the latest of each emitter, and no two commits can write the same. So
-updates of a key count once and in the order of the calls, whatever becomes of a commit's answer; and unlike those of
-`CombineQueue.add`, which come from anywhere and in any order, these ids leave one key behind, and not one for each.
+Flushes are committed in the order of their creation. All tries of a flush share an operation id: the emitter's
+id and a number. The store keeps the latest number of each emitter, and no two commits can write the same. So each
+update counts once, and updates of a key count in the order of the calls, even after unknown commit results. Ids of
+`CombineQueue.add` come from anywhere and in any order, and so need a key each; an emitter needs one key in all.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 MODES: Final = ("durable", "fast")
-_SMALL: Final = 1 << 32  # of an increment that is taken in at once
+_SMALL: Final = 1 << 32  # bound of increments on the fast path
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
@@ -55,24 +55,24 @@ log = logging.getLogger("cq.intake.emitter")
 class Emitter:
     """Adds increments of one queue, from any thread and from asyncio, many of them in one transaction.
 
-    Make one for each queue and process, after forking, and close it at the end; it is a context manager, too. What
-    is left in it when the process ends in good order is flushed then; a signal that kills the process, as SIGTERM does
-    unless it is handled, is no good order.
+    Create one for each queue and process, after a fork, and close it at the end; it is also a context manager. At a
+    normal exit of the process it flushes its remaining increments. A signal that kills the process is not a normal
+    exit, and SIGTERM is such a signal unless the process handles it.
 
     Args:
-        queue: the queue; with its combiner, `CombineQueue(name, combiner=...)`, if that is one of your own. In a queue
-            with a window, or a `Window`, increments count as of when they are committed.
+        queue: the queue, as `CombineQueue(name, combiner=...)` if the combiner is one of your own. In a queue with a
+            window, or a `Window`, increments count at the time of their commit.
         db: a database of either store.
         mode: `durable`: a call returns, or its awaitable resolves, when its increments are committed, together with
-            those of all other callers that wait. `fast`: it returns at once; what is not committed is lost when the
+            those of all other waiting callers. `fast`: a call returns at once; uncommitted increments are lost if the
             process dies.
-        every: seconds that `fast` gathers increments before it flushes them.
-        at_most: how many increments may wait to be committed, the most that a death can cost. `fast` flushes as soon
-            as half of them are there.
-        timeout: seconds that a call waits for room when so many wait, that `flush` waits, and that `close` does.
+        every: seconds that `fast` collects increments before a flush.
+        at_most: maximum number of uncommitted increments, and so the maximum loss if the process dies. `fast` flushes
+            at half of this number.
+        timeout: maximum seconds that a call waits for room, and that `flush` and `close` wait.
 
-    Raises `InvalidConfiguration` for a setting that is none, `QueueNotConfigured`, `CodeMismatch` when the combiner is
-    missing, and `FDBError`: it reads the queue's configuration.
+    Reads the queue's configuration. Raises `InvalidConfiguration` for a wrong setting, `QueueNotConfigured`,
+    `CodeMismatch` if the combiner is missing, and `FDBError`.
     """
 
     def __init__(
@@ -113,23 +113,26 @@ class Emitter:
     # Calls
 
     def emit(self, key: Any, update: Any = 1) -> None:
-        """Add an update of a key; what it takes for and guarantees is up to the mode.
+        """Add an update of a key; the mode determines when this returns.
 
         Raises:
-            InvalidData, TooLarge: the queue takes no such key or update; nothing was taken.
-            EmitterFull: there was no room within `timeout` seconds; nothing was taken.
-            EmitterClosed: nothing was taken.
-            FlushFailed: only in `durable` mode; whether the update may count all the same, it says itself.
+            InvalidData, TooLarge: the queue does not take the key or update; the update is not added.
+            EmitterFull: there was no room within `timeout` seconds; the update is not added.
+            EmitterClosed: the update is not added.
+            FlushFailed: only in `durable` mode. Its `is_unknown` says whether the update may count nevertheless.
         """
-        flush = self._taken(key, update)
+        flush = self._take_small(key, update)
         if flush is None:
             self.emit_many(((key, update),))
         elif self._is_durable:
             flush.done.wait()
             self._check(flush)
 
-    def _taken(self, key: Any, update: Any, done: Future[None] | None = None) -> Flush | None:
-        """The flush that has taken in an increment of the commonest kind, and who awaits it; None if none has."""
+    def _take_small(self, key: Any, update: Any, done: Future[None] | None = None) -> Flush | None:
+        """Add a small int to a plain key, and a future that awaits it; returns the flush, None if `take` must do it.
+
+        The fast path of the most common increments: without a list of increments, and with few function calls.
+        """
         intake, buffer = self._intake, self._buffer
         if type(key) is not intake.plain_key or type(update) is not int or not -_SMALL < update < _SMALL:
             return None
@@ -147,20 +150,20 @@ class Emitter:
             if done is not None:
                 flush.awaiting.append(done)
             if flush.count >= flush.enough:
-                buffer.has_enough(flush)
+                buffer.mark_due(flush)
         return flush
 
     def emit_many(
         self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]], also: Also | None = None
     ) -> None:
-        """Add updates, as `emit` does, and all of them in one transaction or none.
+        """Add updates like `emit`, all of them in one transaction.
 
         Args:
-            updates: `{key: update}`, or pairs of these; `at_most` of them and about 500 kB at once, else `TooLarge`.
-            also: only in `durable` mode: called with that transaction, to write what must be there if and only if the
-                updates count, such as how far a log of events has been read. It is called in the emitter's thread, once
-                for each try, and must be short and write little. If it raises, the flush fails for all its callers,
-                and nothing of it counts. What it reads really, the transaction conflicts with, as any other.
+            updates: `{key: update}`, or pairs; at most `at_most` of them and about 500 kB at once, else `TooLarge`.
+            also: only in `durable` mode: a function of the transaction, for writes that must exist if and only if the
+                updates count, such as the position reached in a log of events. The emitter's thread calls it once for
+                each try. It must be short and write little. If it raises, the flush fails for all its callers, and none
+                of its updates counts. Its reads are read conflicts of the transaction, as usual.
         """
         increments = self._increments(updates, also)
         until = runtime.monotonic() + self.timeout
@@ -173,13 +176,13 @@ class Emitter:
             self._check(flush)
 
     async def emit_async(self, key: Any, update: Any = 1) -> None:
-        """As `emit`, for asyncio: where that waits, this awaits.
+        """`emit` for asyncio: it awaits instead of blocking.
 
-        A task that is cancelled while it awaits has its update taken or not; it is never taken twice, and once taken
-        it counts as if the task had gone on.
+        If the task is cancelled while it awaits, its update may have been taken or not, but never twice. A taken update
+        counts as if the task had continued.
         """
         done = _asyncio().Future() if self._is_durable else None
-        flush = self._taken(key, update, done)
+        flush = self._take_small(key, update, done)
         if flush is None:
             await self.emit_many_async(((key, update),))
         elif done is not None:
@@ -189,36 +192,38 @@ class Emitter:
     async def emit_many_async(
         self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]], also: Also | None = None
     ) -> None:
-        """As `emit_many`, for asyncio; `also` is no coroutine."""
+        """`emit_many` for asyncio; `also` is not a coroutine."""
         increments = self._increments(updates, also)
         until = runtime.monotonic() + self.timeout
         flush, is_taken = self._buffer.take(increments, also)
         while not is_taken:
-            await self._settled(flush, self._seconds_left(until))
+            await self._wait_async(flush, self._seconds_left(until))
             flush, is_taken = self._buffer.take(increments, also)
         if self._is_durable:
-            await self._settled(flush)
+            await self._wait_async(flush)
             self._check(flush)
 
     def flush(self) -> None:
-        """Commit what was taken before this call, and wait for it, at most `timeout` seconds.
+        """Commit all increments taken before this call, and wait for it, at most `timeout` seconds.
 
-        Raises `FlushFailed` when that is not done in time, or was given up; what is not done in time goes on.
+        Raises `FlushFailed` if they were given up, or are not committed in time; the emitter's thread then goes on.
         """
         last = self._buffer.seal()
         if last is None:
             return
         if not last.done.wait(self.timeout):
-            raise FlushFailed(self._told("not committed yet", self._buffer.latest_failure), is_unknown=True)
+            raise FlushFailed(
+                self._message("not committed yet", self._buffer.latest_failure), is_unknown=True
+            )
         self._check(last)
 
     def close(self) -> None:
-        """Take nothing any more, and commit what was taken, within `timeout` seconds. Once closed, it does nothing.
+        """Refuse further increments, and commit those taken, within `timeout` seconds; a second call has no effect.
 
-        What is not committed in time is given up: in `durable` mode those who wait for it are told, else this raises
-        `FlushFailed`.
+        Increments not committed in time are given up: in `durable` mode their callers get `FlushFailed`, in `fast` mode
+        this call raises it.
         """
-        if not self._buffer.refuse(f"the emitter of queue {self.queue.name!r} is closed: make another one"):
+        if not self._buffer.close(f"the emitter of queue {self.queue.name!r} is closed: make another one"):
             return
         self._take_back()
         self._closing.set()
@@ -231,14 +236,14 @@ class Emitter:
                 raise self._failure(count, is_unknown, reason) from reason
 
     def statistics(self) -> EmitterStatistics:
-        """What it has done so far."""
+        """Counts since the creation of the emitter."""
         return self._buffer.statistics()
 
-    # What callers wait for, and are told
+    # Waits and errors of callers
 
     def _increments(self, updates: Any, also: Also | None) -> list[Increment]:
         if also is not None and not self._is_durable:
-            raise InvalidData("`also` is for the durable mode: in fast mode nobody is told when it fails")
+            raise InvalidData("`also` is for the durable mode: in fast mode no caller gets its error")
         increments = self._intake.increments(updates)
         if len(increments) > self.at_most:
             raise TooLarge(
@@ -252,10 +257,10 @@ class Emitter:
         if left > 0:
             return left
         what = f"no room for more within {self.timeout:g} s, nothing was taken"
-        raise EmitterFull(self._told(what, self._buffer.latest_failure))
+        raise EmitterFull(self._message(what, self._buffer.latest_failure))
 
-    async def _settled(self, flush: Flush, seconds: float | None = None) -> None:
-        """Await that a flush is done, for so long at most."""
+    async def _wait_async(self, flush: Flush, seconds: float | None = None) -> None:
+        """Wait until a flush is done, at most `seconds` seconds."""
         with self._buffer.lock:
             if flush.done.is_set():
                 return
@@ -266,39 +271,39 @@ class Emitter:
             await _asyncio().wait([done], timeout=seconds)
 
     def _check(self, flush: Flush) -> None:
-        """Raises what has become of a flush that was given up."""
+        """Raise `FlushFailed` if a flush was given up."""
         if flush.error is not None:
             raise self._failure(flush.count, flush.in_doubt, flush.error) from flush.error
 
     def _failure(self, count: int, is_unknown: bool, error: Exception) -> FlushFailed:
         fate = "they may count all the same" if is_unknown else "none of them counts"
-        return FlushFailed(self._told(f"{count:,} increments are given up, {fate}", error), is_unknown)
+        return FlushFailed(self._message(f"{count:,} increments are given up, {fate}", error), is_unknown)
 
-    def _told(self, what: str, why: object) -> str:
+    def _message(self, what: str, why: object) -> str:
         return f"emitter of queue {self.queue.name!r}: {what}" + (f": {why}" if str(why) else "")
 
-    # Its thread
+    # The emitter's thread
 
     def _run(self) -> None:
         buffer = self._buffer
         while True:
-            flush, seconds = buffer.due()
+            flush, seconds = buffer.next_flush()
             if flush is not None:
                 self._commit(flush)
-            elif buffer.is_over:
+            elif buffer.is_finished:
                 return
             else:
                 buffer.wake.wait(seconds)
 
     def _commit(self, flush: Flush) -> None:
-        """Commit a flush: until it is, or is given up, in `fast` mode; else with the store's own retries."""
+        """Commit a flush: in `fast` mode retry until it is committed or given up, else only by the store's retries."""
         begun, pause = runtime.monotonic(), _FIRST_PAUSE
         updates: Any = {}
         while self._buffer.begin_try(flush):
             try:
                 updates = updates or flush.updates()
                 transact_noting(self._db, lambda tr: self._add(tr, flush, updates), flush.doubt)  # noqa: B023 - runs at once
-            except Exception as error:  # noqa: BLE001 - whatever it is, callers are told, or it is tried again
+            except Exception as error:  # noqa: BLE001 - callers get any error, or the flush is retried
                 self._buffer.fail_try(flush, error)
             else:
                 self._buffer.commit(flush, len(updates), runtime.monotonic() - begun)
@@ -308,18 +313,18 @@ class Emitter:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _add(self, tr: Transaction, flush: Flush, updates: Any) -> None:
-        """Add what a flush holds, and what goes with it, unless an earlier try has been committed.
+        """Add the updates and additional writes of a flush, unless an earlier try has committed.
 
-        Each try has a read conflict with the emitter's key, and writes it. So of two, one of which may be committed at
-        any time yet, the later one to commit fails; and if the first has been, its number is there.
+        Each try has a read conflict on the emitter's key, and writes it. If an earlier try is still in flight, only one
+        of the two can commit; if it has committed, the key holds the flush's number.
         """
         own = self.queue.keys.emitter(self._id)
         if flush.in_doubt:
             latest = tr.get(own).value
             if latest is not None and keys.parse_flush(latest)[1] == flush.number:
                 return
-            # Still in doubt: an earlier try may commit after this read, if this one fails.
-        tr.add_read_conflict_key(own)  # before the write: what is written already is no conflict
+            # The doubt remains: if this try fails, an earlier one may still commit after this read.
+        tr.add_read_conflict_key(own)  # before the write: a key already written gets no read conflict
         tr.set_versionstamped_value(own, keys.new_flush(flush.number))
         self._refuse_other_shape(tr)
         self.queue.add(tr, updates)
@@ -327,22 +332,22 @@ class Emitter:
             also(tr)
 
     def _refuse_other_shape(self, tr: Transaction) -> None:
-        """What was checked and merged for one configuration must not be added under another."""
+        """Raise `CodeMismatch` if the increments were checked and merged for another configuration."""
         now, then = read_config(tr, self.queue.name), self._intake.config
         if (now.key, now.value, now.combiner) != (then.key, then.value, then.combiner):
             raise CodeMismatch(
-                f"queue {self.queue.name!r} has been made anew with other settings since the emitter was made: "
+                f"queue {self.queue.name!r} was created again with other settings since the emitter was made: "
                 "make another one"
             )
 
     def _pause(self, seconds: float) -> None:
-        """Wait before the next try; whoever closes the emitter has one at once."""
+        """Wait before the next try; `close` ends the wait, so that it gets a try at once."""
         if self._closing.is_set():
             runtime.sleep(seconds)
         else:
             self._closing.wait(seconds)
 
-    # The end of the process, and what a fork leaves
+    # Exit and fork of the process
 
     def _at_exit(self) -> None:
         try:
@@ -359,7 +364,7 @@ class Emitter:
 
 @cache
 def _asyncio() -> ModuleType:
-    """The module, which takes long to load: whoever awaits has it."""
+    """The module asyncio, imported late because it is slow to load; a caller that awaits has already loaded it."""
     import asyncio
 
     return asyncio

@@ -1,8 +1,8 @@
-"""What waits in an emitter: its flushes in order, under one lock, and who is to be woken for them.
+"""The buffer of an emitter: its flushes in order, under one lock, and the wake-ups of its thread.
 
-The first flush is being committed, or is the next to be; the last may be open and take increments in. All counts are
-bounded: by `at_most` increments over all flushes, and by `MOST_FLUSHES` of them, each of a transaction's size. Nothing
-here waits or touches a store.
+The first flush is being committed, or is the next one; the last may be open and take increments. All sizes are bounded:
+by `at_most` increments over all flushes, and by `MOST_FLUSHES` flushes, each of a transaction's size. No function here
+waits or uses a store.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from cq.intake.flush import Also, Flush, Increment, Intake
 from cq.plain_text import describe
 
 MOST_FLUSHES: Final = 16
-"""How many flushes may wait: they bound what large updates take, as `at_most` does not."""
+"""Maximum number of flushes: it bounds the memory of large updates, which `at_most` does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmitterStatistics:
-    """What an emitter has done so far.
+    """Counts of an emitter since its creation.
 
     Attributes:
         emitted: increments taken: the sum of the next four.
-        committed: increments of flushes that are committed.
+        committed: increments of committed flushes.
         buffered: increments not committed yet.
         failed: increments whose callers got a `FlushFailed` (`durable`).
-        lost: increments that were given up when the emitter was closed, or may have been committed then (`fast`).
-        flushes: transactions committed.
+        lost: increments given up when the emitter was closed; some may be committed (`fast`).
+        flushes: committed transactions.
         keys: updates in these, after merging.
-        failures: tries of flushes that failed, each after the store's own retries.
-        waits: how often calls have waited for room.
-        flush_seconds: how long the latest flush has taken, failures included.
-        latest_failure: what went wrong the last time; empty if nothing has.
+        failures: failed tries of flushes, each after the store's own retries.
+        waits: number of times that calls waited for room.
+        flush_seconds: duration of the latest committed flush, including its failed tries.
+        latest_failure: the latest error; empty if there was none.
     """
 
     emitted: int
@@ -56,17 +56,17 @@ class EmitterBuffer:
     """The flushes of one emitter.
 
     Args:
-        intake: how they are merged.
-        is_durable: whether callers wait for their flush; else increments are gathered for a while.
-        every: for how many seconds at most.
-        at_most: how many increments may wait.
+        intake: the checks and merges of the emitter.
+        is_durable: whether callers wait for their flush; else the buffer collects increments for `every` seconds.
+        every: maximum seconds that a flush collects increments.
+        at_most: maximum number of increments in all flushes.
 
     Attributes:
-        lock: to be held by whoever changes a flush, or `open`.
-        open: the flush that takes increments in; None when there is none.
-        wake: set when something may be due; a new one after each look.
-        refusal: why nothing is taken any more; empty as long as it is.
-        latest_failure: what went wrong the last time.
+        lock: the caller must hold it to change a flush, or `open`.
+        open: the flush that takes increments; None if there is none.
+        wake: set when a flush may be due; `next_flush` then replaces it.
+        refusal: why the buffer takes no increments any more; empty while it takes them.
+        latest_failure: the latest error.
     """
 
     def __init__(self, intake: Intake, *, is_durable: bool, every: float, at_most: int) -> None:
@@ -81,23 +81,21 @@ class EmitterBuffer:
         self._at_most = at_most
         self._flushes: deque[Flush] = deque()
         self._made = 0
-        self._is_trying = False  # the first of them may be committed at any time
+        self._is_trying = False  # the first flush is being committed
         self._is_given_up = False
-        # Increments that have waited while a flush was committed: so many come again, about.
+        # Increments that waited while the latest flush was committed: about that many will come again.
         self._callers = 1
-        self._told_at = 0.0  # when callers have last been told
+        self._notified_at = 0.0  # when callers last got a result
         self._flush_seconds = 0.0
         totals = ("committed", "failed", "lost", "flushes", "keys", "failures", "waits")
         self._totals = dict.fromkeys(totals, 0)
 
-    # For those who emit
+    # For callers
 
     def take(self, increments: list[Increment], also: Also | None = None) -> tuple[Flush, bool]:
-        """Put increments into a flush, and what its transaction is to do besides: this one, and True.
+        """Put increments, and a caller's additional writes, into a flush; returns the flush and True.
 
-        Without room for them: the flush to wait for, and False.
-
-        Raises `EmitterClosed`.
+        Without room, returns the flush to wait for, and False. Raises `EmitterClosed`.
         """
         with self.lock:
             if self.refusal:
@@ -111,11 +109,11 @@ class EmitterBuffer:
             if also is not None:
                 flush.also.append(also)
             if flush.count >= flush.enough:
-                self.has_enough(flush)
+                self.mark_due(flush)
             return flush, True
 
     def flush_for(self, count: int, size: int) -> Flush | None:
-        """The open flush if so many increments and bytes fit in, else a new one; None without room. Under the lock."""
+        """The open flush if `count` increments of `size` bytes fit, else a new one; None if full. Needs the lock."""
         held = sum(flush.count for flush in self._flushes)
         if self.refusal or (self._flushes and held + count > self._at_most):
             self._seal()
@@ -129,18 +127,18 @@ class EmitterBuffer:
         self._made += 1
         self.open = Flush(self._intake, most, self._callers if self._is_durable else most, self._made)
         self._flushes.append(self.open)
-        if not self._seconds_to_gather():
+        if not self._seconds_to_wait():
             self._wake()
         return self.open
 
-    def has_enough(self, flush: Flush) -> None:
-        """The open flush, under the lock, holds enough to be committed."""
+    def mark_due(self, flush: Flush) -> None:
+        """Make the open flush due, and close it if it is full. Needs the lock."""
         if flush.count >= flush.most:
             self.open = None
         self._wake()
 
     def seal(self) -> Flush | None:
-        """Make all that was taken due; the last flush of it, None when nothing waits."""
+        """Make all flushes due; returns the last one, None if the buffer is empty."""
         with self.lock:
             self._seal()
             return self._flushes[-1] if self._flushes else None
@@ -151,11 +149,12 @@ class EmitterBuffer:
             self._wake()
 
     def _wake(self) -> None:
+        # Callers must hold the lock: `next_flush` replaces the latch under it, so no wake-up is lost.
         if not self.wake.is_set():
             self.wake.set()
 
-    def refuse(self, reason: str) -> bool:
-        """Take nothing any more; whether anything was taken until now."""
+    def close(self, reason: str) -> bool:
+        """Refuse increments from now on; returns whether the buffer took them until now."""
         with self.lock:
             was_taking = not self.refusal
             self.refusal = self.refusal or reason
@@ -164,7 +163,7 @@ class EmitterBuffer:
         return was_taking
 
     def statistics(self) -> EmitterStatistics:
-        """What has become of all that was taken."""
+        """The counts of all increments taken."""
         with self.lock:
             totals = self._totals
             buffered = sum(flush.count for flush in self._flushes)
@@ -176,35 +175,36 @@ class EmitterBuffer:
                 **totals,
             )
 
-    # For the thread that commits
+    # For the emitter's thread
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing waits, and nothing will."""
+    def is_finished(self) -> bool:
+        """Whether the buffer is closed and empty."""
         return bool(self.refusal) and not self._flushes
 
-    def due(self) -> tuple[Flush | None, float | None]:
-        """The flush to commit now; without one, in how many seconds to look again, None for once `wake` is set."""
+    def next_flush(self) -> tuple[Flush | None, float | None]:
+        """The flush to commit now; else None, and the seconds to wait for `wake`, None for no limit."""
         with self.lock:
             if self.wake.is_set():
                 self.wake = runtime.latch()
             first = self._flushes[0] if self._flushes else None
             if first is None:
-                return None, self._seconds_to_gather() or None
+                return None, self._seconds_to_wait() or None
             if first is self.open:
-                left = self._seconds_to_gather(first)
+                left = self._seconds_to_wait(first)
                 if left and first.count < first.enough:
                     return None, left
                 self.open = None
             return first, None
 
-    def _seconds_to_gather(self, flush: Flush | None = None) -> float:
-        """How long increments are gathered yet, for the open flush or, without one, for the next.
+    def _seconds_to_wait(self, flush: Flush | None = None) -> float:
+        """Seconds for which the open flush, or else the next one, collects more increments.
 
-        In `durable` mode that is so long that callers who were just told can come again: for them nobody is woken.
+        In `durable` mode the buffer waits for callers that just got a result to emit again: about as long as the latest
+        flush took. Their increments then share a flush, and need no wake-up of the thread.
         """
         if self._is_durable:
-            until = self._told_at + min(self._every, self._flush_seconds)
+            until = self._notified_at + min(self._every, self._flush_seconds)
         elif flush is not None:
             until = flush.begun + self._every
         else:
@@ -212,54 +212,54 @@ class EmitterBuffer:
         return max(0.0, until - runtime.monotonic())
 
     def begin_try(self, flush: Flush) -> bool:
-        """Whether a flush is to be committed: it has not been given up."""
+        """Start a try of a flush; returns False if the flush was given up."""
         with self.lock:
             self._is_trying = not flush.done.is_set()
             return self._is_trying
 
     def fail_try(self, flush: Flush, error: Exception) -> None:
-        """Note that it could not be: in `durable` mode those who wait are told, else it is to be tried again."""
+        """Record a failed try: in `durable` mode its callers get the error, else the thread retries."""
         with self.lock:
             self._is_trying = False
             self._totals["failures"] += 1
             self.latest_failure = describe(error)
             if self._is_durable or self._is_given_up:
-                self._settle(flush, error)
+                self._finish(flush, error)
 
     def commit(self, flush: Flush, keys: int, seconds: float) -> None:
-        """Note that a flush of so many updates is committed, in so long a time."""
+        """Record that a flush with `keys` updates is committed, after `seconds` seconds."""
         with self.lock:
             self._is_trying = False
             self._flush_seconds = seconds
-            if self._settle(flush, None):
+            if self._finish(flush, None):
                 self._totals["flushes"] += 1
                 self._totals["keys"] += keys
 
     def give_up(self, error: Exception) -> list[Flush]:
-        """Wait no longer for what was taken; the flushes that were not done."""
+        """Give up all unfinished flushes; returns them."""
         with self.lock:
             self._is_given_up = True
             if self._is_trying and self._flushes:
-                self._flushes[0].in_doubt = True  # it may be committed yet
+                self._flushes[0].in_doubt = True  # the try in progress may still commit
             left = list(self._flushes)
             for flush in left:
-                self._settle(flush, error)
+                self._finish(flush, error)
             return left
 
-    def _settle(self, flush: Flush, error: Exception | None) -> bool:
-        """A flush is done: tell those who wait, and count its increments; False if that has been done."""
+    def _finish(self, flush: Flush, error: Exception | None) -> bool:
+        """Remove a done flush, count its increments, and wake its callers; returns False if that was already done."""
         if flush.done.is_set():
             return False
-        self._told_at = runtime.monotonic()
+        self._notified_at = runtime.monotonic()
         self._callers = sum(each.count for each in self._flushes)
         self._flushes.remove(flush)
         fate = "committed" if error is None else "failed" if self._is_durable else "lost"
         self._totals[fate] += flush.count
-        flush.settle(error)
+        flush.finish(error)
         return True
 
     def forget(self, reason: str) -> None:
-        """In a forked child: all of it belongs to the parent, whose thread commits it, and so may the lock."""
+        """Empty the buffer in a forked child: the parent's thread commits the flushes, and may hold the lock."""
         self.lock = Lock()
         self.open = None
         self._flushes.clear()

@@ -1,8 +1,8 @@
-"""What an emitter gathers: checked increments, and the flushes that they go into, each merged by key.
+"""Increments and flushes of an emitter: each flush holds the checked increments of one transaction, merged by key.
 
-A flush is what one transaction will add. So that it fits into one, it is measured as if nothing in it were merged:
-merging only ever makes it smaller. Where a combiner does not merge what it is given (it raises, or its result is none
-that the queue takes), the increments go to the store one by one, and workers deal with them as with all others.
+So that a flush fits into its transaction, its size is measured without merging: merging can only make it smaller. If
+the combiner does not merge some increments (it raises, or the queue does not take its result), these go to the store
+one by one, and workers process them like all others.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 FLUSH_BYTES: Final = 500_000
-"""What a transaction adds at most; FoundationDB's should stay below 1 MB."""
+"""Maximum bytes that a transaction adds; FoundationDB's transactions should stay below 1 MB."""
 Also = Callable[[Transaction], object]
-"""What a caller writes, too, in the transaction that commits its increments."""
+"""A function of a caller that writes additional keys in the transaction of its increments."""
 _PLAIN_BYTES: Final = 12  # of CBOR for an int, and before a key
 _SHORT: Final = 1_000
 _loop_of: Final = methodcaller("get_loop")
 
 
 class Increment(NamedTuple):
-    """An update of a key that the queue takes, and its size in bytes, the key included."""
+    """A checked update of a key, and its size in bytes including the key."""
 
     key: Any
     update: Any
@@ -42,10 +42,11 @@ class Increment(NamedTuple):
 
 
 class Intake:
-    """What an emitter takes and how it merges it: the queue's configuration and combiner.
+    """The checks and merges of an emitter, by the queue's configuration and combiner.
 
     Attributes:
-        plain_key: the type of keys, if ints are summed up for such ones; None to look closer at each increment.
+        plain_key: the type of keys if the queue sums ints and its keys are of one type; then increments of small ints
+            need no further checks. Else None.
     """
 
     def __init__(self, config: QueueConfig, combiner: Combiner) -> None:
@@ -55,34 +56,34 @@ class Intake:
         self._encode = config.key.encoder()
 
     def plain_size(self, key: Any) -> int:
-        """The size of an increment of a plain key by a small int, about; raises `InvalidData`, `TooLarge`."""
+        """The approximate size of an increment of a plain key by a small int; raises `InvalidData`, `TooLarge`."""
         if type(key) is str and len(key) <= _SHORT and key.isascii():
-            return len(key) + _PLAIN_BYTES  # always a key: there is no need to encode it
+            return len(key) + _PLAIN_BYTES  # always a valid key, so the encoding can wait
         return len(self._encode(key)) + _PLAIN_BYTES
 
     def increments(self, updates: Any) -> list[Increment]:
-        """Check updates, which all go into one flush; raises `InvalidData`, `TooLarge`."""
+        """Check updates, which must fit into one flush; raises `InvalidData`, `TooLarge`."""
         found = [self._increment(key, update) for key, update in zip(*split_pairs(updates), strict=True)]
         if (size := sum(each.size for each in found)) > FLUSH_BYTES:
             raise TooLarge(
                 f"{size:,} bytes of updates at once are more than the {FLUSH_BYTES:,} that an emitter takes: "
-                "emit them in smaller parts, or add them by transactions of your own"
+                "emit them in smaller parts, or add them in your own transactions"
             )
         return found
 
     def _increment(self, key: Any, update: Any) -> Increment:
         encoded = self._encode(key)
         check_update(self.config, key, update)
-        # What the caller may still change must not change here; and workers, too, combine what CBOR gives back.
+        # A copy: the caller may change the object later. And it is decoded from CBOR, as workers receive it.
         own = codec.stored_copy(update)
         return Increment(key, own, len(encoded) + check_update(self.config, key, own))
 
     def is_summed(self, update: Any) -> bool:
-        """Whether an update is added to the others of its key at once: small ints are, and their sum stays small."""
+        """Whether an update can be summed at once: for the combiner sum and ints of 64 bits, whose sum stays small."""
         return self.combiner is sum_ and type(update) is int and is_int64(update)
 
     def merged(self, increments: Sequence[Increment]) -> list[tuple[Any, Any]]:
-        """Pairs of key and update that combine to the same as these of one key, in their order: as few as can be."""
+        """The fewest pairs of key and update that combine to the same value as these increments of one key."""
         key = increments[0].key
         if len(increments) == 1:
             return [(key, increments[0].update)]
@@ -90,33 +91,33 @@ class Intake:
             value = self.combiner.combine(key, [each.update for each in increments])
             if check_update(self.config, key, value) <= sum(each.size for each in increments):
                 return [(key, value)]
-        except Exception:  # noqa: BLE001, S110 - what cannot be merged is for a worker to combine, or to set aside
+        except Exception:  # noqa: BLE001, S110 - a worker combines increments that cannot be merged, or sets them aside
             pass
         middle = len(increments) // 2
         return self.merged(increments[:middle]) + self.merged(increments[middle:])
 
 
 class Flush:
-    """Increments that are committed together, and what has become of them.
+    """Increments committed together in one transaction, and their result.
 
-    Its emitter's lock is held by whoever calls `add`, `awaited` or `settle`, or changes anything else of it.
+    The caller of `add`, `awaited` or `finish`, and of any other change, must hold the emitter's lock.
 
     Args:
-        intake: how it is merged.
-        most: how many increments it takes; 0 once it has no room for more bytes.
-        enough: how many make it due; at most `most`.
-        number: which one of its emitter's it is; with the emitter's id it makes its operation id.
+        intake: the checks and merges of the emitter.
+        most: maximum number of increments; 0 when the flush has no room for more bytes.
+        enough: number of increments that make the flush due; at most `most`.
+        number: its number in the emitter; with the emitter's id this is its operation id.
 
     Attributes:
-        sums: of small ints, by key; they need no order.
-        count: how many increments it holds.
-        size: their bytes, as if none but those in `sums` were merged.
-        begun: when it was made, by `runtime.monotonic`.
-        in_doubt: whether a try of it may have committed, or may commit later. This ends only with a known commit.
-        done: set once it is committed, or given up.
+        sums: {key: sum} of small ints, which need no order.
+        count: number of increments.
+        size: their bytes, where only those in `sums` count as merged.
+        begun: time of creation, by `runtime.monotonic`.
+        in_doubt: whether a try may have committed, or may commit later. Only a known commit ends the doubt.
+        done: set when the flush is committed or given up.
         error: why it was given up.
-        also: what goes with them, from all callers.
-        awaiting: what tasks await, of any event loop: each is ready when the flush is done.
+        also: additional writes of all callers.
+        awaiting: futures of tasks, of any event loop; each is resolved when the flush is done.
     """
 
     def __init__(self, intake: Intake, most: int, enough: int, number: int) -> None:
@@ -135,15 +136,15 @@ class Flush:
         self._others: dict[Any, list[Increment]] = {}
 
     def doubt(self) -> None:
-        """Note that a try may have committed, or may commit later."""
+        """Record that a try may have committed, or may commit later."""
         self.in_doubt = True
 
     def has_room(self, size: int) -> bool:
-        """Whether increments of so many bytes fit in."""
+        """Whether increments of `size` bytes fit in."""
         return self.size + size <= FLUSH_BYTES
 
     def add(self, increment: Increment) -> None:
-        """Take an increment in."""
+        """Add an increment."""
         key, update, size = increment
         self.count += 1
         if not self._intake.is_summed(update):
@@ -156,13 +157,13 @@ class Flush:
         self.grow(size)
 
     def grow(self, size: int) -> None:
-        """Count bytes."""
+        """Count `size` more bytes; closes a full flush."""
         self.size += size
         if self.size >= FLUSH_BYTES:
             self.most = self.enough = 0
 
     def updates(self) -> Mapping[Any, int] | list[tuple[Any, Any]]:
-        """What to add to the queue, merged by key, the updates of each key in the order of the calls."""
+        """The updates to add to the queue, merged by key, those of each key in the order of the calls."""
         if not self._others:
             return self.sums
         found = list(self.sums.items())
@@ -171,25 +172,25 @@ class Flush:
         return found
 
     def awaited(self, loop: AbstractEventLoop) -> Future[None]:
-        """A future of an event loop that is ready when the flush, which is not done yet, is."""
+        """A new future, resolved in its event loop when the flush is done; the flush must not be done yet."""
         future: Future[None] = loop.create_future()
         self.awaiting.append(future)
         return future
 
-    def settle(self, error: Exception | None) -> None:
-        """It is committed, or given up for this reason."""
+    def finish(self, error: Exception | None) -> None:
+        """Mark the flush as committed, or as given up with an error, and wake all waiting callers."""
         self.error = error
         self.done.set()
         awaiting, self.awaiting = self.awaiting, []
         loops = set(map(_loop_of, awaiting))
         for loop in loops:
             futures = awaiting if len(loops) == 1 else [each for each in awaiting if each.get_loop() is loop]
-            with suppress(RuntimeError):  # the loop is closed: nobody awaits any more
+            with suppress(RuntimeError):  # the loop is closed, with all its tasks
                 loop.call_soon_threadsafe(_set_all, futures)
 
 
 def _set_all(futures: Iterable[Future[None]]) -> None:
-    """Wake all who await, in one step of their loop."""
+    """Resolve all futures in one step of their loop."""
     for future in futures:
-        if not future.done():  # whoever awaited it has been cancelled
+        if not future.done():  # else its task was cancelled
             future.set_result(None)

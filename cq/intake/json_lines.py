@@ -1,8 +1,8 @@
-"""Adding the lines of a file to a queue: in batches, and so that it can be broken off and gone on with.
+"""Load of JSON lines: adds the lines of a file to a queue in batches, and can be interrupted and continued.
 
-Each line is `{"key": ..., "update": ...}`. The position reached and a fingerprint of all before it are written in the
-transactions that add, so every line is added exactly once, however often the loading is killed and run again; lines
-appended to a file are added by the next run. A file changed before the position is refused.
+Each line is `{"key": ..., "update": ...}`. Each transaction that adds lines also writes the position reached and a
+fingerprint of all bytes before it. So every line is added exactly once, even if the load is killed and run again many
+times; lines appended to the file are added by the next run. A file that changed before the position is refused.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from cq.store.transact import transact
 _BATCH_LINES: Final = 2_000
 _BATCH_BYTES: Final = 200_000
 _LONGEST_LINE: Final = 1_000_000
-_SHOWN: Final = 60  # characters of a bad line
+_SHOWN: Final = 60  # characters of a bad line in error messages
 
 
 class FilePosition(NamedTuple):
-    """How far a file has been added, in bytes and in lines, and the fingerprint (BLAKE2b) of those bytes."""
+    """The bytes and the lines of a file added so far, and the fingerprint (BLAKE2b) of these bytes."""
 
     offset: int
     lines: int
@@ -49,19 +49,19 @@ def add_jsonl(
     name: bytes | None = None,
     progress: Callable[[FilePosition], object] = lambda position: None,
 ) -> tuple[FilePosition, int]:
-    """Add the lines of a stream to a queue; returns the position reached and how many lines were added now.
+    """Add the lines of a stream to a queue; returns the position reached and the number of lines added now.
 
     Args:
         db: a database of either store.
         queue: the queue, which must be configured.
         stream: a binary file at its beginning.
-        name: what the stream is called, to go on where the last run stopped; its bytes are read again up to there. None
-            for a stream that cannot be read again: then nothing is remembered.
+        name: the name under which the position is stored, so that the next run continues there; its bytes are read
+            again up to the position. None for a stream that cannot be read again: then no position is stored.
         progress: called with the position after each batch.
 
     Raises:
-        InvalidData: a line is no update of this queue (the lines before it are committed), the stream has changed
-            since it was partly added, or somebody else is adding it at the same time.
+        InvalidData: a line is not an update of this queue (the lines before it are committed), the stream has changed
+            since it was partly added, or another process is adding it at the same time.
         QueueNotConfigured: the queue is not configured.
     """
     config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
@@ -84,7 +84,7 @@ def add_jsonl(
 
 
 def _skip(stream: BinaryIO, position: FilePosition) -> Any:
-    """Read up to the position; returns the hasher of what was read."""
+    """Read up to the position; returns the hasher of these bytes."""
     hasher = hashlib.blake2b(digest_size=16)
     left = position.offset
     while left and (piece := stream.read(min(left, 1 << 20))):
@@ -92,7 +92,7 @@ def _skip(stream: BinaryIO, position: FilePosition) -> Any:
         left -= len(piece)
     if hasher.digest() != position.fingerprint:
         raise InvalidData(
-            f"the file has changed before byte {position.offset:,}, up to which it is added already: "
+            f"the file has changed before byte {position.offset:,}, and its lines up to there are already added: "
             "put new lines into a new file"
         )
     return hasher
@@ -114,7 +114,7 @@ def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
 def _parsed(
     config: QueueConfig, lines: list[bytes], before: int
 ) -> tuple[list[tuple[Any, Any]], int, InvalidData | None]:
-    """The updates of the lines up to the first bad one, how many lines these are, and what is bad about it."""
+    """The updates of the lines before the first bad one, the number of these lines, and the bad line's error."""
     pairs: list[tuple[Any, Any]] = []
     for number, line in enumerate(lines):
         try:
@@ -131,7 +131,7 @@ def _parsed(
 
 def _pair(config: QueueConfig, line: bytes) -> tuple[Any, Any]:
     try:
-        # A float in between would round a decimal.
+        # Without this, a float in between would round a decimal.
         content = json.loads(line, parse_float=Decimal if config.value.name == "decimal" else None)
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidData(f"expected JSON, got: {_shown(line)} ({_reason(error)})") from None
@@ -145,7 +145,7 @@ def _pair(config: QueueConfig, line: bytes) -> tuple[Any, Any]:
 
 
 def _reason(error: Exception) -> str:
-    # The line that the decoder names is always 1.
+    # Each line is decoded alone, so the decoder's line number is always 1 and useless.
     return f"{error.msg} at {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
@@ -163,7 +163,7 @@ def _add(
     position: FilePosition,
     reached: FilePosition,
 ) -> None:
-    # Where no position can be kept, an operation id keeps a retry from adding the batch again.
+    # Without a stored position, an operation id prevents that a retry adds the batch again.
     once = runtime.token_bytes(16) if key is None else None
 
     def add(tr: Transaction) -> None:
@@ -173,7 +173,7 @@ def _add(
                 return  # an earlier try has committed
             if stored != position:
                 raise InvalidData(
-                    "somebody else is adding this file at the same time: run it again when that is done"
+                    "another process is adding this file at the same time: run this again when it has finished"
                 )
             tr.set(key, codec.encode(list(reached)))
         queue.add(tr, pairs, once=once)

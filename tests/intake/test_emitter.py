@@ -543,7 +543,7 @@ def test_a_queue_made_anew_gets_nothing_that_was_meant_for_another(db: Any, name
     cq.delete(db, name)
     cq.configure(db, name, combiner="maximum")
 
-    with pytest.raises(cq.FlushFailed, match="made anew with other settings") as told:
+    with pytest.raises(cq.FlushFailed, match="was created again with other settings") as told:
         emitter.emit("k") if mode == "durable" else emitter.close()
 
     assert isinstance(told.value.__cause__, cq.CodeMismatch | TimeoutError)

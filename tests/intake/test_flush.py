@@ -190,7 +190,7 @@ def test_all_who_await_it_are_woken_but_those_who_are_cancelled() -> None:
     async def main() -> None:
         first, cancelled, last = [flush.awaited(asyncio.get_running_loop()) for _ in range(3)]
         cancelled.cancel()
-        flush.settle(None)
+        flush.finish(None)
         await asyncio.gather(first, last)
         assert cancelled.cancelled()
 
@@ -205,7 +205,7 @@ def test_a_loop_that_is_closed_holds_nobody_up() -> None:
     woken = flush.awaited(other)
     closed.close()
 
-    flush.settle(None)
+    flush.finish(None)
 
     other.run_until_complete(asyncio.wait_for(woken, 5))
     other.close()

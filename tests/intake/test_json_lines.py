@@ -177,7 +177,7 @@ def test_two_at_once_do_not_add_a_line_twice(db: Any, name: str) -> None:
         if position.lines == 3:
             assert add(db, name, lines(9))[1] == 6
 
-    with pytest.raises(InvalidData, match="somebody else is adding this file"):
+    with pytest.raises(InvalidData, match="another process is adding this file"):
         add_jsonl(db, queue, BytesIO(lines(9)), name=b"file", progress=meanwhile)
 
     assert total(db, name) == 45
