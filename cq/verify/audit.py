@@ -1,4 +1,4 @@
-"""What a verification makes of a queue's audit: a difference for each bucket of it that is not balanced."""
+"""Checks a queue's audit: reports a difference for each unbalanced bucket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cq.verify.verification import Difference, Verification
 
 
 def check_audit_balance(verification: Verification) -> Iterator[Difference]:
-    """The part that checks the audit, if the queue has one; each bucket of it at one version."""
+    """Check the audit, if the queue has one, each of its buckets at one read version."""
     verification.part = "audit"
     name = verification.name
     audit = transact(verification.db, lambda tr: read_config(tr.snapshot, name)).audit

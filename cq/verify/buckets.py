@@ -1,7 +1,7 @@
-"""What a verification looks at in each bucket: whether a worker will come as long as there is something to do.
+"""Checks of the buckets: a bucket with work must have a notification, so that a worker will come.
 
-A notification goes only in the transaction of a pass that leaves nothing to do. So at any one version a bucket without
-one has no rows, nothing staged, no purge before it, and no observer to be told of its values.
+Only a pass that leaves no work clears the notification. So at every read version a bucket without a notification has no
+rows, no staged updates, no pending purge, and no observer that must receive its values.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cq.verify.repairs import notify
 from cq.verify.verification import Difference, Piece, Verification
 
 _BUCKETS: Final = 64
-"""Of a piece, at most."""
+"""Buckets in a piece, at most."""
 
 Place = tuple[int, int]
 """Generation and bucket."""
 
 
 def check_buckets(verification: Verification) -> Iterator[Difference]:
-    """The part that looks at each bucket of each shape that the queue has."""
+    """Check each bucket of the queue's current and former shape."""
     verification.part = "buckets"
     place: Place | None = (0, 0)
     while place is not None:
@@ -36,7 +36,7 @@ def check_buckets(verification: Verification) -> Iterator[Difference]:
 
 
 def _check_next(verification: Verification, piece: Piece, begin: Place) -> Place | None:
-    """Look at the next buckets; returns the one to go on with, None when these were the last."""
+    """Check the next buckets; return the one after them, None after the last one."""
     most = verification.share(_BUCKETS)
     places = (
         (shape, bucket)
@@ -56,7 +56,7 @@ def _check_next(verification: Verification, piece: Piece, begin: Place) -> Place
 
 
 def _unswitched(piece: Piece) -> list[ObserverConfig]:
-    """The observers whose data is not what readers use, as they are still being told of all values."""
+    """Return the observers in backfill: readers do not yet use the data of their generation."""
     stored = [
         (each, piece.snapshot.get(piece.keys.observer_current(each.name))) for each in piece.config.observers
     ]
@@ -66,7 +66,7 @@ def _unswitched(piece: Piece) -> list[ObserverConfig]:
 def _begin_check(
     piece: Piece, shape: QueueConfig, bucket: int, unswitched: list[ObserverConfig]
 ) -> Callable[[], None]:
-    """Read what a bucket has; what is returned tells whether a worker will come."""
+    """Begin to read a bucket; return the check of its work against its notification."""
     get, get_range, queue = piece.snapshot.get, piece.snapshot.get_range, piece.keys
     key = queue.notification(shape.generation, bucket)
     notification = get(key)
@@ -74,37 +74,37 @@ def _begin_check(
     values = get_range(*queue.values_of_bucket(shape.buckets, bucket), limit=1)
     retries = get_range(*MissedKeys(piece.name).retries_of_bucket(shape.buckets, bucket), limit=1)
 
-    def look() -> None:
+    def check() -> None:
         if notification.value is not None:
             return
         state = piece.state(shape.generation, bucket)
-        reason = "rows wait" if rows.to_list() else ""
+        reason = "queued rows" if rows.to_list() else ""
         if not reason and state is not None:
             reason = _pending_work(shape, state, unswitched, has_values=bool(values.to_list()))
         if not reason and shape.generation == piece.config.generation and retries.to_list():
-            reason = "missed reports are to be retried"
+            reason = "missed reports to retry"
         if reason:
-            what = f"{reason} in bucket {bucket} of generation {shape.generation}, and no worker is told"
+            what = f"{reason} in bucket {bucket} of generation {shape.generation}, but no notification"
             piece.report("notification-missing", key, what, partial(notify, piece, shape.generation, bucket))
 
-    return look
+    return check
 
 
 def _pending_work(
     shape: QueueConfig, state: BucketState, unswitched: list[ObserverConfig], *, has_values: bool
 ) -> str:
-    """What a pass is to do in a bucket without rows; empty for nothing."""
+    """Return the work that a pass would find in a bucket without rows; empty: no work."""
     if state.staged:
-        return "updates are staged"
+        return "staged updates"
     if state.unfinished_since:
-        return "a backlog has not been read to its end"
+        return "an unfinished backlog"
     if needs_purge(shape, state):
-        return "a purge is to be done"
+        return "an unfinished purge"
     for each in shape.observers:
         cursor = state.observers.get(each.generation, b"")
         is_new = each.generation not in state.observers
         if is_new and each.generation <= shape.backfilled_until:
             continue
         if cursor is not None and (not is_new or has_values or each in unswitched):
-            return f"the observer {each.name!r} is to be told of values"
+            return f"values to report to the observer {each.name!r}"
     return ""

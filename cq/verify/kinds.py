@@ -4,110 +4,113 @@ from __future__ import annotations
 
 from typing import Final
 
-NOTHING: Final = ""
-ANEW: Final = "has it published anew"
-REBUILD: Final = "builds the top anew"
-ASIDE: Final = "sets them aside, unless only the bucket is wrong"
+NO_REPAIR: Final = ""
+REPUBLISH: Final = "publishes it again"
+REBUILD: Final = "rebuilds the top"
+SET_ASIDE: Final = "sets them aside; leaves them if only the bucket is wrong"
 
 KINDS: Final[dict[str, tuple[str, str]]] = {
-    "config": ("the queue's configuration cannot be read, and so nothing else of it can be told", NOTHING),
-    "listing": ("a queue is configured and not listed, or listed and not configured", "lists it, or no more"),
-    "unknown-key": ("a key in cq's own space that cq has not written", NOTHING),
-    "unknown-queue": ("keys of a queue that is not configured", NOTHING),
-    "store-key": ("a key of the store as a whole that cannot be read", NOTHING),
-    "flags": ("the flags cannot be read", "pauses the queue, for somebody to set them anew"),
-    "full": ("the mark of a full queue cannot be read", "clears it; a worker looks again"),
-    "purge": ("the mark of the latest purge cannot be read", "clears it, unless it is still needed"),
-    "row-unreadable": ("a queued row is none that cq wrote", "sets its bytes aside"),
+    "config": ("the queue's configuration is unreadable, so no other data of it can be checked", NO_REPAIR),
+    "listing": (
+        "a queue is configured but not listed, or listed but not configured",
+        "lists it, or removes it from the list",
+    ),
+    "unknown-key": ("a key in cq's own space that cq has not written", NO_REPAIR),
+    "unknown-queue": ("keys of a queue that is not configured", NO_REPAIR),
+    "store-key": ("a key of the store as a whole is malformed", NO_REPAIR),
+    "flags": ("the flags are unreadable", "pauses the queue; an operator must set the flags again"),
+    "full": ("the mark of a full queue is unreadable", "clears it; a worker checks the limits again"),
+    "purge": ("the mark of the latest purge is unreadable", "clears it, unless it is still needed"),
+    "row-unreadable": ("cq did not write a queued row", "sets its bytes aside"),
     "row-future": (
-        "a queued row is stamped later than anything committed: no pass goes beyond it",
+        "a queued row is stamped later than any commit: no pass goes beyond it",
         "sets its updates aside",
     ),
-    "row-lost": ("a queued row is in a bucket or generation that there is not", "sets its updates aside"),
-    "row-astray": (
-        "updates wait in a bucket to which their keys do not belong",
-        "moves them, in their order",
-    ),
+    "row-lost": ("a queued row is in a missing bucket or generation", "sets its updates aside"),
+    "row-astray": ("a queued row has updates of keys of other buckets", "moves them, in their order"),
     "row-update": ("a queued row has keys or updates of another type than the queue", "sets these aside"),
-    "notification-missing": ("there is work in a bucket, and no notification", "notifies"),
-    "notification": (
-        "a notification cannot be read, or is of a bucket that there is not",
-        "clears or renews it",
-    ),
+    "notification-missing": ("a bucket has work, but no notification", "notifies"),
+    "notification": ("a notification is malformed, or of a missing bucket", "clears or renews it"),
     "marker": ("the marker of an operation id is malformed, or from the future", "clears it"),
     "emitter": ("the latest flush of an emitter is malformed, or from the future", "clears it"),
-    "value-unreadable": ("a current value cannot be read, or is of another type than the queue's", NOTHING),
-    "value-empty": ("a current value stands for no value, by the combiner", "clears it"),
-    "value-astray": ("a value does not stand under the hash of its key", "sets it aside under its key"),
-    "value-key": ("a value of a key that is none of the queue's type", "sets its bytes aside"),
-    "staged-unreadable": ("staged updates cannot be read, or are of another type", "sets them aside"),
+    "value-unreadable": ("a current value is unreadable, or of another type than the queue's", NO_REPAIR),
+    "value-empty": ("a current value means no value to the combiner", "clears it"),
+    "value-astray": ("a value is not stored under the hash of its key", "sets it aside under its key"),
+    "value-key": ("a value has a key of another type than the queue's", "sets its bytes aside"),
+    "staged-unreadable": ("staged updates are unreadable, or of another type", "sets them aside"),
     "staged-astray": (
-        "staged updates do not stand under the hash of their key",
+        "staged updates are not stored under the hash of their key",
         "sets them aside under their key",
     ),
-    "staged-key": ("staged updates of a key that is none of the queue's type", "sets their bytes aside"),
-    "staged-unseen": ("updates are staged, and the bucket's state says that none are", "corrects the state"),
-    "state-unreadable": (
-        "a bucket's state cannot be read: nobody can pass",
-        "derives it; observers that were still being told of all values are told anew",
+    "staged-key": ("staged updates have a key of another type than the queue's", "sets their bytes aside"),
+    "staged-unseen": (
+        "updates are staged, but the bucket's state says that no updates are",
+        "corrects the state",
     ),
-    "state-lost": ("the state of a bucket that there is not", "clears it"),
-    "attempt": ("the note of a worker's attempt cannot be read", "clears it"),
-    "aside-unreadable": ("what was set aside cannot be read", "sets its bytes aside"),
-    "aside-astray": ("what was set aside does not stand under the hash of its key", "moves it"),
+    "state-unreadable": (
+        "a bucket's state is unreadable: no pass can run",
+        "derives it; backfills of observers begin again",
+    ),
+    "state-lost": ("the state of a missing bucket", "clears it"),
+    "attempt": ("the note of a worker's attempt is unreadable", "clears it"),
+    "aside-unreadable": ("a piece set aside is unreadable", "sets its bytes aside"),
+    "aside-astray": ("a piece set aside is not stored under the hash of its key", "moves it"),
     "missed-key": (
-        "a report that an observer missed, under a key that cq has not written, or of an observer that there is not",
+        "a report that an observer missed has a key that cq has not written, or a missing observer",
         "clears it",
     ),
     "missed-unreadable": (
-        "what an observer last received of a key, before it missed a report, cannot be read",
+        "the value of a key that an observer received before it missed a report is unreadable",
         "rebuilds the observer",
     ),
     "missed-unseen": (
-        "an observer missed a report, and the bucket's state says that none was missed",
+        "an observer missed a report, but the bucket's state says that no report was missed",
         "corrects the state",
     ),
-    "document": ("a document or its counts cannot be read, or do not belong together", NOTHING),
-    "load": ("the position in a file that is being added cannot be read", NOTHING),
-    "received": ("how far a queue was forwarded into this one cannot be read", NOTHING),
-    "audit": (
-        "of all that was added since the audit began, some is missing, or there more than once",
-        NOTHING,
+    "document": ("a document or its counts are unreadable, or do not belong together", NO_REPAIR),
+    "load": ("the position in a file that is being added is unreadable", NO_REPAIR),
+    "received": (
+        "the position up to which another queue was forwarded into this one is malformed",
+        NO_REPAIR,
     ),
-    "window-key": ("a key of a window that cq has not written, or cannot take out", "sets its bytes aside"),
+    "audit": ("updates added since the audit began are missing, or counted more than once", NO_REPAIR),
+    "window-key": ("cq has not written a key of a window, or cannot expire it", "sets its bytes aside"),
     "window-operation": (
-        "updates with an operation id are to leave the window, and nothing keeps the id remembered",
-        "has it remembered",
+        "updates with an operation id will leave the window, but their id can be trimmed before",
+        "keeps the id until then",
     ),
-    "window-total": ("a total is not the sum of what is in the window", NOTHING),
-    "observer-data": ("data of a generation of an observer that there is not", "clears it"),
+    "window-total": ("a total is not the sum of the updates in the window", NO_REPAIR),
+    "observer-data": ("data of a generation that no observer has", "clears it"),
     "observer-current": (
-        "which data of an observer to read cannot be told",
-        "has workers switch to what is configured",
+        "the generation of an observer's data that readers use is unknown",
+        "makes workers switch to the configured one",
     ),
-    "observer-published": ("published by an observer that the queue has not", "clears it"),
+    "observer-published": ("published by an observer that the queue does not have", "clears it"),
     "top-missing": ("a value has no entry in the top", REBUILD),
     "top-extra": ("the top has an entry that no value has", REBUILD),
-    "top-unreadable": ("an entry of the top cannot be read, or does not stand where its score does", REBUILD),
-    "top-count": ("the top counts other entries of a group than there are", REBUILD),
+    "top-unreadable": ("an entry of the top is unreadable, or not stored under its score", REBUILD),
+    "top-count": ("the top's count of a group differs from its entries", REBUILD),
     "top-rank": ("the counts for ranks do not add up to the entries of the top", REBUILD),
-    "cloud-notification": ("a cloud is to be published, and no worker is told", "notifies"),
-    "cloud-unreadable": ("a published cloud cannot be read", ANEW),
+    "cloud-notification": ("a cloud must be published, but has no notification", "notifies"),
+    "cloud-unreadable": ("a published cloud is unreadable", REPUBLISH),
     "cloud-different": (
-        "a published cloud is not what the top makes, and not to be published",
-        ANEW,
+        "a published cloud differs from the top, and no publication is pending",
+        REPUBLISH,
     ),
     "cloud-piece": ("a piece of a cloud that is not published", "clears it"),
-    "export-row": ("entries to be exported cannot be read, are from the future, or in a wrong bucket", ASIDE),
+    "export-row": (
+        "queued entries of an export are unreadable, from the future, or in a wrong bucket",
+        SET_ASIDE,
+    ),
     "export-notification": (
-        "entries wait to be exported, and no worker is told; or there is no such bucket",
+        "a bucket of an export has entries, but no notification; or the bucket is missing",
         "notifies, or clears it",
     ),
     "export-state": (
-        "how far an export is, why it fails or is stopped cannot be read",
-        "clears it; an export that cannot tell how far it is stops, and says what to do",
+        "the position of an export, or the reason why it fails or has stopped, is unreadable",
+        "clears it; an export without its position stops, and says what to do",
     ),
-    "export-aside": ("an entry that was set aside cannot be read", NOTHING),
-    "export-table": ("the exported table has something else than the queue", "exports all values again"),
+    "export-aside": ("an entry set aside is unreadable", NO_REPAIR),
+    "export-table": ("the exported table differs from the queue", "exports all values again"),
 }
-"""{kind: (what is wrong, what a repair does; `NOTHING` where it does nothing)}."""
+"""{kind: (what is wrong, what a repair does; `NO_REPAIR`: the difference stays)}."""

@@ -1,7 +1,7 @@
-"""Taking keys of cq's apart strictly: for whoever looks for those that cq cannot have written.
+"""Parses keys of the store strictly, to find those that cq cannot have written.
 
-Passes and reads trust the keys that they find in their ranges. What is here trusts none: each function raises
-`CorruptData` for a key that is not built as `cq.keys` builds them.
+Passes and reads trust the keys in their ranges. This module does not: each function raises `CorruptData` for a key of
+another form than `cq.keys` builds.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from cq.keys import EMITTER_ID_BYTES, QUEUES, ROOT, VERSIONSTAMP_BYTES, QueueKey
 from cq.keys.foreign import later_than
 
 PARTS: Final = frozenset("abdeijklmnorstuvwxyz")
-"""The letters that begin a key behind a queue's prefix."""
+"""The letters that follow a queue's prefix in keys."""
 SINGLE: Final = ("config", "flags", "full", "purge")
-"""The parts that are one key each."""
+"""The parts of a single key each."""
 UNKNOWN: Final = ""
 
 _PAIR: Final = Struct(">II")
@@ -30,7 +30,7 @@ _PLAIN: Final = frozenset(range(32, 127)) - {0x5C}
 
 
 def shown(key: bytes) -> str:
-    r"""A key of the store as text in one line: ASCII as it is, other bytes and the backslash in hexadecimal.
+    r"""Return a key of the store as text in one line: ASCII unchanged, other bytes and the backslash in hexadecimal.
 
     >>> shown(b"cq/q/words/n\x00\x01")
     'cq/q/words/n\\x00\\x01'
@@ -39,7 +39,7 @@ def shown(key: bytes) -> str:
 
 
 def part_of(queue: QueueKeys, key: bytes) -> tuple[str, bytes]:
-    """The part of a queue's keys that one below its prefix belongs to, and what stands behind it; or `UNKNOWN`.
+    """Return the part of the key layout that a queue's key belongs to, or `UNKNOWN`, and the rest of the key.
 
     >>> part_of(QueueKeys("words"), b"cq/q/words/flags"), part_of(QueueKeys("words"), b"cq/q/words/lfile")
     (('flags', b''), ('l', b'file'))
@@ -53,13 +53,13 @@ def part_of(queue: QueueKeys, key: bytes) -> tuple[str, bytes]:
 
 
 def check_received(rest: bytes) -> None:
-    """Of the key of what a queue keeps of one that is forwarded into it."""
-    _check(len(rest) > STORE_ID_BYTES + _NUMBER.size, "what is kept of a queue that is forwarded")
-    _text(rest[STORE_ID_BYTES + _NUMBER.size :], "what is kept of a queue that is forwarded")
+    """Check the key of the position up to which another queue was forwarded into this one."""
+    _check(len(rest) > STORE_ID_BYTES + _NUMBER.size, "forwarded queues")
+    _text(rest[STORE_ID_BYTES + _NUMBER.size :], "forwarded queues")
 
 
 class RowPlace(NamedTuple):
-    """What the key of a queued row says."""
+    """The fields of a queued row's key."""
 
     generation: int
     bucket: int
@@ -67,64 +67,64 @@ class RowPlace(NamedTuple):
 
 
 def parse_row(rest: bytes) -> RowPlace:
-    """Of the key of a queued row."""
+    """Parse the key of a queued row."""
     _check(len(rest) == _ROW_BYTES, "a queued row")
     generation, bucket = _PAIR.unpack_from(rest)
     return RowPlace(generation, bucket, rest[_PAIR.size : -_COUNTER_BYTES])
 
 
 def row_in(key: bytes, bucket: int) -> bytes:
-    """The key of a queued row as it would be in another bucket of its generation."""
+    """Return the key of a queued row moved to another bucket of its generation."""
     begin = len(key) - _ROW_BYTES + _NUMBER.size
     return key[:begin] + _NUMBER.pack(bucket) + key[begin + _NUMBER.size :]
 
 
 def rows_later_than(queue: QueueKeys, generation: int, bucket: int, version: int) -> bytes:
-    """The first key of a bucket's rows that could be stamped later than a version."""
+    """Return the first key of a bucket's rows that can be stamped later than a version."""
     return later_than(queue.rows(generation, bucket)[0], version)
 
 
 def parse_bucket(rest: bytes) -> tuple[int, int]:
-    """Generation and bucket, of the key of a notification or of a bucket's state."""
+    """Parse the key of a notification or of a bucket's state: generation and bucket."""
     _check(len(rest) == _PAIR.size, "a bucket")
     generation, bucket = _PAIR.unpack(rest)
     return generation, bucket
 
 
 def check_attempt(rest: bytes) -> None:
-    """Of the key of the note of an attempt."""
+    """Check the key of a note of an attempt."""
     _check(len(rest) == _PAIR.size + _WORKER_BYTES, "a note of an attempt")
 
 
 def parse_marker(rest: bytes) -> tuple[bytes, bytes]:
-    """Operation id and versionstamp, of the key of a marker."""
+    """Parse the key of a marker: operation id and versionstamp."""
     operation, stamp = _counted(rest, "a marker")
     _check(len(operation) > 0 and len(stamp) == VERSIONSTAMP_BYTES, "a marker")
     return operation, stamp
 
 
 def parse_emitter(rest: bytes) -> bytes:
-    """The emitter's id, of the key that says which of its flushes was committed last."""
+    """Parse the key of an emitter's latest flush: the emitter's id."""
     _check(len(rest) == EMITTER_ID_BYTES, "an emitter's latest flush")
     return rest
 
 
 def parse_value(rest: bytes) -> tuple[int, bytes]:
-    """Hash and encoded key, of the key of a current or a staged value."""
+    """Parse the key of a current value or of staged updates: hash and encoded key."""
     _check(len(rest) > _NUMBER.size, "a value")
     return _NUMBER.unpack_from(rest)[0], rest[_NUMBER.size :]
 
 
 def parse_aside(rest: bytes) -> tuple[int, bytes]:
-    """Hash and encoded key, of the key of a piece that was set aside."""
-    _check(len(rest) >= _NUMBER.size, "what was set aside")
-    encoded, stamp = _counted(rest[_NUMBER.size :], "what was set aside")
-    _check(len(stamp) == VERSIONSTAMP_BYTES + _NUMBER.size, "what was set aside")
+    """Parse the key of a piece set aside: hash and encoded key."""
+    _check(len(rest) >= _NUMBER.size, "updates set aside")
+    encoded, stamp = _counted(rest[_NUMBER.size :], "updates set aside")
+    _check(len(stamp) == VERSIONSTAMP_BYTES + _NUMBER.size, "updates set aside")
     return _NUMBER.unpack_from(rest)[0], encoded
 
 
 def parse_missed(rest: bytes) -> tuple[int | None, int, bytes]:
-    """Generation of an observer (None for a note or a retry), hash and encoded key, of the key of a missed report."""
+    """Parse the key of a missed report: observer's generation (None: a note or a retry), hash and encoded key."""
     generation = None
     if rest[:1] == b"g":
         _check(len(rest) > 1 + _NUMBER.size, "a missed report")
@@ -137,70 +137,70 @@ def parse_missed(rest: bytes) -> tuple[int | None, int, bytes]:
 
 
 def parse_document(rest: bytes) -> bytes:
-    """The id, of the key of a document."""
-    document, behind = _counted(rest, "a document")
-    _check(len(document) > 0 and not behind, "a document")
+    """Parse the key of a document: its id."""
+    document, tail = _counted(rest, "a document")
+    _check(len(document) > 0 and not tail, "a document")
     return document
 
 
 def parse_piece(rest: bytes) -> tuple[bytes, int]:
-    """A document's id and the part, of the key of a piece of its counts."""
-    document, behind = _counted(rest, "a document's counts")
-    _check(len(document) > 0 and len(behind) == _PAIR.size, "a document's counts")
-    return document, _PAIR.unpack(behind)[0]
+    """Parse the key of a piece of a document's counts: the document's id and the part."""
+    document, tail = _counted(rest, "a document's counts")
+    _check(len(document) > 0 and len(tail) == _PAIR.size, "a document's counts")
+    return document, _PAIR.unpack(tail)[0]
 
 
 def parse_observer_data(rest: bytes) -> tuple[int, bytes]:
-    """The generation, and what stands behind it, of a key of what an observer keeps."""
-    _check(len(rest) >= _NUMBER.size, "what an observer keeps")
+    """Parse a key of an observer's data: the generation and the rest."""
+    _check(len(rest) >= _NUMBER.size, "an observer's data")
     return _NUMBER.unpack_from(rest)[0], rest[_NUMBER.size :]
 
 
 def parse_published(rest: bytes) -> tuple[str, bytes]:
-    """The observer's name, and what stands behind it, of a key of what an observer publishes."""
-    name, end, behind = rest.partition(b"\x00")
-    _check(bool(end), "what an observer publishes")
-    return _text(name, "what an observer publishes"), behind
+    """Parse a key of an observer's published data: the observer's name and the rest."""
+    name, end, tail = rest.partition(b"\x00")
+    _check(bool(end), "an observer's published data")
+    return _text(name, "an observer's published data"), tail
 
 
 def parse_current(rest: bytes) -> str:
-    """The observer's name, of the key that says which generation of its data is to be read."""
+    """Parse the key of an observer's current generation: the observer's name."""
     return _text(rest, "the generation of an observer's data")
 
 
 def queue_of(key: bytes) -> tuple[str, bytes]:
-    """The name in a key below the prefix of all queues, and the queue's prefix."""
+    """Return a queue's name and prefix from any of its keys."""
     name, end, _ = key[len(_QUEUES_BELOW) :].partition(b"/")
     _check(bool(end), "a queue")
     return _text(name, "a queue"), _QUEUES_BELOW + name + end
 
 
 def queue_in_list(key: bytes) -> str:
-    """The name in a key of the store's list of queues."""
+    """Return the name in a key of the store's list of queues."""
     return _text(key[len(QUEUES) :], "the list of queues")
 
 
 def below_all_queues() -> tuple[bytes, bytes]:
-    """The range of what queues have, configured or not."""
+    """Return the range of the keys of all queues, configured or not."""
     return _QUEUES_BELOW, prefix_end(_QUEUES_BELOW)
 
 
 def may_outlive_queue(rest: bytes) -> bool:
-    """Whether a key behind a queue's prefix may be there although the queue is not.
+    """Return whether a key below a queue's prefix can exist without the queue.
 
-    Export queues need no configuration. And a worker that has not heard of a deletion may yet write its note of an
-    attempt, or wake the publisher of the queue's clouds.
+    Export queues need no configuration. A worker that has not noticed a deletion can still write its note of an
+    attempt, or notify the publisher of the queue's clouds.
     """
     return rest[:1] in (b"a", b"e") or (rest[:1] == b"t" and rest[1 + _NUMBER.size :] == b"n")
 
 
 def key_after_part(prefix: bytes, rest: bytes) -> bytes:
-    """The first key that may be none of those left behind like this one."""
+    """Return the first key after the keys of this kind, which can exist without the queue."""
     return prefix + rest + b"\x00" if rest[:1] == b"t" else prefix_end(prefix + rest[:1])
 
 
 def is_wake_up(tail: bytes) -> bool:
-    """Whether what stands behind an observer's generation is the notification of a publisher."""
+    """Return whether the rest of a key after an observer's generation is a publisher's notification."""
     return tail == b"n"
 
 
@@ -208,7 +208,7 @@ _QUEUES_BELOW: Final = ROOT + b"q/"
 
 
 def _counted(rest: bytes, what: str) -> tuple[bytes, bytes]:
-    """What a length of two bytes stands before, and what follows."""
+    """Split the rest of a key into the bytes that a length of two bytes precedes, and the bytes after them."""
     _check(len(rest) >= _LENGTH.size, what)
     end = _LENGTH.size + _LENGTH.unpack_from(rest)[0]
     _check(len(rest) >= end, what)

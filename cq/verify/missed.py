@@ -1,4 +1,4 @@
-"""What a verification compares of reports that observers missed: that passes know of them, and can read them."""
+"""Checks of the reports that observers missed: passes must know of them and be able to read them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from cq.verify.verification import Difference, Piece, Verification
 
 
 def check_missed(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A missed report: of a key of the queue and an observer that it has, readable, and known to the bucket's state."""
+    """Check that a missed report is of the queue's key and observer, readable, and noted in the bucket's state."""
     clear = partial(piece.tr.clear, found.key)
     try:
         generation, hashed, encoded = parse_missed(rest)
         key = key_of(piece.config, encoded)
         if hashed != key_hash(encoded):
-            raise CorruptData("it does not stand under the hash of its key")
+            raise CorruptData("it is not stored under the hash of its key")
     except CorruptData as error:
         piece.report("missed-key", found.key, str(error), clear)
         return None
@@ -49,7 +49,7 @@ def check_missed(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 
 
 def _check_state(piece: Piece, config: QueueConfig, hashed: int, found: KeyValue) -> None:
-    """The state of its bucket says that reports were missed: otherwise passes do not read which."""
+    """Check that the bucket's state says that reports were missed: otherwise passes do not read them."""
     bucket = bucket_at(hashed, config.buckets)
     state = piece.state(config.generation, bucket)
     if state is None or may_have_missed(config, state):
@@ -60,13 +60,13 @@ def _check_state(piece: Piece, config: QueueConfig, hashed: int, found: KeyValue
 
 
 def rebuild(verification: Verification, observer: str) -> Iterator[Difference]:
-    """Begin to report all values to an observer again: it is not known what it has received."""
+    """Rebuild an observer: report all values to it again, as the values that it received last are unknown."""
     rebuild_observer(verification.db, verification.name, observer)
     return iter(())
 
 
 def has_missed(piece: Piece, generation: int, encoded: bytes) -> bool:
-    """Whether an observer has missed a report of a key, so that what it keeps may differ from the key's value."""
+    """Return whether an observer has missed a report of a key, so that its data may differ from the key's value."""
     where = place(encoded)
     state = piece.state(piece.config.generation, bucket_at(key_hash(encoded), piece.config.buckets))
     if state is None or not may_have_missed(piece.config, state):

@@ -1,5 +1,4 @@
-"""Verifying a queue while it is in use: without what its observers keep, which `cq.observers.verify.queue` looks at,
-too."""
+"""Checks of a live queue, without the data of its observers; `cq.observers.verify.queue` adds their checks."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ PARTS: Final[tuple[Part, ...]] = (
     check_window_totals,
     check_store,
 )
-"""What is looked at, in this order: rows are moved before it is looked whether workers are told of them."""
+"""The checks, in this order: repairs move rows before the check whether their buckets have notifications."""
 
 
 def verify(
@@ -36,18 +35,18 @@ def verify(
     combiner: Combiner | None = None,
     progress: Callable[[VerifyProgress], object] = lambda progress: None,
 ) -> Iterator[Difference]:
-    """What in a queue's keys, and in the store's own, cannot be so; see `cq.verify.kinds.KINDS`.
+    """Return the differences in a queue's keys and in those of the store; see `cq.verify.kinds.KINDS`.
 
-    Exact on a store in use: what is compared is read at one version. Changes nothing unless it is to repair.
+    Exact on a store in use, as keys are compared at one read version. Modifies the store only to repair.
 
     Args:
         db: a database of either store.
         name: the queue.
-        repair: whether to mend what can be derived, each difference in the transaction that finds it.
-        combiner: the queue's, if it is one of your own; without it empty values are not found.
+        repair: whether to repair what can be derived, each difference in the transaction that finds it.
+        combiner: the queue's combiner, if it is not one of cq's; without it empty values are not found.
         progress: called after each piece.
 
     Raises `QueueNotConfigured`, `CodeMismatch` for a queue that a newer version of cq has configured, and the store's
-    `FDBError` when the store cannot go on.
+    `FDBError` if a retry cannot help.
     """
     return Verification(db, name, repair=repair, combiner=combiner, parts=PARTS, progress=progress).run()

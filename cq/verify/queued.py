@@ -1,4 +1,4 @@
-"""What a verification looks at in what waits: queued rows, notifications, and what is remembered of operation ids."""
+"""Checks of queued rows, notifications, and the markers of operation ids."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from cq.verify.verification import FROM_THE_FUTURE, Piece
 
 
 def key_of(config: QueueConfig, encoded: bytes) -> Any:
-    """The key of these bytes; raises `CorruptData` unless they are what the queue makes of a key of its type."""
+    """Decode a key; raise `CorruptData` unless the bytes are the queue's own encoding of a key of its type."""
     key = config.key.decode(encoded)
     try:
         again = config.key.encoder()(key)
     except InvalidData as error:
         raise CorruptData(str(error)) from None
     if again != encoded:
-        raise CorruptData(f"the key {key!r:.80} is encoded as cq does not")
+        raise CorruptData(f"the key {key!r:.80} has an encoding that cq does not write")
     return key
 
 
 def shown_key(config: QueueConfig, encoded: bytes) -> Any:
-    """The key of these bytes, None when they hold none of the queue's type."""
+    """Decode a key; return None if the bytes are not a key of the queue's type."""
     try:
         return key_of(config, encoded)
     except CorruptData:
@@ -40,7 +40,7 @@ def shown_key(config: QueueConfig, encoded: bytes) -> Any:
 
 
 def check_type(config: QueueConfig, value: Any, *, or_delete: bool = False) -> None:
-    """Raises `CorruptData` unless a value is of the queue's type; or a deletion, where the queue takes these."""
+    """Raise `CorruptData` unless a value is of the queue's type, or a deletion if `or_delete` allows it."""
     if or_delete and value is DELETE and config.takes_delete:
         return
     try:
@@ -53,7 +53,7 @@ def check_type(config: QueueConfig, value: Any, *, or_delete: bool = False) -> N
 
 
 def check_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A queued row: in a bucket that there is, not from the future, and with updates that belong there."""
+    """Check that a queued row is in an existing bucket, not from the future, and holds updates of this bucket."""
     try:
         at = parse_row(rest)
         row = decode_row(found.key, found.value)
@@ -69,11 +69,12 @@ def check_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         piece.report("row-future", found.key, what, partial(_set_row_aside, piece, at, row, what))
     elif shape is None:
         where = f"{at.bucket} of generation {at.generation}"
-        what = f"{len(row.updates):,} updates wait in a bucket that there is not: {where}"
+        what = f"{len(row.updates):,} updates are in a missing bucket: {where}"
         piece.report("row-lost", found.key, what, partial(_set_row_aside, piece, at, row, what))
     else:
         _check_updates(piece, shape, at, row)
         if version > piece.began:
+            # Skip the rows added since the verification began: else adders could keep it busy forever.
             return layout.rows_later_than(piece.keys, at.generation, at.bucket, piece.future)
     return None
 
@@ -85,15 +86,15 @@ def _check_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> 
     fix = partial(_sort_updates, piece, shape, at, row)
     if astray:
         key = shown_key(shape, astray[0])
-        what = f"{len(astray):,} updates wait in bucket {at.bucket}, to which their keys do not belong"
+        what = f"{len(astray):,} updates are in bucket {at.bucket}, to which their keys do not belong"
         piece.report("row-astray", row.key, what, fix, key=key)
     elif errors:
-        what = f"{len(errors):,} updates are none that the queue takes: {errors[0]}"
+        what = f"the queue does not take {len(errors):,} updates: {errors[0]}"
         piece.report("row-update", row.key, what, fix)
 
 
 def _error_of(config: QueueConfig, update: tuple[bytes, Any]) -> str:
-    """Why the queue does not take an update; empty when it does."""
+    """Return the reason why the queue does not take an update; empty: it does."""
     encoded, value = update
     try:
         key_of(config, encoded)
@@ -104,7 +105,7 @@ def _error_of(config: QueueConfig, update: tuple[bytes, Any]) -> str:
 
 
 def _sort_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> None:
-    """Leave what belongs there, give the rest to the buckets of its keys under its stamp, set aside what is none."""
+    """Move the updates of a row to the buckets of their keys, under the row's stamp; set invalid ones aside."""
     sorted_: dict[int, list[tuple[bytes, Any]]] = {}
     for update in row.updates:
         if error := _error_of(shape, update):
@@ -115,9 +116,11 @@ def _sort_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> N
     rewrite_state(piece, at.generation, at.bucket)
     for bucket, updates in sorted_.items():
         key = layout.row_in(row.key, bucket)
-        if piece.tr.get(key).value is not None:  # it has been copied
+        if (
+            piece.tr.get(key).value is not None
+        ):  # the row was copied, so these updates are in their bucket already
             for update in updates:
-                _set_update_aside(piece, shape, update, f"waited in bucket {at.bucket}, too")
+                _set_update_aside(piece, shape, update, f"was in bucket {at.bucket}, too")
             continue
         piece.tr.set(key, encode_row(row.operation, updates))
         rewrite_state(piece, at.generation, bucket)
@@ -143,7 +146,7 @@ def _set_unreadable_aside(piece: Piece, rest: bytes, found: KeyValue) -> None:
     set_bytes_aside(piece, "a queued row that cannot be read", found.value)
     try:
         at: Sequence[int] = parse_bucket(rest[:8])
-    except CorruptData:  # not even the key tells the bucket
+    except CorruptData:  # the key has no bucket either
         piece.tr.clear(found.key)
     else:
         _clear_row(piece, at[0], at[1], found.key)
@@ -159,14 +162,14 @@ def _clear_row(piece: Piece, generation: int, bucket: int, key: bytes) -> None:
 
 
 def check_notification(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A notification: of a bucket that there is; whether one is missing is told by looking at the bucket."""
+    """Check that a notification is of an existing bucket; `cq.verify.buckets` finds missing notifications."""
     try:
         generation, bucket = parse_bucket(rest)
     except CorruptData as error:
         piece.report("notification", found.key, str(error), partial(piece.tr.clear, found.key))
         return None
     if piece.shape(generation, bucket) is None:
-        what = f"of a bucket that there is not: {bucket} of generation {generation}"
+        what = f"of a missing bucket: {bucket} of generation {generation}"
         piece.report("notification", found.key, what, partial(piece.tr.clear, found.key))
     elif len(found.value) != VERSIONSTAMP_BYTES:
         piece.report(
@@ -179,7 +182,7 @@ def check_notification(piece: Piece, rest: bytes, found: KeyValue) -> bytes | No
 
 
 def check_marker(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A marker of an operation id: not from the future, or it would keep updates of the operation from counting."""
+    """Check that a marker of an operation id is not from the future: it would keep the operation from counting."""
     clear = partial(piece.tr.clear, found.key)
     try:
         _, versionstamp = parse_marker(rest)
@@ -194,7 +197,7 @@ def check_marker(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 
 
 def check_emitter(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """Which flush of an emitter was committed last: not from the future, or it would never be forgotten."""
+    """Check that an emitter's latest flush is not from the future: it would never be trimmed."""
     clear = partial(piece.tr.clear, found.key)
     try:
         parse_emitter(rest)

@@ -1,6 +1,7 @@
-"""What repairs of a verification write: they derive it from what the store has, and throw no update away.
+"""Repairs: they derive data from what the store has, and drop no update.
 
-Everyone but a pass who changes rows, values or staged updates reads and rewrites the state of each bucket touched.
+Each transaction except a pass that changes rows, values or staged updates must read and rewrite the state of each
+bucket that it touches.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ _RAW_BYTES: Final = 50_000
 
 
 def renew_states(piece: Piece, *hashes: int) -> None:
-    """Have passes under way over the buckets of these hashes begin again."""
+    """Give the buckets of these hashes new tokens, so that concurrent passes over them conflict and begin again."""
     for config in piece.shapes:
         for bucket in {bucket_at(each, config.buckets) for each in hashes}:
             rewrite_state(piece, config.generation, bucket)
 
 
 def rewrite_state(piece: Piece, generation: int, bucket: int, **changes: Any) -> None:
-    """Give a bucket's state a new token, and other changes; one that cannot be read is left to its own repair.
+    """Give a bucket's state a new token, and other changes; leave an unreadable state to its own repair.
 
-    When it is one of the shape before, buckets of the shape now that share hashes with it get new tokens, too: a pass
-    under way over these may have found that it has no work, and has read values that its passes are to change.
+    If the bucket is of the former shape, the current buckets that share hashes with it get new tokens, too: a
+    concurrent pass over these may have found the former bucket without work, and has read values that will change.
     """
     if not changes and (generation, bucket) in piece.renewed:
         return
@@ -54,24 +55,24 @@ def _rewrite(piece: Piece, generation: int, bucket: int, changes: Mapping[str, A
 
 
 def notify(piece: Piece, generation: int, bucket: int) -> None:
-    """Have a worker look at a bucket."""
+    """Set a bucket's notification, so that a worker runs a pass."""
     piece.tr.set_versionstamped_value(piece.keys.notification(generation, bucket), INCOMPLETE_VERSIONSTAMP)
 
 
 def set_updates_aside(piece: Piece, encoded: bytes, error: str, updates: Sequence[Any]) -> None:
-    """Set updates of a key aside; as bytes without a key where they cannot be kept as updates."""
+    """Set updates of a key aside; as bytes without a key if they cannot be encoded as updates."""
     try:
         too_large = any(len(codec.encode(update)) > codec.MAX_UPDATE_BYTES for update in updates)
         if not too_large:
             _set_aside(piece, encoded, error, list(updates))
             return
-    except InvalidData:  # CBOR decodes some of what it does not encode
+    except InvalidData:  # the decoder accepts some values that the encoder refuses
         pass
     set_bytes_aside(piece, error, b"".join(_raw(encoded, update) for update in updates))
 
 
 def set_bytes_aside(piece: Piece, error: str, data: bytes) -> None:
-    """Set bytes aside that are no updates."""
+    """Set bytes aside that are not updates."""
     pieces = [data[start : start + _RAW_BYTES] for start in range(0, len(data), _RAW_BYTES)]
     _set_aside(piece, b"", error, pieces)
 

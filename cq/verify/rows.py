@@ -1,4 +1,4 @@
-"""What looks at each row of a queue, by the part of the key layout that it is in."""
+"""The checks of each row of a queue, by its part of the key layout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cq.verify.window import check_window
 
 
 def check_state(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A bucket's state: of a bucket that there is, and readable, or nobody can pass."""
+    """Check that a bucket's state is of an existing bucket, and readable: otherwise no pass can run."""
     try:
         generation, bucket = parse_bucket(rest)
         shape = piece.shape(generation, bucket)
@@ -46,7 +46,7 @@ def check_state(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         piece.report("state-lost", found.key, str(error), partial(piece.tr.clear, found.key))
         return None
     if shape is None:
-        what = f"of a bucket that there is not: {bucket} of generation {generation}"
+        what = f"of a missing bucket: {bucket} of generation {generation}"
         piece.report("state-lost", found.key, what, partial(piece.tr.clear, found.key))
     elif piece.state(generation, bucket) is None:
         what = f"the state of bucket {bucket} of generation {generation} is not one that cq wrote"
@@ -55,28 +55,28 @@ def check_state(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 
 
 def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
-    """Write the state that a bucket can have: observers that are being told are told anew, all others have been."""
+    """Write a state that is safe for the bucket: backfills begin again, those of all other observers are complete."""
     staged = piece.tr.get_range(*piece.keys.staged_of_bucket(shape.buckets, bucket), limit=1).to_list()
-    told: dict[int, bytes | None] = {}
+    positions: dict[int, bytes | None] = {}
     for each in shape.observers:
         if current_generation(piece.tr, shape.name, each.name) == each.generation:
-            told[each.generation] = None
+            positions[each.generation] = None
         else:
             piece.follow_ups.append(partial(rebuild, observer=each.name))
     is_purged = shape.purge_generation == shape.generation
     state = BucketState(
         token=fresh_token(),
         staged=bool(staged),
-        observers=told,
+        observers=positions,
         purged=shape.purges if is_purged else 0,
-        missed=True,  # perhaps: the next pass finds out
+        missed=True,  # not known: the next pass reads the missed reports
     )
     piece.tr.set(piece.keys.state(shape.generation, bucket), state.to_bytes())
     notify(piece, shape.generation, bucket)
 
 
 def check_attempt_note(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A note of an attempt. Workers that have not heard of a change leave some under earlier shapes."""
+    """Check a note of an attempt. Workers with an outdated configuration can leave notes of earlier shapes."""
     try:
         check_attempt(rest)
         parse_note(found.value)
@@ -85,11 +85,11 @@ def check_attempt_note(piece: Piece, rest: bytes, found: KeyValue) -> bytes | No
     return None
 
 
-# What applications keep
+# Data of applications
 
 
 def check_document(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A document: of how many parts it is."""
+    """Check that a document has a number of parts."""
     try:
         parse_document(rest)
         if type(parts := codec.decode(found.value)) is not int or parts < 1:
@@ -100,7 +100,7 @@ def check_document(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 
 
 def check_counts(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A piece of a document's counts: [item, count, ...], of a part of a document that there is."""
+    """Check a piece of a document's counts: [item, count, ...], of an existing part of a document."""
     try:
         document, part = parse_piece(rest)
         content = codec.decode(found.value)
@@ -115,11 +115,11 @@ def check_counts(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         return None
     header = piece.snapshot.get(piece.keys.document(document))
 
-    def look() -> None:
+    def check() -> None:
         if header.value is None or not _has_part(header.value, part):
-            piece.report("document", found.key, "counts of a part that the document has not")
+            piece.report("document", found.key, "counts of a part that the document does not have")
 
-    piece.defer(look)
+    piece.defer(check)
     return None
 
 
@@ -127,32 +127,32 @@ def _has_part(header: bytes, part: int) -> bool:
     try:
         parts = codec.decode(header)
     except CorruptData:
-        return True  # which is a difference of its own
+        return True  # reported as a separate difference
     return type(parts) is not int or part < parts
 
 
 def check_received_fence(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """How far a bucket of a queue was forwarded into this one."""
+    """Check the position up to which a bucket of another queue was forwarded into this one."""
     try:
         check_received(rest)
         if len(found.value) != SEQUENCE_BYTES:
-            raise CorruptData("it is no sequence of an export queue")
+            raise CorruptData("it is not a sequence of an export queue")
     except CorruptData as error:
         piece.report("received", found.key, str(error))
     return None
 
 
 def check_load(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """The position in a file that is being added."""
+    """Check the position in a file whose lines are being added."""
     _check_list(piece, "load", found, [int, int, bytes], None)
     return None
 
 
-# What observers keep: whose generations these are
+# The generations of observers' data
 
 
 def check_observer_data(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """Data of a generation that is configured, or that is read until the configured one is complete."""
+    """Check that data is of a configured generation, or of one in use until the configured one is complete."""
     try:
         generation, tail = parse_observer_data(rest)
     except CorruptData as error:
@@ -163,7 +163,7 @@ def check_observer_data(piece: Piece, rest: bytes, found: KeyValue) -> bytes | N
         return None
     data = piece.keys.observer_data(generation)
     fix = partial(piece.tr.clear_range, data, prefix_end(data))
-    piece.report("observer-data", data, f"of generation {generation} of an observer, which there is not", fix)
+    piece.report("observer-data", data, f"of generation {generation}, which no observer has", fix)
     return prefix_end(data)
 
 
@@ -181,45 +181,45 @@ def _generation(stored: bytes | None) -> int | None:
 
 
 def check_current(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """Which generation of an observer's data readers are to use."""
+    """Check the generation of an observer's data that readers use."""
     try:
         name = parse_current(rest)
     except CorruptData:
         name = ""
     if all(each.name != name for each in piece.config.observers):
-        what = "of an observer that the queue has not"
+        what = "of an observer that the queue does not have"
     else:
         generation = _generation(found.value)
         if generation is not None and 0 < generation <= piece.config.observer_generations:
             return None
-        what = "it names no generation that there has been"
+        what = "its generation has never existed"
     piece.report("observer-current", found.key, what, partial(_forget_current, piece, found.key))
     return None
 
 
 def _forget_current(piece: Piece, key: bytes) -> None:
-    """Have workers switch to the configured generation, once all of it has been told."""
+    """Clear the generation, so that workers publish the configured one when its backfill is complete."""
     piece.tr.clear(key)
     piece.tr.set_versionstamped_value(CHANGED, INCOMPLETE_VERSIONSTAMP)
 
 
 def check_published(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """What an observer publishes: one that the queue has."""
+    """Check that published data is of an observer that the queue has."""
     try:
         name, _ = parse_published(rest)
     except CorruptData:
         name = ""
     if all(each.name != name for each in piece.config.observers):
         fix = partial(piece.tr.clear, found.key)
-        piece.report("observer-published", found.key, "of an observer that the queue has not", fix)
+        piece.report("observer-published", found.key, "of an observer that the queue does not have", fix)
     return None
 
 
-# The parts that are one key each
+# The parts of a single key each
 
 
 def check_flags(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """The flags. What they said is lost: a repair pauses the queue, for somebody to look at it."""
+    """Check the flags. A repair pauses the queue for an operator, as the former flags are lost."""
     try:
         Flags.from_bytes(found.value)
     except CorruptData as error:
@@ -236,13 +236,13 @@ def _write_flags(piece: Piece, flags: Flags) -> None:
 
 
 def check_full(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """The mark of a queue that is full: workers write it again if it is so."""
+    """Check the mark of a full queue: workers write it again if the queue is full."""
     _check_list(piece, "full", found, [str, str], partial(piece.tr.clear, found.key))
     return None
 
 
 def check_purge(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """The versionstamp of the latest purge: needed until all buckets have begun it."""
+    """Check the versionstamp of the latest purge; it is needed until all buckets have begun the purge."""
     if len(found.value) == VERSIONSTAMP_BYTES:
         return None
     try:
@@ -254,19 +254,19 @@ def check_purge(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     return None
 
 
-def check_nothing(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """The configuration: it was read before everything else."""
+def accept_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+    """Accept any row: another check reads it, such as the configuration before all other rows."""
     return None
 
 
 def _check_list(
     piece: Piece, kind: str, found: KeyValue, types: list[type], fix: Callable[[], object] | None
 ) -> None:
-    """A list of values of these types."""
+    """Check that a row is a list of values of these types."""
     try:
         content = codec.decode(found.value)
         if not isinstance(content, list) or list(map(type, content)) != types:
-            raise CorruptData(f"it holds no list of {', '.join(each.__name__ for each in types)}")
+            raise CorruptData(f"it is not a list of {', '.join(each.__name__ for each in types)}")
     except CorruptData as error:
         piece.report(kind, found.key, str(error), fix)
 
@@ -275,9 +275,9 @@ HANDLERS: Final[Mapping[str, Sequence[Handler]]] = {
     "a": [check_attempt_note],
     "b": [check_state],
     "d": [check_value],
-    "e": [check_nothing],
+    "e": [accept_row],
     "i": [check_emitter],
-    "j": [check_nothing],
+    "j": [accept_row],
     "k": [check_document],
     "l": [check_load],
     "m": [check_missed],
@@ -292,9 +292,9 @@ HANDLERS: Final[Mapping[str, Sequence[Handler]]] = {
     "x": [check_aside],
     "y": [check_current],
     "z": [check_published],
-    "config": [check_nothing],
+    "config": [accept_row],
     "flags": [check_flags],
     "full": [check_full],
     "purge": [check_purge],
 }
-"""{part of the key layout: what looks at its rows}; what observers keep is looked at by `cq.observers.verify.queue`."""
+"""{part of the key layout: the checks of its rows}; `cq.observers.verify.queue` adds those of observers' data."""

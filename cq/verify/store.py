@@ -1,4 +1,4 @@
-"""What a verification looks at beside its queue: the store's own keys, and what belongs to no queue that there is."""
+"""Checks of the store's own keys, and of keys that belong to no configured queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cq.verify import layout
 from cq.verify.verification import Difference, Piece, Verification
 
 _QUEUES: Final = 50
-"""Of a piece, at most."""
+"""Queues in a piece, at most."""
 _SINGLE: Final = {
     keys.CHANGED: keys.VERSIONSTAMP_BYTES,
     keys.WORKERS_CHANGED: keys.VERSIONSTAMP_BYTES,
@@ -27,18 +27,18 @@ _SINGLE: Final = {
 
 
 def check_configuration(verification: Verification) -> Iterator[Difference]:
-    """The part that looks whether the queue's configuration can be read, which all others need."""
+    """Check that the queue's configuration can be read, which all other checks need."""
     verification.part = "configuration"
     _, differences = verification.piece(lambda piece: piece.config)
     yield from differences
 
 
 def check_store(verification: Verification) -> Iterator[Difference]:
-    """The part that looks at the store's own keys, and that each queue with data is configured and listed."""
+    """Check the store's own keys, and that each queue with data is configured and listed."""
     verification.part = "store"
     begin, end = layout.below_all_queues()
     yield from verification.walk(keys.ROOT, CELLS, _check_store_key)
-    # What users have in cells may be much, and is the application's.
+    # Skip the data of users in cells: it can be large, and belongs to the application.
     yield from verification.walk(prefix_end(CELLS), begin, _check_store_key)
     place: bytes | None = begin
     while place is not None:
@@ -54,17 +54,17 @@ def _check_store_key(piece: Piece, row: KeyValue) -> bytes | None:
         if len(row.value) != _SINGLE[row.key]:
             piece.report("store-key", row.key, f"{_SINGLE[row.key]} bytes are expected")
     elif not _is_worker(row.key) and not is_of_feeds(row.key):
-        piece.report("unknown-key", row.key, "no key of cq's begins so")
+        piece.report("unknown-key", row.key, "cq writes no key with this beginning")
     return None
 
 
 def _is_worker(key: bytes) -> bool:
-    """Whether it is the key of a worker's row; the row may be one of a later version of cq."""
+    """Return whether this is the key of a worker's row, whose value a later version of cq may have written."""
     return key.startswith(keys.workers()[0]) and len(keys.worker_of(key)) == keys.WORKER_ID_BYTES
 
 
 def _check_listed(piece: Piece, row: KeyValue) -> None:
-    """A queue that is listed is configured."""
+    """Check that a listed queue is configured."""
     clear = partial(piece.tr.clear, row.key)
     try:
         name = keys.check_name(layout.queue_in_list(row.key))
@@ -73,15 +73,15 @@ def _check_listed(piece: Piece, row: KeyValue) -> None:
         return
     config = piece.snapshot.get(QueueKeys(name).config)
 
-    def look() -> None:
+    def check() -> None:
         if config.value is None:
-            piece.report("listing", row.key, f"queue {name!r} is listed and not configured", clear)
+            piece.report("listing", row.key, f"queue {name!r} is listed but not configured", clear)
 
-    piece.defer(look)
+    piece.defer(check)
 
 
 def _check_queues(verification: Verification, piece: Piece, begin: bytes) -> bytes | None:
-    """Look at the next names that anything is kept under; returns where to go on."""
+    """Check the next names that have any key; return where to continue."""
     end = layout.below_all_queues()[1]
     for _ in range(verification.share(_QUEUES)):
         first = piece.snapshot.get_range(begin, end, limit=1).to_list()
@@ -93,13 +93,13 @@ def _check_queues(verification: Verification, piece: Piece, begin: bytes) -> byt
 
 
 def _check_name(piece: Piece, first: bytes) -> bytes:
-    """Look at what is kept under the name of this key; returns where the next name may begin."""
+    """Check the keys under the name of this key; return where the next name may begin."""
     try:
         name, prefix = layout.queue_of(first)
         queue = QueueKeys(name)
     except (CorruptData, InvalidConfiguration):
         piece.report(
-            "unknown-key", first, "below the keys of all queues, and of no name that a queue can have"
+            "unknown-key", first, "below the keys of all queues, but without a valid name of a queue"
         )
         return after(first)
     stored = piece.snapshot.get(queue.config).value
@@ -107,7 +107,7 @@ def _check_name(piece: Piece, first: bytes) -> bytes:
         _check_orphans(piece, name, prefix)
     elif not piece.snapshot.get(keys.queue_entry(name)).present():
         fix = partial(_list, piece, name) if _is_readable(name, stored) else None
-        piece.report("listing", keys.queue_entry(name), f"queue {name!r} is configured and not listed", fix)
+        piece.report("listing", keys.queue_entry(name), f"queue {name!r} is configured but not listed", fix)
     return prefix_end(prefix)
 
 
@@ -125,11 +125,11 @@ def _list(piece: Piece, name: str) -> None:
 
 
 def _check_orphans(piece: Piece, name: str, prefix: bytes) -> None:
-    """What is kept under a name that no queue has; the first key that cannot be so is told of."""
+    """Report the first key under a name without a queue that cannot exist without the queue."""
     place, end = prefix, prefix_end(prefix)
     while row := next(iter(piece.snapshot.get_range(place, end, limit=1)), None):
         rest = row.key[len(prefix) :]
         if not layout.may_outlive_queue(rest):
-            piece.report("unknown-queue", row.key, f"kept for a queue {name!r} that is not configured")
+            piece.report("unknown-queue", row.key, f"a key of queue {name!r}, which is not configured")
             return
         place = layout.key_after_part(prefix, rest)

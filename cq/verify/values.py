@@ -1,4 +1,4 @@
-"""What a verification looks at in what is kept by key: current values, staged updates, and what was set aside."""
+"""Checks of current values, staged updates, and updates set aside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cq.verify.verification import Piece
 
 
 def check_value(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A current value: of a key of the queue's, under the key's hash, of the queue's type, and not an empty one."""
+    """Check that a current value has a key of the queue, the key's hash and the queue's type, and is not empty."""
     parsed = _parsed(piece, "value", rest, found)
     if parsed is None:
         return None
@@ -31,21 +31,20 @@ def check_value(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         return None
     if _is_empty(piece, value):
         fix = partial(_clear, piece, found.key, hashed)
-        piece.report("value-empty", found.key, f"{value!r:.80} stands for no value", fix, key=key)
+        piece.report("value-empty", found.key, f"{value!r:.80} means no value", fix, key=key)
     return None
 
 
 def check_staged(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """Staged updates: as current values; and the bucket's state says that they are there, or no pass would look."""
+    """Check staged updates as current values; the bucket's state must say that they exist, or no pass reads them."""
     parsed = _parsed(piece, "staged", rest, found)
     if parsed is None:
         return None
     hashed, encoded, key = parsed
     try:
         value = codec.decode(found.value)
-        if (
-            piece.config.combiner.name in BUILT_IN
-        ):  # what others make of updates before a value may be anything
+        # An application's combiner may fold updates into a result of any type before it makes a value.
+        if piece.config.combiner.name in BUILT_IN:
             check_type(piece.config, value, or_delete=True)
     except CorruptData as error:
         fix = partial(_move_aside, piece, found, hashed, encoded, "staged updates that cannot be read")
@@ -58,7 +57,7 @@ def check_staged(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         piece.report(
             "staged-unseen",
             found.key,
-            f"the state of bucket {bucket} says that nothing is staged",
+            f"the state of bucket {bucket} says that no updates are staged",
             partial(_mark_staged, piece, config, bucket),
             key=key,
         )
@@ -66,12 +65,12 @@ def check_staged(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 
 
 def check_aside(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A piece of what was set aside: an error and updates, under the key's hash."""
+    """Check that a piece set aside is an error and updates, under the key's hash."""
     try:
         hashed, encoded = parse_aside(rest)
         content = codec.decode(found.value)
         if not isinstance(content, list) or not content or not isinstance(content[0], str):
-            raise CorruptData("it holds no error and updates")
+            raise CorruptData("it is not an error and updates")
     except CorruptData as error:
         piece.report(
             "aside-unreadable", found.key, str(error), partial(_set_aside_again, piece, found, b"", None)
@@ -80,12 +79,12 @@ def check_aside(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     if hashed != key_hash(encoded):
         key = shown_key(piece.config, encoded)
         fix = partial(_set_aside_again, piece, found, encoded, content)
-        piece.report("aside-astray", found.key, "it does not stand under the hash of its key", fix, key=key)
+        piece.report("aside-astray", found.key, "it is not stored under the hash of its key", fix, key=key)
     return None
 
 
 def _parsed(piece: Piece, kind: str, rest: bytes, found: KeyValue) -> tuple[int, bytes, Any] | None:
-    """Hash, encoded key and key; None when that is a difference."""
+    """Parse the key of a row: hash, encoded key and key; report a difference and return None if it is invalid."""
     try:
         hashed, encoded = parse_value(rest)
     except CorruptData as error:
@@ -94,14 +93,14 @@ def _parsed(piece: Piece, kind: str, rest: bytes, found: KeyValue) -> tuple[int,
     try:
         key = key_of(piece.config, encoded)
     except CorruptData as error:
-        fix = partial(_move_aside, piece, found, hashed, b"", "of a key that is none of the queue's")
+        fix = partial(_move_aside, piece, found, hashed, b"", "of a key of another type than the queue's")
         piece.report(f"{kind}-key", found.key, str(error), fix)
         return None
     if hashed != key_hash(encoded):
         fix = partial(
-            _move_aside, piece, found, hashed, encoded, "it did not stand under the hash of its key"
+            _move_aside, piece, found, hashed, encoded, "it was not stored under the hash of its key"
         )
-        piece.report(f"{kind}-astray", found.key, "it does not stand under the hash of its key", fix, key=key)
+        piece.report(f"{kind}-astray", found.key, "it is not stored under the hash of its key", fix, key=key)
         return None
     return hashed, encoded, key
 
@@ -109,7 +108,7 @@ def _parsed(piece: Piece, kind: str, rest: bytes, found: KeyValue) -> tuple[int,
 def _is_empty(piece: Piece, value: Any) -> bool:
     try:
         return piece.combiner is not None and piece.combiner.is_empty(value)
-    except Exception:  # noqa: BLE001 - an application's, which may not expect what it is given
+    except Exception:  # noqa: BLE001 - an application's combiner may not accept a damaged value
         return False
 
 
@@ -119,7 +118,7 @@ def _clear(piece: Piece, key: bytes, hashed: int) -> None:
 
 
 def _move_aside(piece: Piece, found: KeyValue, hashed: int, encoded: bytes, error: str) -> None:
-    """Set what stands there aside; added again it counts as an update of its key."""
+    """Set a row aside; on a retry it counts as an update of its key."""
     try:
         set_updates_aside(
             piece, encoded, error, [codec.decode(found.value)] if encoded else [found.key, found.value]
@@ -131,7 +130,7 @@ def _move_aside(piece: Piece, found: KeyValue, hashed: int, encoded: bytes, erro
 
 
 def _set_short_aside(piece: Piece, rest: bytes, found: KeyValue) -> None:
-    set_bytes_aside(piece, f"stood under a key too short: {rest!r}", found.value)
+    set_bytes_aside(piece, f"stored under a key that is too short: {rest!r}", found.value)
     piece.tr.clear(found.key)
 
 
@@ -141,9 +140,9 @@ def _mark_staged(piece: Piece, config: QueueConfig, bucket: int) -> None:
 
 
 def _set_aside_again(piece: Piece, found: KeyValue, encoded: bytes, content: list[Any] | None) -> None:
-    """Set it aside anew; without a key what cannot be read."""
+    """Set a piece aside again, under its key's hash; set unreadable content aside without a key."""
     if content is None:
-        set_bytes_aside(piece, "was set aside, and cannot be read", found.value)
+        set_bytes_aside(piece, "set aside before, but unreadable", found.value)
     else:
         set_updates_aside(piece, encoded, content[0], content[1:])
     piece.tr.clear(found.key)

@@ -1,15 +1,15 @@
-"""Looking through all that a queue keeps for what cannot be so, and mending what can be derived: while it is in use.
+"""Check a live queue for corrupt or inconsistent data, and repair what can be derived.
 
-Each piece is looked at in one transaction, at one read version, by snapshot reads: whatever is compared is compared as
-it was at one moment, so a store that is in order never seems damaged however many add and combine meanwhile. Pieces are
-bounded in rows and bytes; one whose transaction fails, or would write too much, is tried again smaller.
+Each piece is checked in one transaction, at one read version, by snapshot reads. It compares keys as they were at one
+moment, so a correct store never seems damaged, however many transactions change it. Pieces are bounded in rows and
+bytes; a piece whose transaction fails, or would write too much, is tried again with fewer rows.
 
-A repair happens in the transaction that has found the difference. It conflicts with whoever changes the key
-meanwhile; and where it changes a bucket's rows, values or staged updates it gives the bucket's state a new token, so
-that a pass under way begins again.
+A repair is part of the same transaction as the check. It conflicts with concurrent changes of the key. If
+it changes a bucket's rows, values or staged updates, it gives the bucket's state a new token, so that a concurrent pass
+begins again.
 
-    `Verification` goes through the parts; `cq.verify.rows` looks at each row, `cq.verify.buckets` at each bucket, and
-    `cq.verify.store` at what no queue has. `cq.observers.verify.queue` adds what observers keep.
+`Verification` runs the checks: `cq.verify.rows` of each row, `cq.verify.buckets` of each bucket, and `cq.verify.store`
+of keys without a queue. `cq.observers.verify.queue` adds those of observers' data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 FROM_THE_FUTURE: Final = "stamped later than anything committed: copied from another store?"
 ROWS: Final = 2_000
 BYTES: Final = 200_000
-"""Of a piece, at most."""
+"""Rows and bytes of a piece, at most."""
 
 
 _AN_HOUR: Final = 3_600 * VERSIONS_PER_SECOND
@@ -51,15 +51,15 @@ _AN_HOUR: Final = 3_600 * VERSIONS_PER_SECOND
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something in the store that cannot be so.
+    """Corrupt or inconsistent data in the store.
 
     Attributes:
-        kind: what kind of difference, see `cq.verify.kinds`.
-        where: the key in the store, or the beginning of several.
-        what: what is wrong, in one line.
-        key: the application's key that it is about, None when it is about none or that cannot be told.
-        repairable: whether it can be mended from what the store has.
-        repaired: whether that was done.
+        kind: the kind of difference, see `cq.verify.kinds`.
+        where: the key in the store, or the prefix of several.
+        what: a description in one line.
+        key: the application's key; None: unknown, or the difference does not concern one key.
+        repairable: whether the store has the data for a repair.
+        repaired: whether it was repaired.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
-    """How far a verification is: what it looks at, how many keys it has looked at, and the differences found."""
+    """The progress of a verification: its current part, and the numbers of keys checked and differences found."""
 
     part: str
     checked: int
@@ -80,18 +80,18 @@ class VerifyProgress:
 
 
 class Piece:
-    """What is looked at in one transaction, at one read version.
+    """The rows checked in one transaction, at one read version.
 
     Attributes:
         tr: the transaction; for repairs.
-        snapshot: its snapshot reads; for everything else.
+        snapshot: its snapshot reads; for all checks.
         version: its read version.
         began: the read version of the verification's first piece.
-        name, keys: of the queue.
-        checked: how many rows were looked at.
-        differences: found so far.
-        follow_ups: what is to be looked at once the parts have been gone through.
-        set_aside: {encoded key: how many pieces of it the transaction has set aside}.
+        name, keys: the queue's name and keys.
+        checked: number of rows checked.
+        differences: differences found so far.
+        follow_ups: checks to run after all parts.
+        set_aside: {encoded key: number of its pieces that the transaction has set aside}.
         renewed: generation and number of each bucket whose state has a new token: one is enough for all repairs.
     """
 
@@ -114,10 +114,10 @@ class Piece:
 
     @property
     def future(self) -> int:
-        """A version that no transaction reaches while the verification goes on.
+        """A version that no transaction reaches during the verification.
 
-        From a row on that was added since it began, what else is added up to then is left to the next verification:
-        else adders could keep it busy for ever.
+        After a row added since it began, the verification skips all rows up to this version. Otherwise adders
+        could keep it busy forever.
         """
         return self.version + _AN_HOUR
 
@@ -133,7 +133,7 @@ class Piece:
 
     @property
     def combiner(self) -> Combiner | None:
-        """The queue's combiner, None when it is not at hand."""
+        """The queue's combiner; None: it is an application's, and was not given."""
         wanted = self.config.combiner
         for each in (self._own, BUILT_IN.get(wanted.name)):
             if each is not None and Named(each.name, each.version) == wanted:
@@ -142,12 +142,12 @@ class Piece:
 
     @property
     def shapes(self) -> list[QueueConfig]:
-        """The configuration under each shape that has buckets, the former one first."""
+        """The configuration under each shape with buckets, the former one first."""
         former = self.config.under_former_shape()
         return [self.config] if former is None else [former, self.config]
 
     def shape(self, generation: int, bucket: int) -> QueueConfig | None:
-        """The configuration under the shape of this generation, None if that has no such bucket."""
+        """Return the configuration under the shape of this generation; None if the shape has no such bucket."""
         for config in self.shapes:
             if config.generation == generation and bucket < config.buckets:
                 return config
@@ -167,21 +167,22 @@ class Piece:
     def report(
         self, kind: str, where: bytes, what: str, fix: Callable[[], object] | None = None, *, key: Any = None
     ) -> None:
-        """Note a difference, and what mends it in this transaction if that is asked for."""
+        """Add a difference, and its repair for this transaction; `finish` decides whether to run it."""
         self.differences.append(Difference(kind, where, what, key, repairable=fix is not None))
         if fix is not None:
             self._fixes.append((where, fix))
 
     def defer(self, look: Callable[[], object]) -> None:
-        """Have something looked at once all reads of the piece are under way."""
+        """Run a check after all reads of the piece have been sent, so that the reads are concurrent."""
         self._deferred.append(look)
 
     def finish(self, *, repair: bool) -> None:
-        """Do what was left for later, then what mends."""
+        """Run the deferred checks, then the repairs."""
         for look in self._deferred:
             look()
         if not repair or not self._fixes:
             return
+        # The checks were snapshot reads: a repair is valid only if the configuration and each key stay as read.
         self.tr.add_read_conflict_key(self.keys.config)
         for where, fix in self._fixes:
             self.tr.add_read_conflict_key(where)
@@ -189,34 +190,34 @@ class Piece:
         self.differences = [replace(each, repaired=each.repairable) for each in self.differences]
 
     def is_too_large(self) -> bool:
-        """Whether the repairs write more than one transaction should; without repairs nothing is written."""
+        """Return whether the repairs exceed the size of a transaction; without repairs there are no writes."""
         is_repaired = any(each.repaired for each in self.differences)
         return is_repaired and self.tr.get_approximate_size().wait() > TRANSACTION_BYTES
 
 
 RowVisitor = Callable[[Piece, KeyValue], bytes | None]
-"""Looks at a row. Returns the key to go on with, None for the next one."""
+"""Checks a row. Returns the key to continue with; None: the next one."""
 Handler = Callable[[Piece, bytes, KeyValue], bytes | None]
-"""Looks at a row, given what stands in its key behind the part; returns as `Look` does."""
+"""Checks a row, given the rest of its key after the part; returns as `RowVisitor` does."""
 
 
 class Verification:
-    """One look through all that a queue keeps; run it once.
+    """One check of all data of a queue; run it once.
 
     Args:
         db: a database of either store.
         name: the queue.
-        repair: whether to mend what can be derived.
-        combiner: the queue's, if it is one of your own: it says which values are empty.
-        parts: what to look at, in order.
+        repair: whether to repair what can be derived.
+        combiner: the queue's combiner, if it is not one of cq's: it decides which values are empty.
+        parts: the checks to run, in order.
         progress: called after each piece.
-        rows, size: of a piece, at most; size in bytes.
+        rows, size: rows and bytes of a piece, at most.
 
     Attributes:
-        checked: how many keys were looked at.
-        found: how many differences.
-        notes: what was not looked at, and why.
-        part: what is being looked at, for people.
+        checked: number of keys checked.
+        found: number of differences.
+        notes: the checks that were skipped, and why.
+        part: name of the current check, for display.
     """
 
     def __init__(
@@ -248,32 +249,31 @@ class Verification:
         self._follow_ups: list[Part] = []
 
     def run(self) -> Iterator[Difference]:
-        """All differences, as they are found; with `repair`, once what mends them is committed.
+        """Return the differences as they are found; with `repair`, after the repair is committed.
 
         Raises `QueueNotConfigured`, `CodeMismatch` for a queue that a newer version of cq has configured, and the
-        store's `FDBError` when the store cannot go on.
+        store's `FDBError` if a retry cannot help.
         """
         for difference in self._all():
             self.found += 1
             yield difference
 
     def note(self, what: str) -> None:
-        """Say, once, that something is not looked at."""
+        """Add the note of a skipped check, once."""
         if what not in self.notes:
             self.notes.append(what)
 
     def walk(self, begin: bytes, end: bytes, look: RowVisitor) -> Iterator[Difference]:
-        """Look at all rows of a range, a piece at a time."""
+        """Check all rows of a range, piece by piece."""
         place: bytes | None = begin
         while place is not None:
             place, differences = self.piece(partial(self._page, begin=place, end=end, look=look))
             yield from differences
 
     def piece(self, look: Callable[[Piece], T]) -> tuple[T, list[Difference]]:
-        """Run `look` over a piece, in a transaction of its own; returns what it returned, and the differences.
+        """Run `look` over a piece in a separate transaction; return its result and the differences.
 
-        It is run again when the transaction fails or repairs would make it too large, with less to look at (see
-        `share`).
+        If the transaction fails, or its repairs make it too large, run it again over a smaller piece (see `share`).
         """
         uncertain: dict[tuple[str, bytes], Difference] = {}
         tr = self.db.create_transaction()
@@ -294,7 +294,9 @@ class Verification:
                 code = error_code(error)
                 if code is None:
                     raise
-                if code == COMMIT_UNKNOWN_RESULT:  # what was mended, if it was, will not be found again
+                if (
+                    code == COMMIT_UNKNOWN_RESULT
+                ):  # a committed repair removes its difference from the next try
                     uncertain |= {(each.kind, each.where): each for each in differences if each.repaired}
                 self._share = max(self._share / 2, 1 / self._rows)
                 tr.on_error(code).wait()
@@ -308,7 +310,7 @@ class Verification:
         return result, list((uncertain | {(each.kind, each.where): each for each in differences}).values())
 
     def share(self, most: int) -> int:
-        """How much of so much the piece may look at: less after transactions that failed."""
+        """Return how much of `most` the piece may check: less after failed transactions."""
         return max(1, int(self._share * most))
 
     def _all(self) -> Iterator[Difference]:
@@ -319,7 +321,7 @@ class Verification:
                 yield from self._follow_ups.pop(0)(self)
         except CorruptConfiguration as error:
             yield Difference("config", self.keys.config, str(error))
-            self.note("nothing else of the queue can be told without its configuration")
+            self.note("no other data of the queue can be checked without its configuration")
 
     def _page(self, piece: Piece, begin: bytes, end: bytes, look: RowVisitor) -> bytes | None:
         rows, most = self.share(self._rows), self.share(self._size)
@@ -336,16 +338,16 @@ class Verification:
 
 
 Part = Callable[[Verification], Iterator[Difference]]
-"""Looks at something of the queue; what it yields is committed."""
+"""A check of the queue; the repairs of the differences that it yields are committed."""
 
 
 def every_row(handlers: Mapping[str, Sequence[Handler]]) -> Part:
-    """The part that gives each row below the queue's prefix to the handlers of its part of the key layout."""
+    """Return the check of each row below the queue's prefix, by the handlers of its part of the key layout."""
 
     def look(piece: Piece, row: KeyValue) -> bytes | None:
         name, rest = part_of(piece.keys, row.key)
         if name not in handlers:
-            piece.report("unknown-key", row.key, "no key of cq's begins so")
+            piece.report("unknown-key", row.key, "cq writes no key with this beginning")
             return None
         following = [handler(piece, rest, row) for handler in handlers[name]]
         return max((each for each in following if each is not None), default=None)
@@ -359,7 +361,7 @@ def every_row(handlers: Mapping[str, Sequence[Handler]]) -> Part:
 
 
 def _stored_config(snapshot: TransactionRead, queue: QueueKeys, name: str) -> QueueConfig:
-    """The configuration as it is stored: one that somebody else has changed is not in any cache."""
+    """Read the stored configuration, not a cached one: damage to it does not invalidate the cache."""
     stored = snapshot.get(queue.config).value
     if stored is None:
         raise QueueNotConfigured(name)

@@ -1,8 +1,8 @@
-"""What a verification looks at in a queue's window: each row, and whether the totals are those of the rows.
+"""Checks of a queue's window: of each row, and of the totals against the rows.
 
-    stored + staged + waiting + set aside = what is to be taken out
+    stored + staged + queued + set aside = rows that will expire
 
-holds in every commit, key by key: an add changes both sides, and so does who takes out.
+holds in every commit, key by key: an add changes both sides, and so does an expiry.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from cq.verify.verification import FROM_THE_FUTURE, Difference, Piece, Verificat
 from cq.windows.pending import read_pending_sums
 
 RECOUNT_BYTES: Final = 4_000_000
-"""How much is recounted at most: of rows, of values, and of what was set aside."""
+"""Bytes to recount, at most: of rows, of values, and of updates set aside."""
 _COUNTER_BYTES: Final = 8
 
 
 def check_window(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A key of a window: a row that can be taken out, what stands for one, a count, or the lock."""
+    """Check a key of a window: a row that can expire, the mark of its operation id, a count, or the lock."""
     window = WindowKeys(piece.name)
     try:
         if rest[:1] == b"r":
@@ -51,7 +51,7 @@ def check_window(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 
 
 def _check_row(piece: Piece, window: WindowKeys, found: KeyValue) -> None:
-    _check(window.is_row(found.key), "a row that is to leave a window")
+    _check(window.is_row(found.key), "a row of a window")
     row = decode_row(found.key, found.value)
     for encoded, update in row.updates:
         key_of(piece.config, encoded)
@@ -65,21 +65,21 @@ def _check_row(piece: Piece, window: WindowKeys, found: KeyValue) -> None:
 
 def _check_id_is_remembered(piece: Piece, key: bytes, stored: bytes | None) -> None:
     if stored is None:
-        what = "a row with an operation id that nothing keeps from being forgotten"
+        what = "a row with an operation id that can be trimmed before the row expires"
         piece.report("window-operation", key, what, partial(piece.tr.set, key, b""))
 
 
 def _check_operation(piece: Piece, window: WindowKeys, found: KeyValue) -> None:
-    _check(window.is_operation(found.key) and not found.value, "what stands for a row with an operation id")
+    _check(window.is_operation(found.key) and not found.value, "the mark of a row's operation id")
 
 
 def _set_aside(piece: Piece, found: KeyValue) -> None:
-    set_bytes_aside(piece, "of a window, and none that cq wrote", found.value or b"\x00")
+    set_bytes_aside(piece, "a key of a window that cq did not write", found.value or b"\x00")
     piece.tr.clear(found.key)
 
 
 def check_window_totals(verification: Verification) -> Iterator[Difference]:
-    """The part that counts all that is in the window again, at one version, and compares it with the totals."""
+    """Recount the window at one read version, and compare the result with the totals."""
     verification.part = "window"
     config = transact(verification.db, lambda tr: read_config(tr.snapshot, verification.name))
     if config.window is None:
@@ -104,8 +104,8 @@ def _recount(verification: Verification, piece: Piece) -> None:
     except BacklogTooDeep:
         verification.note(f"the window is not recounted: it holds more than {RECOUNT_BYTES:,} bytes")
         return
-    except CorruptData:  # a difference of its own
-        verification.note("the window is not recounted: something of the queue cannot be read")
+    except CorruptData:  # reported as a separate difference
+        verification.note("the window is not recounted: some data of the queue cannot be read")
         return
     for encoded in {*expected, *found}:
         _compare(piece, config, encoded, found.get(encoded, 0), expected.get(encoded, 0))
@@ -113,7 +113,7 @@ def _recount(verification: Verification, piece: Piece) -> None:
 
 def _compare(piece: Piece, config: QueueConfig, encoded: bytes, found: int, expected: int) -> None:
     if found != expected:
-        what = f"{found:,} in the total, and {expected:,} that is to be taken out"
+        what = f"{found:,} in the total, but {expected:,} in the rows that will expire"
         piece.report("window-total", piece.keys.value(encoded), what, key=shown_key(config, encoded))
 
 

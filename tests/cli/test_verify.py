@@ -50,7 +50,7 @@ def test_differences_are_named_a_line_each_and_end_with_4(here: Here, words: Any
 
     lines = [line.split("\t") for line in ended.out.splitlines()]
     assert (ended.status, [line[0] for line in lines]) == (4, ["value-empty", "unknown-key"])
-    assert lines[0][2:] == ["key a", "0 stands for no value"]
+    assert lines[0][2:] == ["key a", "0 means no value"]
     assert lines[1][1] == r"cq/q/words/~junk\x0a"
     assert "2 differences\n`cq verify --repair` repairs everything that can be derived\n" in ended.err
 
@@ -66,7 +66,7 @@ def test_a_repair_ends_with_0_once_all_is_mended(here: Here, words: Any) -> None
         "kind": "value-empty",
         "where": shown(KEYS.value(codec.encode("a"))),
         "key": "a",
-        "what": "0 stands for no value",
+        "what": "0 means no value",
         "repairable": True,
         "repaired": True,
     }
@@ -101,7 +101,7 @@ def test_a_configuration_that_cannot_be_read_is_said(here: Here, words: Any) -> 
     ended = here("verify", "words", "--repair")
 
     assert (ended.status, ended.out.split("\t")[0]) == (4, "config")
-    assert "nothing else of the queue can be told" in ended.err
+    assert "no other data of the queue can be checked" in ended.err
 
 
 def test_a_table_that_cannot_be_compared_is_said(here: Here, words: Any) -> None:

@@ -16,6 +16,7 @@ from cq import keys
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, QueueNotConfigured
 from cq.keys import QueueKeys
+from cq.keys import queue as key_layout
 from cq.keys.export import received
 from cq.queue.bucket_state import BucketState
 from cq.queue.set_aside import retry_aside
@@ -539,8 +540,8 @@ def test_what_workers_leave_behind_is_no_difference(db: Any, name: str, queue: Q
 
 
 def test_keys_of_the_layout_are_known_to_it() -> None:
-    """Those in the table at the head of cq/keys/queue.py: a new kind is to be looked at by a verification, too."""
-    table = inspect.getdoc(keys) or ""
+    """Those in the table at the head of cq/keys/queue.py: a verification must also check a new kind."""
+    table = inspect.getdoc(key_layout) or ""
     letters = set(re.findall(r'^ *P "(\w)"', table, flags=re.MULTILINE))
     single = set(re.findall(r'^ *P "(\w\w+)"', table, flags=re.MULTILINE))
 
