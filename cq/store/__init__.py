@@ -1,6 +1,7 @@
-"""Where transactions run: `open` finds the store that a URL means.
+"""The store: a FoundationDB cluster or an embedded store in one file. `open` opens the store of a URL.
 
-Both kinds of store offer the methods of the official Python binding; `cq.store.api` lists those that cq uses.
+Both kinds have the methods of the official Python binding; `cq.store.api` lists the methods that cq uses. The room also
+has helpers for transactions: the retry loop, sizes, watches and version ages. It imports no queue or configuration.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ class OpenDatabase(Database, Protocol):
 def open(url: str | None = None, *, create: bool = True, read_only: bool = False) -> OpenDatabase:
     """Open the store of `url`, else of `$CQ_STORE`, else `embedded:cq.db`.
 
-    - `embedded:PATH`: one SQLite file, made if it does not exist, for its owner alone
-    - `embedded:PATH?mode=0660`: the same; a new file gets these permissions, here for its group, too
-    - `fdb:`: the cluster of the default cluster file; `fdb:/path/to/fdb.cluster`: of that one
+    - `embedded:PATH`: one SQLite file, created if it does not exist, for its owner only
+    - `embedded:PATH?mode=0660`: the same; a new file gets these permissions, here also for its group
+    - `fdb:`: the cluster of the default cluster file; `fdb:/path/to/fdb.cluster`: of this cluster file
 
     `~` at the start of a path is the home directory.
 
     Args:
-        url: of the store.
-        create: whether to make the file of an embedded store if it does not exist.
-        read_only: for a program that only reads: the file is not made, and read permission for it suffices. Without
-            write permission, commits that write raise `StoreError`.
+        url: URL of the store.
+        create: whether to create the file of an embedded store if it does not exist.
+        read_only: for a program that only reads. The file is not created, and read permission suffices. Without write
+            permission, commits with writes raise `StoreError`.
 
-    Raises `InvalidUrl` for anything else, and a `StoreError` when the store cannot be used: `NotAStore`,
-    `ClientLibraryError`, `StoreUnreachable`. Each message is one line that says what to do.
+    Raises `InvalidUrl` for any other URL, and a `StoreError` if the store cannot be used: `NotAStore`,
+    `ClientLibraryError` or `StoreUnreachable`. Each message is one line with the remedy.
     """
     scheme, path, mode = _parsed(url)
     if scheme == "fdb":
@@ -62,14 +63,14 @@ def open(url: str | None = None, *, create: bool = True, read_only: bool = False
 
 
 def close(db: Database) -> None:
-    """Close a database in good order, if it has anything to close: an embedded store; a cluster's client needs none."""
+    """Close an embedded store. Does nothing for a cluster, whose client needs no closing."""
     closing: Callable[[], None] | None = getattr(db, "close", None)
     if closing is not None:
         closing()
 
 
 def is_local(db: object) -> bool:
-    """Whether a database is a file on this machine: nothing is gained there by having much in flight."""
+    """Whether a database is a local file, for which concurrent requests bring no gain."""
     from cq.store.embedded import Database as Embedded
 
     return isinstance(db, Embedded)
@@ -82,7 +83,7 @@ def located(url: str | None = None) -> tuple[str, str]:
 
 
 def absolute(url: str) -> str:
-    """The URL with its path in full, so that it means the same in every folder; raises `InvalidUrl`."""
+    """The URL with an absolute path, valid in every folder; raises `InvalidUrl`."""
     scheme, path, mode = _parsed(url)
     return f"{scheme}:{os.path.abspath(path) if path else ''}" + ("" if mode is None else f"?mode={mode:04o}")
 
@@ -104,7 +105,7 @@ def _parsed(url: str | None) -> tuple[str, str, int | None]:
             raise ValueError
     except ValueError:
         raise InvalidUrl(
-            f"{source} names no file: a path has no NUL, and nothing that the system cannot spell"
+            f"{source} names no file: a path must not contain NUL, or characters that the system cannot encode"
         ) from None
     return scheme, os.path.expanduser(path), mode
 
@@ -112,13 +113,13 @@ def _parsed(url: str | None) -> tuple[str, str, int | None]:
 def _permissions(source: str, digits: str) -> int:
     if not re.fullmatch("0?6[0246][0246]", digits):
         raise InvalidUrl(
-            f"{source} has permissions that no store can have: write ?mode=0660 to share a new store with its group"
+            f"{source} has invalid permissions for a store: write ?mode=0660 to share a new store with its group"
         )
     return int(digits, 8)
 
 
 def _chosen(url: str | None) -> tuple[str, str]:
-    """How the URL in force is called in messages, and the URL."""
+    """The name of the URL for messages, and the URL."""
     if url is not None:
         return f"the store {url!r}", url
     if named := os.environ.get("CQ_STORE"):

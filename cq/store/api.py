@@ -1,7 +1,7 @@
-"""What cq needs of a database and a transaction: a part of the official Python binding's own methods.
+"""Protocols of databases and transactions: the methods of the official Python binding that cq uses.
 
-An `fdb.Database` and its transactions satisfy these protocols, and so does the embedded store; cq is written
-against them alone. Semantics are FoundationDB's: futures raise when waited for, not when made.
+An `fdb.Database` and the embedded store satisfy these protocols; cq uses no other methods of them. The semantics are
+FoundationDB's: futures raise when they are waited for, not when they are created.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 METADATA_VERSION = b"\xff/metadataVersion"
-"""The key whose value every client gets with its read version; see `cq.config.cache`."""
+"""The key whose value a client receives with its read version; see `cq.config.cache`."""
 
 WANT_ALL = -2
 """The binding's `StreamingMode.want_all`: transfer the whole range as early as possible."""
@@ -30,7 +30,7 @@ _REFUSED_COMMITS = frozenset(
 
 
 class Value(Protocol):
-    """A future of a value: `.value` waits and is the bytes, or None when the key is absent."""
+    """A future of a value: `.value` waits; it is None if the key is absent."""
 
     @property
     def value(self) -> bytes | None: ...
@@ -39,7 +39,7 @@ class Value(Protocol):
 
 
 class Key(Protocol):
-    """A future of a key or a versionstamp: `.value` waits and is the bytes."""
+    """A future of a key or a versionstamp: `.value` waits for the bytes."""
 
     @property
     def value(self) -> bytes: ...
@@ -53,7 +53,7 @@ class Int(Protocol):
 
 
 class Void(Protocol):
-    """A future of an event: a commit, a watch, a back-off."""
+    """A future of an event: a commit, a watch, a retry delay."""
 
     def wait(self) -> None: ...
     def is_ready(self) -> bool: ...
@@ -71,14 +71,14 @@ class KeyValue(Protocol):
 
 
 class Range(Protocol):
-    """A range read whose first part is under way; iterating fetches the rest as needed."""
+    """A range read whose first piece is requested; the iteration reads the others as needed."""
 
     def __iter__(self) -> Iterator[KeyValue]: ...
     def to_list(self) -> list[Any]: ...
 
 
 class TransactionRead(Protocol):
-    """Reads: a transaction's own (they add read conflict ranges) or its `.snapshot`'s (they add none)."""
+    """Reads. The reads of a transaction add read conflict ranges, those of its `.snapshot` do not."""
 
     @property
     def db(self) -> Any: ...
@@ -127,14 +127,16 @@ class Database(Protocol):
 
 
 def snapshot_of(tr: TransactionRead) -> TransactionRead:
-    """The transaction's snapshot reads, or `tr` itself if it is those already."""
+    """The snapshot reads of a transaction, or `tr` itself if it is a `.snapshot`."""
     snapshot: TransactionRead = getattr(tr, "snapshot", tr)
     return snapshot
 
 
 def may_have_committed(code: int | None) -> bool:
-    """Whether a commit that ended with this error may have happened, or may happen later; None: not the store's."""
-    is_clients_own = code is not None and 2000 <= code < 3000  # raised before anything is sent
+    """Whether a commit with this error may have happened, or may happen later; None: not an error of the store."""
+    is_clients_own = (
+        code is not None and 2000 <= code < 3000
+    )  # raised by the client before it sends the commit
     return not is_clients_own and code not in _REFUSED_COMMITS
 
 
@@ -145,5 +147,5 @@ def error_code(error: BaseException) -> int | None:
 
 
 def seconds_since(version: int, now: int) -> float:
-    """The seconds from a version to a later one, as far as versions tell; 0 when it is not later."""
+    """The seconds from a version to a later one, computed from the versions alone; 0 if it is not later."""
     return max(0, now - version) / VERSIONS_PER_SECOND

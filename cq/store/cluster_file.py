@@ -1,7 +1,7 @@
-"""Cluster files: which one is meant, and whether it is one.
+"""Finding and checking the cluster file.
 
-The native client is given a file only after this: of a wrong one it says nothing until a transaction
-fails, and then not what is wrong.
+The native client does not report an invalid file until a transaction fails, and then without the reason. So cq checks
+the file before the client opens it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONNECTION = re.compile(rf"[A-Za-z0-9_]+:[A-Za-z0-9]+@{_ADDRESS}(?:,{_ADDRESS})
 
 
 def default_cluster_file() -> str:
-    """The file that FoundationDB's own tools use: `$FDB_CLUSTER_FILE`, `./fdb.cluster`, the system's."""
+    """The file that FoundationDB's tools use: `$FDB_CLUSTER_FILE`, else `./fdb.cluster`, else the system's file."""
     if named := os.environ.get("FDB_CLUSTER_FILE"):
         return named
     if Path("fdb.cluster").exists():
@@ -35,12 +35,12 @@ def default_cluster_file() -> str:
 def check_cluster_file(path: str) -> None:
     """Raise `StoreUnreachable` unless `path` can be read and holds `description:id@host:port[,...]`.
 
-    Comments (`#` to the end of the line) and white space do not count, and `:tls` may follow a port.
+    Comments (`#` to the end of the line) and white space are ignored; `:tls` may follow a port.
     """
     try:
         with Path(path).open("rb") as file:
             content = file.read(_SIZE_MAX)
-    except (OSError, ValueError) as error:  # of a path that no system takes
+    except (OSError, ValueError) as error:  # ValueError: the path contains NUL
         why = error.strerror if isinstance(error, OSError) else error
         raise StoreUnreachable(
             f"cannot read the cluster file {path}: {why}; copy it from a server of the cluster, "
@@ -48,13 +48,13 @@ def check_cluster_file(path: str) -> None:
         ) from error
     if not is_connection_string(content.decode("utf-8", "replace")):
         raise StoreUnreachable(
-            f"{path} is no cluster file: expected one line description:id@host:port,host:port, as in "
+            f"{path} is not a cluster file: expected one line description:id@host:port,host:port, as in "
             "the file fdb.cluster of the cluster's servers"
         )
 
 
 def is_connection_string(content: str) -> bool:
-    """Whether the content of a cluster file says where a cluster is.
+    """Whether the content of a cluster file is a connection string.
 
     >>> is_connection_string("# our cluster\\ntest:Xq3@10.0.0.1:4500,10.0.0.2:4500:tls\\n")
     True

@@ -1,10 +1,10 @@
-"""Real clusters, through the official binding, which is imported only when a cluster is opened.
+"""Opening FoundationDB clusters with the official binding, which is imported only when a cluster is opened.
 
-What can go wrong before the first transaction is found here and said in one line: no binding, no client
-library, two that do not fit, a cluster file that is none, a cluster that does not answer.
+Errors before the first transaction are reported in one line: no binding, no client library, incompatible versions of
+the two, an invalid cluster file, a cluster that does not answer.
 
-Opening a database starts the client's network thread, for the rest of the process's life, and nothing of it
-survives a fork: open after forking, or use the start method `spawn`.
+Opening a database starts the client's network thread, which runs until the process ends. The client does not work
+after a fork: open the database after forking, or use the start method `spawn`.
 """
 
 from __future__ import annotations
@@ -27,39 +27,38 @@ API_VERSION_LEAST = 710
 TRANSACTION_TIMEOUT = 30.0
 """Seconds after which a transaction of an opened cluster fails with 1031 (`transaction_timed_out`).
 
-They count from when the transaction was made or `reset()`, its retries and back-offs included, and cover
-everything that is waited for up to the end of the commit: reads, `on_error` and the commit itself. A watch is
-covered until its transaction has committed, and may then be waited for as long as one likes. 1031 is not
-retried, and a commit that ends with it may have committed. `tr.options.set_timeout(ms)` sets another
-limit for one transaction, 0 none.
+The time counts from the creation or `reset()` of the transaction, including retries and their delays, and covers all
+waiting up to the end of the commit: reads, `on_error` and the commit itself. A watch has no limit after its transaction
+has committed. 1031 is not retried, and a commit that fails with it may have committed. `tr.options.set_timeout(ms)`
+sets another limit for one transaction; 0 means no limit.
 """
 
 ANSWER_WITHIN = 10.0
-"""Seconds that a cluster has to give its first read version when it is opened."""
+"""Seconds within which a cluster must return a read version when it is opened."""
 
-# Not 'cq[fdb]': the package index has another project of this name.
+# Not 'cq[fdb]': on the package index, another project has the name cq.
 INSTALL_BINDING = "pip install 'foundationdb>=7.1,<7.4'"
 _TIMED_OUT = 1031
 _STATUS = b"\xff\xff/status/json"
 
-# The binding's api_version() is not made for two threads at once.
+# The binding's api_version() is not thread-safe.
 _selecting = threading.Lock()
 
 
 def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSWER_WITHIN) -> Any:
     """Open the cluster of `cluster_file`, or of the default one, as an `fdb.Database`.
 
-    The database is cq's own, so that its transaction timeout is not forced upon a database that the
-    application has of the same cluster by `fdb.open`. It has the method `transact` besides the binding's.
+    The database belongs to cq: its transaction timeout does not apply to the database that `fdb.open` returns to the
+    application for the same cluster. It has the method `transact` in addition to the binding's methods.
 
-    Raises `StoreUnreachable` when the cluster file cannot be used or the cluster does not answer within
-    `answer_within` seconds, `ClientLibraryError` when binding or client library are missing or do not fit.
+    Raises `StoreUnreachable` if the cluster file cannot be used or the cluster does not answer within `answer_within`
+    seconds, and `ClientLibraryError` if the binding or the client library is missing or incompatible.
     """
     path = default_cluster_file() if cluster_file is None else cluster_file
     check_cluster_file(path)
     fdb = _binding()
     try:
-        fdb.open(path)  # starts the network; the database it makes and keeps is the application's
+        fdb.open(path)  # starts the network; the binding keeps this database for the application
         db = fdb.impl.create_database(path)
         db.options.set_transaction_timeout(int(TRANSACTION_TIMEOUT * 1000))
         _check_answer(db, answer_within)
@@ -73,15 +72,17 @@ def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSW
 
 
 def client_version() -> str:
-    """The version of the native client library, which is loaded if it was not; raises `ClientLibraryError`."""
-    tell = _binding().impl._capi.fdb_get_client_version
-    tell.restype = ctypes.c_char_p
-    version, _, _ = tell().decode().partition(",")  # what its source and its protocol are follows
+    """The version of the native client library; loads it if needed. Raises `ClientLibraryError`."""
+    get_version = _binding().impl._capi.fdb_get_client_version
+    get_version.restype = ctypes.c_char_p
+    version, _, _ = (
+        get_version().decode().partition(",")
+    )  # followed by the source version and the protocol version
     return str(version)
 
 
 def server_versions(db: Any) -> list[str]:
-    """The versions that the processes of a cluster are of, sorted; none where it does not tell."""
+    """The versions of the processes of a cluster, sorted; empty if its status does not have them."""
     status = json.loads(transact(db, lambda tr: tr.snapshot.get(_STATUS).value) or b"{}")
     processes = status.get("cluster", {}).get("processes", {}).values()
     return sorted({process["version"] for process in processes if "version" in process})
@@ -90,7 +91,7 @@ def server_versions(db: Any) -> list[str]:
 def _check_answer(db: Any, seconds: float) -> None:
     tr = db.create_transaction()
     tr.options.set_timeout(max(1, int(seconds * 1000)))
-    tr.get_read_version().wait()
+    tr.get_read_version().wait()  # a cheap request that only a working cluster answers
 
 
 def _unreachable(path: str, error: Exception, code: int, seconds: float) -> str:
@@ -132,7 +133,7 @@ def _keep_api_version(selected: int) -> None:
 
 
 def _select_api_version(fdb: Any) -> None:
-    # The bindings of 7.1 do not say which version is their latest.
+    # The bindings of 7.1 have no `LATEST_API_VERSION`.
     offered = getattr(fdb, "LATEST_API_VERSION", API_VERSION_LEAST)
     wanted = min(API_VERSION, offered)
     if offered < API_VERSION_LEAST:
@@ -144,7 +145,7 @@ def _select_api_version(fdb: Any) -> None:
         fdb.api_version(wanted)
     except RuntimeError as error:
         raise ClientLibraryError(_version_mismatch(error)) from error
-    except Exception as error:  # the binding raises bare ones when it finds no library, and ctypes its own
+    except Exception as error:  # bare ones of the binding if it finds no library, and those of ctypes
         raise ClientLibraryError(
             "FoundationDB's client library cannot be loaded: install the package `foundationdb-clients` of "
             f"your cluster's version ({_one_line(error)})"
@@ -152,11 +153,11 @@ def _select_api_version(fdb: Any) -> None:
 
 
 def _version_mismatch(error: RuntimeError) -> str:
-    """What to do when the binding and the client library do not go together."""
+    """A message with the remedy for incompatible versions of the binding and the client library."""
     newest = re.search(r"maximum version of (\d+)", str(error))
     if newest is None:
         return (
-            "FoundationDB's client library does not go with its Python binding: install both in your "
+            "FoundationDB's client library is not compatible with its Python binding: install both in your "
             f"cluster's version ({_one_line(error)})"
         )
     version = int(newest[1])

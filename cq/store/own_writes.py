@@ -1,15 +1,15 @@
-"""What transactions have written, where cq must know it whatever their options say.
+"""Records of a transaction's own writes, for reads that must see them under any transaction option.
 
-cq relies on reading what a transaction has written before: a pending read after an add must fail, and a document that
-is stored twice must be compared with what the first call stored. An application can hide its own writes from a
-transaction (`set_read_your_writes_disable`, `set_snapshot_ryw_disable`), and options cannot be read back. So cq notes
-such writes itself, and tries out whether the transaction sees its writes when it reads again what is noted.
+cq relies on reading its own writes: a pending read after an add must fail, and storing a document twice must compare it
+with the first one. An application can hide own writes from reads (`set_read_your_writes_disable`,
+`set_snapshot_ryw_disable`), and options cannot be read back. So cq records such writes itself. Before it reads a
+recorded key, it tests whether the transaction sees its writes.
 
-A note is an attribute of the transaction's snapshot reads, which a reader may have without their transaction. A
-dictionary with weak references beside the transactions would cost each add several times as much.
+A record is an attribute of the transaction's snapshot reads, since a reader may have only these. A dictionary with weak
+references to transactions would make each add several times as expensive.
 
-A note outlives a try of its transaction, which no hook reports, unless `transact` retries it. Such an outdated note
-costs a transaction that sees its writes only the trial.
+The store reports no retries, so a record stays valid after a retry, unless `transact` makes the retry. An outdated
+record costs one additional test.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _Noted = tuple[ref[Transaction], set[str | bytes]]
 
 
 def note_writes(tr: Transaction, written: str | bytes, parts: Iterable[bytes] = ()) -> None:
-    """Note what the transaction has written: a key, or the name of a queue and keys of the parts that it touched."""
+    """Record a write of the transaction: a key, or the name of a queue and keys of its changed parts."""
     snapshot: Any = tr.snapshot
     found: _Noted | None = getattr(snapshot, "cq_noted", None)
     if found is None:
-        snapshot.cq_noted = ref(tr), {written, *parts}  # weak: the transaction keeps its snapshot reads
+        snapshot.cq_noted = ref(tr), {written, *parts}  # weak: the transaction refers to its snapshot reads
     else:
         found[1].update([written, *parts])
 
 
 def forget_writes(tr: Transaction) -> None:
-    """Forget what is noted of a transaction that begins another try."""
+    """Drop the record of a transaction before its retry."""
     snapshot: Any = snapshot_of(tr)
     snapshot.cq_noted = None
 
 
 def hides_writes(tr: TransactionRead, written: str | bytes, unused: bytes) -> bool:
-    """Whether the transaction has written this, as noted, and its reads by `tr` do not see its writes.
+    """Whether `written` is recorded for the transaction, and its reads by `tr` do not see its writes.
 
-    If it is noted, this tries it out by writing the key `unused`, which nothing else uses, and clearing it again.
+    If it is recorded, tests this: writes the key `unused`, which has no other use, reads it and clears it.
     """
     found: _Noted | None = getattr(snapshot_of(tr), "cq_noted", None)
     writer = None if found is None or written not in found[1] else found[0]()

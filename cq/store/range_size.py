@@ -1,7 +1,7 @@
 """The size of a range of rows: counted if it is small, estimated if it is large.
 
-A cluster estimates sizes from a sample of its keys: a range of some kilobytes has an estimate of 0, or of several times
-its size. So small ranges are counted, on both stores alike.
+A cluster estimates sizes from a sample of its keys. For a range of some kilobytes, the estimate is 0 or several times
+the size. So small ranges are counted, on both kinds of store.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from cq.store.api import WANT_ALL, TransactionRead
 
 COUNTED_BYTES: Final = 1_000_000
-"""Up to this size ranges are counted, which costs reading them."""
+"""Ranges up to this size are counted, by reading them."""
 
 
 class RangeSize(NamedTuple):
@@ -25,7 +25,7 @@ class RangeSize(NamedTuple):
 def count_rows(snapshot: TransactionRead, begin: bytes, end: bytes) -> RangeSize:
     """Rows and bytes in a range, counted up to 1 MB.
 
-    Beyond that they are estimated from the rows counted and the store's own figure, up to a few times off.
+    A larger range is estimated from the counted rows and the estimate of the store, with an error of a few times.
     """
     rows = size = 0
     for row in snapshot.get_range(begin, end, streaming_mode=WANT_ALL):

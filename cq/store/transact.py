@@ -1,7 +1,7 @@
-"""The retry loop: run a function in a transaction, commit, and begin again where the store says so.
+"""The retry loop: runs a function in a transaction, commits, and retries after retryable errors.
 
-It behaves as the official binding's decorator does, and works with databases and transactions of both
-stores, the application's own included.
+It behaves like the official binding's decorator, and works with databases and transactions of both kinds of store,
+including those that the application opened itself.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ T = TypeVar("T")
 def transact(db: Any, fn: Callable[[Any], T]) -> T:
     """Run `fn(tr)` in a transaction of `db`, commit it, and return what `fn` returned.
 
-    `fn` may run several times and must not do anything outside its transaction that a second run would
-    repeat. After `commit_unknown_result` (1021) it runs again although the first try may have committed;
-    `CombineQueue.add(..., once=...)` is for that.
+    `fn` may run several times, so it must have no effects outside its transaction that must not be repeated. After
+    `commit_unknown_result` (1021) it runs again although the first try may have committed; use
+    `CombineQueue.add(..., once=...)` for this case.
 
-    Raises whatever `fn` raises, with nothing committed, and the store's `FDBError` for anything that no
-    retry will mend, a timeout or a retry limit included.
+    Raises the exceptions of `fn`, without a commit, and the store's `FDBError` if it is not retryable, or after a
+    timeout or the retry limit.
     """
     return _run(db, fn)[0]
 
 
 def transact_versioned(db: Any, fn: Callable[[Any], T]) -> tuple[T, int]:
-    """As `transact`; returns the version of the commit, too, or -1 when there was nothing to commit."""
+    """Same as `transact`; also returns the version of the commit, or -1 for a read-only transaction."""
     result, tr = _run(db, fn)
     return result, int(tr.get_committed_version())
 
 
 def transact_noting(db: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object]) -> T:
-    """As `transact`; calls `in_doubt` when a try fails that may have committed, or may commit later.
+    """Same as `transact`; calls `in_doubt` if a try fails that may have committed, or may commit later.
 
-    Neither a retry nor the error in the end can say so: a retry that reads the store at an earlier version does not
-    see that commit, and may fail for another reason.
+    The final result does not show this: a retry at an earlier read version does not see that commit, and may fail for
+    another reason.
     """
     return _run(db, fn, in_doubt)[0]
 
 
 def _run(db: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object] = lambda: None) -> tuple[T, Any]:
-    """What `fn` returned, and the transaction that has committed."""
+    """The result of `fn`, and the committed transaction."""
     tr = db.create_transaction()
     while True:
         is_committing = False
         try:
             result = fn(tr)
             _refuse_deferred(result)
-            is_committing = True
+            is_committing = True  # an error before this cannot leave the result in doubt
             tr.commit().wait()
         except Exception as error:
             code = error_code(error)
@@ -76,15 +76,14 @@ def transactional(*, parameter: str = "tr") -> Callable[[Callable[P, T]], Callab
 def transactional(func: Callable[..., Any] | None = None, /, *, parameter: str = "tr") -> Callable[..., Any]:
     """Make a function run in a transaction: `@cq.transactional`, or `@cq.transactional(parameter="tx")`.
 
-    The decorated function takes a database or a transaction for its parameter `tr`, by position or by
-    keyword. Given a database, it runs as `transact` says: in a transaction of its own, again until that
-    has committed. Given a transaction, it is called as it is and nothing is committed, so that
-    transactional functions can call each other within one transaction. Its types stay as they are:
-    annotate `tr` as `Any` where a type checker shall take both.
+    The decorated function takes a database or a transaction as its parameter `tr`, by position or by keyword. With a
+    database, it runs by `transact` in its own transaction, with retries. With a transaction, it is called once without
+    a commit, so that transactional functions can call each other within one transaction. The decorator does not change
+    its type: annotate `tr` as `Any` if a type checker must accept both.
 
-    Raises `TypeError` when the function has no such parameter, or is a generator or a coroutine function:
-    those would run after the commit. The decorated function raises `TypeError` when it is given neither
-    a database nor a transaction, else what `transact` raises.
+    Raises `TypeError` if the function has no such parameter, or is a generator or a coroutine function, which would run
+    after the commit. The decorated function raises `TypeError` if it gets neither a database nor a transaction;
+    otherwise it raises the exceptions of `transact`.
     """
     if func is None:
         return functools.partial(_decorate, parameter=parameter)
@@ -121,7 +120,7 @@ def _decorate(func: Callable[P, T], parameter: str) -> Callable[P, T]:
 
 
 def _position(func: Callable[..., Any], parameter: str) -> int:
-    """Where `parameter` stands among the positional ones; behind them all when it is keyword-only."""
+    """The index of `parameter` among the positional ones; `sys.maxsize` if it is keyword-only."""
     parameters = inspect.signature(func).parameters
     kind = parameters[parameter].kind if parameter in parameters else None
     if kind in (None, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
@@ -130,7 +129,7 @@ def _position(func: Callable[..., Any], parameter: str) -> int:
 
 
 def _refuse_deferred(result: object) -> None:
-    # A plain function that returns one looks innocent when it is decorated.
+    # The decorator cannot detect a plain function that returns a generator or a coroutine.
     if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()  # else Python warns that it was never awaited

@@ -1,4 +1,4 @@
-"""Waiting for a watch, outside of any transaction."""
+"""Waiting for a watch outside of transactions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cq.store.api import Database, Void, error_code
 
 
 def wait_for(db: Database, watch: Void, seconds: float | None) -> bool:
-    """Whether the watch fired within that time; one that failed has fired, after the store's back-off."""
+    """Whether the watch fired or failed within `seconds`. After a failure, waits for the retry delay of the store."""
     ready = runtime.event()
     watch.on_ready(lambda _: ready.set())
     try:
@@ -21,6 +21,7 @@ def wait_for(db: Database, watch: Void, seconds: float | None) -> bool:
         code = error_code(error)
         if code is None:
             raise
-        tr = db.create_transaction()  # kept: without its transaction the back-off ends at once, with 1025
+        # Kept in a variable: without its transaction, the retry delay ends at once with 1025.
+        tr = db.create_transaction()
         tr.on_error(code).wait()
     return True

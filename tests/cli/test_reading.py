@@ -64,7 +64,7 @@ def test_a_mistyped_path_is_said_and_no_store_is_made(here: Here, cli: Cli, comm
 
     assert (ended.status, ended.out) == (1, "")
     assert ended.err == (
-        f"cq: the store {mistyped} does not exist: check the path, or make it by `cq configure`\n"
+        f"cq: the store {mistyped} does not exist: check the path, or create it with `cq configure`\n"
     )
     assert list(cli.folder.iterdir()) == []
 
@@ -159,7 +159,7 @@ def test_a_log_that_a_crash_left_is_named(reader: Reader) -> None:
     (reader.folder / "store.db-wal").write_bytes(log)
     reader.share()
 
-    assert "has a log, which a process that has crashed left" in reader("get", "words", "later").err
+    assert "has the log of a crashed process" in reader("get", "words", "later").err
 
 
 # In this process: what permissions say is not asked for.

@@ -266,7 +266,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["status", "--store", "embedded:nothing/at.all"], "does not exist"),
         (["status", "--store", "embedded:fine.py"], "is not a cq store"),
         (["status", "--store", "fdb:nothing"], "cannot read the cluster file"),
-        (["status", "--store", "fdb:fine.py"], "is no cluster file"),
+        (["status", "--store", "fdb:fine.py"], "is not a cluster file"),
     ],
 )
 def test_bad_input_ends_with_1_and_one_line(here: Here, cli: Cli, args: list[str], said: str) -> None:

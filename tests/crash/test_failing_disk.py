@@ -86,7 +86,7 @@ class TestFromBelow:
 
         ((code, message),) = told.failed
         assert code == COMMIT_UNKNOWN_RESULT
-        assert f"{path} cannot be read or written (disk I/O error): look whether its disk is full" in message
+        assert f"{path} cannot be read or written (disk I/O error): check whether its disk is full" in message
         assert told.count(1) == 1
         with Database(path) as db:
             assert assert_whole(db, seed, told.returned) == told.returned
@@ -157,7 +157,7 @@ def test_a_store_that_is_opened_without_room_is_not_called_damaged(cli: Cli) -> 
     assert_one_line(cli.start("status", preexec_fn=limited(1_000)), "cli.db cannot be", "is full")
     assert_one_line(
         cli.start("configure", "words", "--store", "embedded:new.db", preexec_fn=limited(1_000)),
-        "no store can be made at",
+        "cannot be created",
         "check the directory and the disk",
     )
     assert not (cli.folder / "new.db").exists()
@@ -173,7 +173,7 @@ def test_a_worker_goes_on_by_itself_when_there_is_room_again(cli: Cli, db: Any) 
     unlimited = resource.RLIM_INFINITY
     resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (1_000, unlimited))
     add(db, "words", {"a": 1})
-    wait_until(worker, b"cannot be read or written (disk I/O error): look whether its disk is full")
+    wait_until(worker, b"cannot be read or written (disk I/O error): check whether its disk is full")
 
     resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
 

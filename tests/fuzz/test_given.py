@@ -226,7 +226,7 @@ def test_what_is_no_regular_file_is_left_as_it_is(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
-    with pytest.raises(NotAStore, match="no regular file"):
+    with pytest.raises(NotAStore, match="not a regular file"):
         cq.open(f"embedded:{pipe}")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 

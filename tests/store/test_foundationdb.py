@@ -251,7 +251,7 @@ def test_any_other_refusal_of_the_binding_is_passed_on(install: Install, cluster
 
     message = refusal(ClientLibraryError, cluster_file)
 
-    assert "does not go with its Python binding" in message
+    assert "is not compatible with its Python binding" in message
     assert "FoundationDB API error" in message
 
 
@@ -323,7 +323,9 @@ def test_what_is_no_cluster_file_is_refused_before_the_client_sees_it(tmp_path: 
     file = tmp_path / "fdb.cluster"
     file.write_bytes(content)
 
-    with pytest.raises(StoreUnreachable, match=r"fdb.cluster is no cluster file: expected .*:id@host:port"):
+    with pytest.raises(
+        StoreUnreachable, match=r"fdb.cluster is not a cluster file: expected .*:id@host:port"
+    ):
         check_cluster_file(str(file))
 
 

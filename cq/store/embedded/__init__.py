@@ -1,5 +1,8 @@
 """FoundationDB's transactions on one SQLite file: the Python binding's Database and Transaction, and its errors.
 
+The package has the binding's classes and options. Its folders have the state of transactions, the engine and the file.
+It may import all of them, and must not import the binding itself.
+
 db = Database("counters.db")
 db.transact(lambda tr: tr.add(b"hits", (1).to_bytes(8, "little")))
 """

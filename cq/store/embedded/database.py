@@ -1,4 +1,4 @@
-"""Databases: one file, opened. The methods are the binding's, and `close`."""
+"""The database class of the embedded store, with the binding's methods and `close`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ T = TypeVar("T")
 
 
 class Database(AtomicOperations):
-    """A store in one file, made if it is not there yet. Any number of threads and processes may use it.
+    """A store in one file, created if it does not exist. Any number of threads and processes may use it.
 
     Without `create`, a path without a store raises `NotAStore`.
 
-    With `power_safe`, a commit that has returned survives a power failure; without, it survives only the end of the
-    process, however sudden, and commits are several times as fast.
+    With `power_safe`, a returned commit survives a power failure. Without it, a commit survives a crash of the process
+    only, and commits are several times as fast.
 
-    `mode` is the permissions of a new store: 0o600, for its owner alone, without this. The files beside it have the
-    permissions of the store, so `chmod` shares an existing one.
+    `mode` is the permissions of a new store, by default 0o600: for its owner only. The files beside it get the
+    permissions of the store, so `chmod` shares an existing store.
 
-    Nothing of it survives a fork: start processes with spawn, or open the store after forking.
+    A database cannot be used after a fork: start processes with spawn, or open the store after forking.
 
     Raises:
-        NotAStore: the file is something else, damaged, or of a newer format; it is left as it is.
-        StoreError: it cannot be read or written: its disk is full or fails, or another process keeps it.
+        NotAStore: the file is not a store, damaged, or of a newer format; it is not modified.
+        StoreError: it cannot be read or written: its disk is full or fails, or another process locks it.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class Database(AtomicOperations):
         return DatabaseOptions(self._defaults, self._engine)
 
     def create_transaction(self) -> Transaction:
-        """A new transaction. It holds nothing of the file before its first read."""
+        """A new transaction. It opens no snapshot before its first read."""
         self._engine.check_usable()
         return Transaction(self, self._engine, self._defaults)
 
     def transact(self, function: Callable[[Transaction], T]) -> T:
-        """Call `function(tr)` and commit, as often as needed; the result of the call that was committed."""
+        """Call `function(tr)` and commit, with retries; return the result of the committed call."""
         tr = self.create_transaction()
         while True:
             try:
                 result = function(tr)
                 tr.commit().wait()
             except FDBError as error:
-                tr.on_error(error).wait()
+                tr.on_error(error).wait()  # raises an error that is not retryable
             else:
                 return result
 
     def close(self) -> None:
-        """Let commits under way finish and close the file. Watches get 1101, everything else an error."""
+        """Finish the running commits and close the file. Watches fail with 1101, later calls with `StoreError`."""
         self._engine.close()
 
     def __enter__(self) -> Database:
@@ -92,14 +92,14 @@ class Database(AtomicOperations):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # One transaction each
+    # Single operations, each in its own transaction
 
     def get(self, key: Any) -> bytes | None:
         """The value of a key, or None."""
         return self.transact(lambda tr: tr.get(key).value)
 
     def get_key(self, key_selector: KeySelector) -> bytes:
-        """The key that a selector stands for."""
+        """The key that a selector resolves to."""
         return self.transact(lambda tr: tr.get_key(key_selector).value)
 
     def get_range(
@@ -132,11 +132,11 @@ class Database(AtomicOperations):
         self.transact(lambda tr: tr._atomic_operation(opcode, key, param))
 
     def get_and_watch(self, key: Any) -> tuple[Value, FutureVoid]:
-        """The value of a key, as `tr.get` returns it, and a future that is ready when it has another one."""
+        """The value of a key, as `tr.get` returns it, and a future that is ready when the key has another value."""
         return self.transact(lambda tr: (tr.get(key), tr.watch(key)))
 
     def set_and_watch(self, key: Any, value: Any) -> FutureVoid:
-        """Set a key; a future that is ready when it has another value."""
+        """Set a key; return a future that is ready when the key has another value."""
 
         def run(tr: Transaction) -> FutureVoid:
             tr.set(key, value)
@@ -145,7 +145,7 @@ class Database(AtomicOperations):
         return self.transact(run)
 
     def clear_and_watch(self, key: Any) -> FutureVoid:
-        """Clear a key; a future that is ready when it has a value again."""
+        """Clear a key; return a future that is ready when the key has a value."""
 
         def run(tr: Transaction) -> FutureVoid:
             tr.clear(key)

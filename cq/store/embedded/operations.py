@@ -1,4 +1,4 @@
-"""The atomic operations as methods, for transactions and, one transaction each, for databases."""
+"""The atomic operations as methods of transactions and databases."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from cq.store.embedded.binding import atomic
 
 
 class AtomicOperations:
-    """`key` and `param` are bytes; see `atomic` for what each does with an absent key and with other lengths.
+    """The atomic operations. `key` and `param` are bytes; `binding.atomic` defines absent keys and other lengths.
 
-    As in the binding, every operation has a second name, with or without `bit_` before it.
+    As in the binding, every operation has a second name, with or without the prefix `bit_`.
     """
 
     __slots__ = ()
@@ -35,23 +35,23 @@ class AtomicOperations:
         self._atomic_operation(atomic.XOR, key, param)
 
     def append_if_fits(self, key: Any, param: Any) -> None:
-        """Append to a value, unless it became too long."""
+        """Append to a value, unless the result would be too long."""
         self._atomic_operation(atomic.APPEND_IF_FITS, key, param)
 
     def max(self, key: Any, param: Any) -> None:
-        """The greater one of two little-endian numbers."""
+        """Keep the greater of two little-endian numbers."""
         self._atomic_operation(atomic.MAX, key, param)
 
     def min(self, key: Any, param: Any) -> None:
-        """The smaller one of two little-endian numbers; an absent key gets `param`."""
+        """Keep the smaller of two little-endian numbers; an absent key gets `param`."""
         self._atomic_operation(atomic.MIN, key, param)
 
     def byte_min(self, key: Any, param: Any) -> None:
-        """The one of two byte strings that sorts first; an absent key gets `param`."""
+        """Keep the byte string that sorts first; an absent key gets `param`."""
         self._atomic_operation(atomic.BYTE_MIN, key, param)
 
     def byte_max(self, key: Any, param: Any) -> None:
-        """The one of two byte strings that sorts last."""
+        """Keep the byte string that sorts last."""
         self._atomic_operation(atomic.BYTE_MAX, key, param)
 
     def compare_and_clear(self, key: Any, param: Any) -> None:

@@ -1,7 +1,7 @@
 """Options of transactions and databases, with the binding's names.
 
-Those that mean something on one file have a method here. The others that FoundationDB knows (priorities, tags,
-tracing ...) are accepted and do nothing; a name that FoundationDB does not know is an `AttributeError`.
+The options with a meaning for one file have a method here. FoundationDB's other options (priorities, tags, tracing ...)
+are accepted and ignored. A name that FoundationDB does not know raises `AttributeError`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MIN_SIZE_LIMIT = 32
 
 
 def in_range(value: int, low: int, high: int = _MAX_INT) -> int:
-    """The value of an option, or the error 2006."""
+    """The value of an option; raises 2006 if it is out of range."""
     if not low <= value <= high:
         raise FDBError(INVALID_OPTION_VALUE)
     return value
@@ -52,7 +52,7 @@ def _ignored(names: str, method: str) -> Callable[..., None]:
 
 
 def _nothing(_: Any = None) -> None:
-    """An option without meaning on one file."""
+    """Ignore an option without a meaning for one file."""
 
 
 class TransactionOptions:
@@ -67,36 +67,37 @@ class TransactionOptions:
         return _ignored(_TRANSACTION_NAMES, name)
 
     def set_timeout(self, milliseconds: int) -> None:
-        """Fail with 1031 this long after the transaction began, retries included; 0 means never."""
+        """Fail with 1031 after this time since the transaction began, retries included; 0: never."""
         self._set("timeout", milliseconds, 0)
+        # Deferred as well, so that a bad value does not restart the timeout.
         self._core.defer(self._core.restart_timeout)
 
     def set_retry_limit(self, retries: int) -> None:
-        """How often `on_error` may say "retry"; -1 means always."""
+        """The maximum number of retries by `on_error`; -1: no limit."""
         self._set("retry_limit", retries, -1)
 
     def set_max_retry_delay(self, milliseconds: int) -> None:
-        """The longest back-off; 1000 without this."""
+        """The maximum retry delay; by default 1000."""
         self._set("max_retry_delay", milliseconds, 0)
 
     def set_size_limit(self, size: int) -> None:
-        """The size in bytes from which a commit fails with 2101; 10,000,000 without this."""
+        """The maximum size of a commit in bytes, by default 10,000,000; a larger commit fails with 2101."""
         self._set("size_limit", size, _MIN_SIZE_LIMIT, MAX_TRANSACTION_BYTES)
 
     def set_snapshot_ryw_enable(self) -> None:
-        """Snapshot reads see own writes (the default); counts against `set_snapshot_ryw_disable`."""
+        """Let snapshot reads see own writes (the default). Each call undoes one `set_snapshot_ryw_disable`."""
         self._core.settings.snapshot_ryw += 1
 
     def set_snapshot_ryw_disable(self) -> None:
-        """Snapshot reads do not see own writes."""
+        """Hide own writes from snapshot reads."""
         self._core.settings.snapshot_ryw -= 1
 
     def set_read_your_writes_disable(self) -> None:
-        """Reads do not see own writes; only before the first read or write (else 2000)."""
+        """Hide own writes from all reads. Fails with 2000 after the first read or write."""
         self._core.defer(self._core.disable_read_your_writes)
 
     def set_next_write_no_write_conflict_range(self) -> None:
-        """The next write does not make reads of others conflict."""
+        """Let the next write add no write conflict."""
         self._core.settings.next_write_no_conflict = True
 
     def set_access_system_keys(self) -> None:
@@ -108,11 +109,11 @@ class TransactionOptions:
         self._core.settings.read_system = True
 
     def set_bypass_unreadable(self) -> None:
-        """Let `get` read keys with versionstamped values; it sees what was written, without the stamp."""
+        """Let `get` read keys with versionstamped values, as written, without the stamp."""
         self._core.settings.bypass_unreadable = True
 
     def set_used_during_commit_protection_disable(self) -> None:
-        """Calls after `commit` fail, but do not disturb the commit."""
+        """Let calls after `commit` fail without an effect on the commit."""
         self._core.settings.protect_commit = False
 
     def _set(self, name: str, value: int, low: int, high: int = _MAX_INT) -> None:
@@ -165,5 +166,5 @@ class DatabaseOptions:
         self._defaults.protect_commit = False
 
     def set_max_watches(self, number: int) -> None:
-        """How many watches may be outstanding; more get 1032. 10,000 without this."""
+        """The maximum number of watches, by default 10,000; further ones fail with 1032."""
         self._engine.watches.limit = in_range(number, 0)

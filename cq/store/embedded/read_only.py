@@ -1,8 +1,9 @@
-"""A store that this process may read and not write: it makes and changes no file.
+"""Read-only access to a store without write permission: creates and changes no file.
 
-SQLite reads a store by an index, `-shm`, which all processes share that have the store open. Without write permission
-this process uses the index of the others. Where there is none, no other process has the store open, and its file is
-read as it stands: to SQLite it is immutable. If another process opens it meanwhile, a transaction begins again (1007).
+All processes with the store open share the index `-shm` of SQLite. Without write permission, this process uses the
+index of the other processes. If there is no index, no other process has the store open, and SQLite reads the file as
+an immutable database. If another process opens the store during a transaction, the transaction fails with 1007, and is
+retried.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from cq.store.embedded.writes.writes import Row
 
 _Mark = tuple[int, ...]
 _SHARED: Final = "mode=ro&readonly_shm=1"
-_AS_IT_STANDS: Final = "mode=ro&immutable=1"
-_PAUSES: Final = (0.0, 0.01, 0.1)  # between tries
+_IMMUTABLE: Final = "mode=ro&immutable=1"
+_PAUSES: Final = (0.0, 0.01, 0.1)  # seconds between tries
 
 _T = TypeVar("_T")
 
 
 class ReadOnlyDatabase(Database):
-    """A store in one file, to be read. Commits that write raise `StoreError`.
+    """A store in one file, opened for reading. Commits with writes raise `StoreError`.
 
     Raises:
         NotAStore: there is no store, or it is damaged.
-        StoreError: it cannot be read without write permission either.
+        StoreError: it cannot be read without write permission.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -52,18 +53,19 @@ class ReadOnlyDatabase(Database):
 
 
 class ReadOnlyEngine(Engine):
-    """One open file that this process may only read: there is no lock file and nothing to commit."""
+    """One open file that this process may only read: it has no lock, and makes no commits."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path, create=False)  # calls `_open`
 
     def _open(self, *_: object) -> None:
         file.check(self.path, creates=False, writes=False)
-        look = functools.partial(file.check_content, self.path)
+        read = functools.partial(file.check_content, self.path)
         with file.explained(self.path):
-            _connect(self.path, look).close()
+            _connect(self.path, read).close()
         self._file_id = file.identify(self.path)
         self._pool = ReadOnlyPool(self.path)
+        # Not a subclass: it shares only `submit` with `Committer`, and needs no connection or lock.
         self.committer = ReadOnlyCommitter(self.path)  # type: ignore[assignment]
         self.watches = ReadOnlyWatches(
             lambda: _connect(self.path), self.path.with_name(f"{self.path.name}-lock")
@@ -72,7 +74,7 @@ class ReadOnlyEngine(Engine):
         self._unusable = None
 
     def close(self) -> None:
-        """Close the file. Watches get 1101, everything else an error."""
+        """Close the file. Watches fail with 1101, later calls with `StoreError`."""
         if self._unusable is not None:
             return
         self._unusable = "the store is closed: open it again"
@@ -87,35 +89,36 @@ class ReadOnlyEngine(Engine):
 
 
 class ReadOnlyConnection(sqlite3.Connection):
-    """A connection that reads; `mark` identifies the content of a file that is read as it stands."""
+    """A read-only connection; `mark` identifies the content of a file read as immutable."""
 
     mark: _Mark | None = None
 
 
-def _look(connection: sqlite3.Connection) -> None:
-    connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # no table: it may be a view
+def _read_schema(connection: sqlite3.Connection) -> None:
+    # Not from `kv`, which may be a view in a file that was not checked yet.
+    connection.execute("SELECT 1 FROM sqlite_master").fetchone()
 
 
-def _connect(path: Path, look: Callable[[sqlite3.Connection], None] = _look) -> ReadOnlyConnection:
-    """A connection that has read, by `look`: SQLite then keeps the index that it uses."""
+def _connect(path: Path, read: Callable[[sqlite3.Connection], None] = _read_schema) -> ReadOnlyConnection:
+    """A connection that has called `read`: by its first read, SQLite opens the index, and keeps it."""
 
     def connect() -> ReadOnlyConnection:
         connection = _open(path)
         try:
-            look(connection)
+            read(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    return _patiently(connect, (sqlite3.OperationalError, StoreError))
+    return _with_retries(connect, (sqlite3.OperationalError, StoreError))
 
 
-def _patiently(read: Callable[[], _T], errors: tuple[type[Exception], ...]) -> _T:
-    """Call `read` again a few times if it fails: another process may just be opening or closing the store.
+def _with_retries(read: Callable[[], _T], errors: tuple[type[Exception], ...]) -> _T:
+    """Call `read`, and retry it after each of `_PAUSES`: another process may be opening or closing the store.
 
-    The first process with the store open makes the index before it fills it. The last one removes the index, and then
-    the log.
+    The first process that opens the store creates the index before it fills it. The last one that closes it removes the
+    index, and then the log.
     """
     for pause in _PAUSES:
         with contextlib.suppress(*errors):
@@ -129,30 +132,31 @@ def _open(path: Path) -> ReadOnlyConnection:
         return file.connect_uri(path, _SHARED, ReadOnlyConnection)
     if file.has_log(path):
         raise StoreError(
-            f"{path} has a log, which a process that has crashed left: run `cq status` once as a user who may write "
+            f"{path} has the log of a crashed process: run `cq status` once as a user who may write "
             "the store and its directory"
         )
-    mark = _mark(path)
-    connection = file.connect_uri(path, _AS_IT_STANDS, ReadOnlyConnection)
+    mark = _mark(path)  # before the connection is opened: a later change of the file must change the mark
+    connection = file.connect_uri(path, _IMMUTABLE, ReadOnlyConnection)
     connection.mark = mark
     return connection
 
 
 def _mark(path: Path) -> _Mark:
-    """What changes when another process opens the store or writes its file."""
+    """Attributes that change when another process opens the store or writes the file."""
     status = path.stat()
     is_open = path.with_name(f"{path.name}-shm").exists()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, is_open
 
 
 class ReadOnlySnapshot(Snapshot):
-    """A snapshot that gets too old when a file that is read as it stands has changed."""
+    """A snapshot that expires when a file read as immutable has changed."""
 
     __slots__ = ()
 
     def _run_reads(self) -> None:
         reads = self._queued
         super()._run_reads()
+        # After the reads: a change before or during them makes their results invalid.
         if reads and self._has_changed():
             self._fail(reads, FDBError(TRANSACTION_TOO_OLD))
 
@@ -172,7 +176,7 @@ class ReadOnlySnapshot(Snapshot):
 
     def _check(self) -> None:
         if self._has_changed():
-            raise FDBError(TRANSACTION_TOO_OLD)  # also instead of an error of what was read meanwhile
+            raise FDBError(TRANSACTION_TOO_OLD)  # also replaces an error caused by the change
 
     def _has_changed(self) -> bool:
         mark = getattr(self._connection, "mark", None)
@@ -180,7 +184,7 @@ class ReadOnlySnapshot(Snapshot):
 
 
 class ReadOnlyPool(SnapshotPool):
-    """Snapshots on connections that only read."""
+    """Snapshots on read-only connections."""
 
     snapshot_type = ReadOnlySnapshot
 
@@ -189,10 +193,10 @@ class ReadOnlyPool(SnapshotPool):
 
     def snapshot(self) -> Snapshot:
         """A snapshot of the latest version."""
-        return _patiently(super().snapshot, (FDBError,))
+        return _with_retries(super().snapshot, (FDBError,))
 
     def glance(self) -> VersionGlance:
-        """The latest version, and the metadata version with it, by a snapshot."""
+        """The latest version and its metadata version, read from a snapshot."""
         started = runtime.monotonic()
         snapshot = self.snapshot()
         try:
@@ -208,7 +212,7 @@ class ReadOnlyPool(SnapshotPool):
 
 
 class ReadOnlyWatches(Watches):
-    """Watches that look by a new connection each time."""
+    """Watches that open a new connection for each check."""
 
     def _check(self, connection: sqlite3.Connection) -> None:
         with contextlib.closing(self._connect()) as current:
@@ -216,13 +220,13 @@ class ReadOnlyWatches(Watches):
 
 
 class ReadOnlyCommitter:
-    """In the place of the committer: refuses to write, and gives versions to transactions that write nothing."""
+    """Replaces the committer: rejects commits with writes, and gives versions to commits without."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def submit(self, request: CommitRequest) -> None:
-        """Finish a commit without writes, as of now by this machine's clock. Raises `StoreError` for another."""
+        """Finish a commit without writes, with a version by the local clock. Raises `StoreError` if it has writes."""
         if request.changes.writes:
             raise StoreError(f"{self._path} was opened for reading only")
         request.version = max(request.read_version or 0, runtime.time_ns() // 1000)

@@ -1,4 +1,4 @@
-"""Transactions: the methods of the binding. What they do is in `core`."""
+"""The transaction classes of the embedded store, with the binding's methods; `client` has their implementation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cq.store.embedded.writes.read_set import OffsetSelector
 
 
 class TransactionRead:
-    """Reads. Those of `tr.snapshot` add no read conflicts; a transaction's own do."""
+    """Reads. The reads of a transaction add read conflicts, those of `tr.snapshot` do not."""
 
     __slots__ = ("__weakref__", "_core", "_database", "_snapshot", "cq_noted")
 
@@ -36,12 +36,13 @@ class TransactionRead:
 
     def get(self, key: Any) -> Value:
         """The value of a key."""
+        # The fast path excludes what `key_bytes` would convert.
         if self._snapshot and type(key) is bytes and (read := self._core.fast_get(key)) is not None:
             return read
         return self._core.read_value(key_bytes(key), self._snapshot)
 
     def get_key(self, key_selector: KeySelector) -> Key:
-        """The key that a selector stands for; b"" before the first key, the end of the key space after the last."""
+        """The key that a selector resolves to; b"" before the first key, the end of the key space after the last."""
         return self._core.read_key(_offset_selector(key_selector), self._snapshot)
 
     def get_range(
@@ -49,7 +50,7 @@ class TransactionRead:
     ) -> FDBRange:
         """The rows from `begin` to before `end`: keys or selectors, or None for an end of the key space.
 
-        The first part is read now, the rest while iterating, as of the same version. `limit` 0 means all rows;
+        The first piece is read now, the others by the iteration, all of the same version. `limit` 0 means all rows;
         `streaming_mode` is one of the binding's numbers.
         """
         first = _offset_selector(b"" if begin is None else begin)
@@ -63,11 +64,11 @@ class TransactionRead:
         return self.get_range(prefix, strinc(prefix), *args, **kwargs)
 
     def get_read_version(self) -> FutureInt64:
-        """The version that reads see: not before any commit that had returned when it was taken."""
+        """The version that reads see. It includes every commit that had returned when it was taken."""
         return self._core.read_version()
 
     def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
-        """The bytes of keys and values in [begin_key, end_key); committed ones only."""
+        """The bytes of committed keys and values in [begin_key, end_key)."""
         return self._core.range_size(key_bytes(begin_key), key_bytes(end_key))
 
     def get_range_split_points(
@@ -85,7 +86,7 @@ class TransactionRead:
 
 
 class Transaction(TransactionRead, AtomicOperations):
-    """A transaction: reads of one version of the store, own writes included, and writes for its commit."""
+    """A transaction: reads one version of the store with its own writes, and commits its writes together."""
 
     __slots__ = ("options", "snapshot")
 
@@ -94,7 +95,7 @@ class Transaction(TransactionRead, AtomicOperations):
         self.options = TransactionOptions(self._core)
         self.snapshot = TransactionRead(database, self._core, True)
 
-    # Writes: errors are deferred to the next call with a result.
+    # Writes. Their errors are deferred to the next call with a result.
 
     def set(self, key: Any, value: Any) -> None:
         """Set a key."""
@@ -105,7 +106,7 @@ class Transaction(TransactionRead, AtomicOperations):
     def clear(self, key: Any) -> None:
         """Clear a key."""
         if isinstance(key, KeySelector):
-            key = self.get_key(key)
+            key = self.get_key(key)  # a future, which `key_bytes` waits for
         if type(key) is not bytes or not self._core.fast_put(key, None):
             self._core.defer(self._core.clear, key_bytes(key))
 
@@ -124,12 +125,12 @@ class Transaction(TransactionRead, AtomicOperations):
         return key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
 
     def set_versionstamped_key(self, key: Any, param: Any) -> None:
-        """Set a key that contains the versionstamp of the commit, at the offset in its last four bytes."""
+        """Set a key that will contain the versionstamp of the commit, at the offset in its last four bytes."""
         if type(key) is not bytes or type(param) is not bytes or not self._core.fast_stamp_key(key, param):
             super().set_versionstamped_key(key, param)
 
     def set_versionstamped_value(self, key: Any, param: Any) -> None:
-        """Set a value that contains the versionstamp of the commit, at the offset in its last four bytes."""
+        """Set a value that will contain the versionstamp of the commit, at the offset in its last four bytes."""
         if type(key) is not bytes or type(param) is not bytes or not self._core.fast_stamp_value(key, param):
             super().set_versionstamped_value(key, param)
 
@@ -148,46 +149,46 @@ class Transaction(TransactionRead, AtomicOperations):
     # Conflict ranges
 
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
-        """Conflict with writes of others in [begin, end); an inverted range raises 2005 at once."""
+        """Conflict with writes of other transactions in [begin, end); an inverted range raises 2005 at once."""
         first, last = _ordered(begin, end)
         self._core.defer(self._core.add_read_conflict, first, last)
 
     def add_read_conflict_key(self, key: Any) -> None:
-        """Conflict with writes of others to a key."""
+        """Conflict with writes of other transactions to a key."""
         self._core.defer(self._core.add_read_conflict_key, key_bytes(key))
 
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
-        """Conflict with reads of others in [begin, end); an inverted range raises 2005 at once."""
+        """Conflict with reads of other transactions in [begin, end); an inverted range raises 2005 at once."""
         first, last = _ordered(begin, end)
         self._core.defer(self._core.add_write_conflict, first, last)
 
     def add_write_conflict_key(self, key: Any) -> None:
-        """Conflict with reads of others of a key."""
+        """Conflict with reads of a key by other transactions."""
         key = key_bytes(key)
         self.add_write_conflict_range(key, after(key))
 
-    # From begin to end
+    # Life cycle
 
     def watch(self, key: Any) -> FutureVoid:
-        """A future that is ready when the key has another value than this transaction sees, once it has committed."""
+        """A future that is ready when, after the commit, the key has another value than this transaction saw."""
         return self._core.watch(key_bytes(key))
 
     def set_read_version(self, version: int) -> None:
-        """Read as of a version; on one file only the latest can be read, an older one raises 1007."""
+        """Set the read version. Only the latest version can be read; with an older one, reads fail with 1007."""
         self._core.defer(self._core.set_read_version, version)
 
     def commit(self) -> FutureVoid:
         """Commit. When `wait()` returns, the writes are on disk (see `power_safe`) and every later read sees them.
 
-        Fails with 1020 when another commit has written what this transaction read, with 1007 when it is older than
-        five seconds, with 2101 when it is too large, and with what any read of it failed with.
+        Fails with 1020 if another commit wrote a key that this transaction read, with 1007 if it is older than five
+        seconds, with 2101 if it is too large, and with the error of any of its reads.
         """
         return self._core.commit()
 
     def on_error(self, error: Any) -> FutureVoid:
-        """After an error: when `wait()` returns, the transaction is as new and should be tried again.
+        """Prepare a retry after an error: when `wait()` returns, the transaction is reset and can be run again.
 
-        Otherwise it raises: the error itself, when trying again does not help.
+        Otherwise `wait()` raises: the error itself, if it is not retryable.
         """
         if isinstance(error, FDBError):
             error = error.code
@@ -196,11 +197,11 @@ class Transaction(TransactionRead, AtomicOperations):
         return self._core.on_error(error)
 
     def get_committed_version(self) -> int:
-        """The version of the commit; -1 before, and when there was nothing to commit."""
+        """The version of the commit; -1 before it, and for a read-only transaction."""
         return self._core.committed_version()
 
     def get_versionstamp(self) -> Key:
-        """The versionstamp of the commit: to be asked for before `commit`, and waited for after."""
+        """A future of the versionstamp. Call this before `commit`, and wait for the result after it."""
         return self._core.versionstamp()
 
     def get_approximate_size(self) -> FutureInt64:
@@ -208,16 +209,16 @@ class Transaction(TransactionRead, AtomicOperations):
         return self._core.approximate_size()
 
     def reset(self) -> None:
-        """Make it as new, options too."""
+        """Reset the transaction and its options."""
         self._core.reset()
 
     def cancel(self) -> None:
-        """End it: every call until `reset` raises 1025."""
+        """Cancel the transaction: every call until `reset` raises 1025."""
         self._core.cancel()
 
 
 def _offset_selector(selector: Any) -> OffsetSelector:
-    """A key or a selector as a place; `or_equal` means to start just after the key."""
+    """A key or a selector as an `OffsetSelector`. A selector with `or_equal` starts directly after the key."""
     if not isinstance(selector, KeySelector):
         return OffsetSelector(key_bytes(selector), 1)
     key = key_bytes(selector.key)

@@ -116,7 +116,7 @@ def test_without_a_client_library_an_embedded_store_is_in_order_and_that_is_said
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("missing/test.db", "does not exist: make it first"),
+        ("missing/test.db", "does not exist: create it first"),
         (".", "is a directory"),
         ("other.db", "is not a cq"),
     ],
@@ -247,7 +247,7 @@ def test_a_missing_cluster_file_is_named_together_with_the_missing_library(
 def test_a_file_that_is_no_cluster_file_is_named(cluster: str, cluster_file: str) -> None:
     Path(cluster_file).write_text("127.0.0.1:4500")
 
-    assert "is no cluster file: expected" in wrong(cluster)["cluster file"]
+    assert "is not a cluster file: expected" in wrong(cluster)["cluster file"]
 
 
 def test_a_cluster_file_that_the_client_cannot_rewrite_is_named(

@@ -91,7 +91,7 @@ def test_a_file_that_is_no_lock_is_refused_and_left_as_it_is(path: Path, content
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_a_pipe_or_a_directory_is_no_lock(path: Path, make: Callable[[Path], None]) -> None:
     make(beside(path, "-lock"))
-    assert_refused(path, "it is no regular file|it is a link or a directory")
+    assert_refused(path, "it is not a regular file|it is a link or a directory")
 
 
 @pytest.mark.parametrize("content", [b"", bytes(24), bytes(8) + (1 << 50).to_bytes(8, "little") + bytes(8)])

@@ -165,10 +165,10 @@ HUGE = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT g
             "damaged",
         ),
         ("DROP TABLE kv", "damaged"),
-        (f"CREATE TRIGGER t AFTER INSERT ON kv BEGIN {HUGE}; END", "triggers that cq did not make"),
-        (f"CREATE TRIGGER t BEFORE INSERT ON commits BEGIN {HUGE}; END", "triggers that cq did not make"),
-        ("CREATE INDEX i ON kv (length(hex(v)))", "indexes or triggers that cq did not make"),
-        ("CREATE TABLE other (x)", "tables, views, .* that cq did not make"),
+        (f"CREATE TRIGGER t AFTER INSERT ON kv BEGIN {HUGE}; END", "triggers that cq did not create"),
+        (f"CREATE TRIGGER t BEFORE INSERT ON commits BEGIN {HUGE}; END", "triggers that cq did not create"),
+        ("CREATE INDEX i ON kv (length(hex(v)))", "indexes or triggers that cq did not create"),
+        ("CREATE TABLE other (x)", "tables, views, .* that cq did not create"),
     ],
 )
 def test_a_schema_that_cq_has_not_made_is_refused_before_it_is_used(
@@ -331,7 +331,7 @@ def test_a_file_that_somebody_keeps_is_not_called_damaged(
     assert keeper.stdout is not None
     assert keeper.stdout.readline() == b"ready\n"
 
-    with pytest.raises(StoreError, match="is kept by a process that does not go on") as caught:
+    with pytest.raises(StoreError, match="is locked by a process that does not release it") as caught:
         Database(path)
 
     keeper.communicate(timeout=30)

@@ -110,7 +110,7 @@ def test_a_reader_goes_on_after_a_time_in_which_it_could_not_read(
     watch = reader.transact(lambda tr: tr.watch(b"key"))
     log.write_bytes(content)
     for _ in range(3):
-        with pytest.raises(StoreError, match="has a log"):
+        with pytest.raises(StoreError, match="has the log of a crashed process"):
             reader.get(b"key")
     with pytest.raises(FDBError, match="1510"):
         watch.wait()

@@ -1,4 +1,4 @@
-"""The types and numbers of the official FoundationDB binding: keys, errors, futures, atomic operations.
+"""The types and numbers of the official FoundationDB binding: keys, errors, futures, atomic operations, retry delays.
 
-The room imports no other part of the embedded store.
+All other rooms of the embedded store use them. The room imports no other part of the embedded store.
 """

@@ -1,8 +1,8 @@
 """Atomic operations, byte for byte as FoundationDB's storage servers apply them.
 
-Each takes the stored value (None when the key is absent) and the operand, and gives the new value; only
-`compare_and_clear` gives None, which removes the key. Numbers are little-endian and unsigned; the operand's length
-is the result's length.
+Each function takes the stored value (None if the key is absent) and the operand, and returns the new value. Only
+`compare_and_clear` returns None, which removes the key. Numbers are little-endian and unsigned. The result has the
+length of the operand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Operation = tuple[int, bytes | None]
 
 
 def _fit(value: bytes | None, operand: bytes) -> int:
-    """The stored value as a number of the operand's length: cut, or filled with zeros."""
+    """The stored value as a number of the operand's length: truncated, or padded with zeros."""
     return int.from_bytes((value or b"")[: len(operand)], "little")
 
 
@@ -97,29 +97,29 @@ _FUNCTIONS: dict[int, Callable[[bytes | None, bytes], bytes | None]] = {
     COMPARE_AND_CLEAR: _compare_and_clear,
 }
 
-# Two of the same kind with operands of different lengths cannot become one.
+# Two operations of these kinds can be merged only if their operands have the same length.
 _NEEDS_EQUAL_LENGTHS = frozenset({ADD, OR, XOR, MAX, MIN})
 
 
 def apply(operation: int, value: bytes | None, operand: bytes | None) -> bytes | None:
-    """The value after one operation that is not versionstamped."""
+    """The value after one operation other than a versionstamped one."""
     if operation == SET or operand is None:
         return operand
     return _FUNCTIONS[operation](value, operand)
 
 
 def merge(operations: list[Operation], operation: int, operand: bytes) -> None:
-    """Add an operation to those that wait for the same key; two that can be one become one.
+    """Append an operation to the pending operations of its key, merged with the last one if possible.
 
-    That keeps a transaction that adds to one key a thousand times small. FoundationDB's client does the same,
-    which shows in one corner: two appends become one that fits as a whole, or not at all.
+    Merging keeps a transaction small that adds to one key a thousand times. FoundationDB's client does the same, with
+    one visible effect: two appends become one, which fits as a whole or not at all.
     """
     last, last_operand = operations[-1]
     if last == SET:
         operations[-1] = (SET, apply(operation, last_operand, operand))
     elif (
         last != operation
-        or operation == COMPARE_AND_CLEAR
+        or operation == COMPARE_AND_CLEAR  # each one compares with the stored value
         or last_operand is None
         or (operation in _NEEDS_EQUAL_LENGTHS and len(last_operand) != len(operand))
     ):
@@ -129,16 +129,16 @@ def merge(operations: list[Operation], operation: int, operand: bytes) -> None:
 
 
 def stamp(param: bytes, versionstamp: bytes) -> bytes:
-    """A versionstamped key or value as it is stored: its last four bytes say where the stamp goes."""
+    """A versionstamped key or value as stored; the last four bytes of `param` are the offset of the stamp."""
     return stamp_at(param, stamp_offset(param), versionstamp)
 
 
 def stamp_at(param: bytes, start: int, versionstamp: bytes) -> bytes:
-    """The same where it is known already where the stamp goes."""
+    """Same as `stamp`, with the offset of the stamp already known."""
     return param[:start] + versionstamp + param[start + STAMP_BYTES : -4]
 
 
 def stamp_offset(param: bytes) -> int:
-    """Where the stamp goes, or -1 when the parameter is too short for that place."""
+    """The offset of the stamp; -1 if the parameter is too short for it."""
     start = int.from_bytes(param[-4:], "little", signed=True)
     return start if len(param) >= 4 and 0 <= start <= len(param) - 4 - STAMP_BYTES else -1

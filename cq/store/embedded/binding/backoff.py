@@ -1,4 +1,4 @@
-"""Waiting before a retry: FoundationDB's times, doubled with every failure, at random below that."""
+"""Retry delays, as in FoundationDB: random, with a maximum that doubles with every failure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from cq.store.embedded.binding.future import Flight, FutureVoid
 
 FIRST_SECONDS = 0.01
 _GROWTH = 2.0
+# These errors are not caused by contention, so a longer delay would not help.
 _NOT_CROWDED = frozenset({TRANSACTION_TOO_OLD, FUTURE_VERSION})
 
 
 class BackoffDelays:
-    """The delays of one transaction; a commit or a reset begins anew."""
+    """The delays of one transaction. A commit or a reset starts again with new delays."""
 
     __slots__ = ("_next",)
 
@@ -30,7 +31,7 @@ class BackoffDelays:
         self._next = FIRST_SECONDS
 
     def next(self, code: int, longest: float) -> float:
-        """Seconds to wait after an error."""
+        """The seconds to wait after an error, at most `longest`."""
         if code in _NOT_CROWDED:
             return min(FIRST_SECONDS, longest)
         delay = min(self._next, longest) * random.random()  # noqa: S311
@@ -39,7 +40,7 @@ class BackoffDelays:
 
 
 class BackoffFuture(FutureVoid):
-    """Ready after a time; with 1031 if the transaction's own time is over before that."""
+    """Ready after `seconds`; fails with 1031 if the timeout of the transaction expires first."""
 
     __slots__ = ("_late", "_until")
 
@@ -51,19 +52,19 @@ class BackoffFuture(FutureVoid):
         self._until = until if deadline is None else min(until, deadline)
 
     def is_ready(self) -> bool:
-        """Whether the time is over."""
+        """Whether the delay is over."""
         self._land()
         if not self._done and runtime.monotonic() >= self._until:
             self.settle(error=FDBError(TRANSACTION_TIMED_OUT) if self._late else None)
         return self._done
 
     def block_until_ready(self) -> None:
-        """Sleep for the rest of the time."""
+        """Sleep until the delay is over."""
         while not self.is_ready():
             runtime.sleep(max(self._until - runtime.monotonic(), 0))
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
-        """Have a thread wait, so that the callback comes in time."""
+        """Start a timer for the callback: no other thread makes this future ready."""
         super().on_ready(callback)
         timer = threading.Timer(max(self._until - runtime.monotonic(), 0), self.block_until_ready)
         timer.daemon = True

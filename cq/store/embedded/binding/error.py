@@ -1,7 +1,7 @@
 """Errors: FoundationDB's numbers and texts, so that a retry loop written for a cluster works unchanged.
 
 The constants below are the codes that this store raises itself; `DESCRIPTIONS` also knows the others that an
-application may meet or pass to `on_error`.
+application may receive or pass to `on_error`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXACT_MODE_WITHOUT_LIMITS = 2210
 RETRYABLE = frozenset(
     {1007, 1009, 1020, 1021, 1037, 1038, 1039, 1042, 1051, 1078, 1079, 1213, 1223, 1235, 1242}
 )
-"""What `on_error` retries, as FoundationDB's client does."""
+"""The errors that `on_error` retries, as FoundationDB's client does."""
 
 DESCRIPTIONS = {
     0: "Success",
@@ -96,11 +96,11 @@ DESCRIPTIONS = {
 class FDBError(Exception):
     """An error with FoundationDB's number in `.code` and its text in `.description`.
 
-    `.detail` says which file it is about and what to do, where that is known; else it is empty.
+    `.detail` names the file and the remedy, if known; otherwise it is empty.
     """
 
     def __init__(self, code: int, detail: str = "") -> None:
-        super().__init__(code)
+        super().__init__(code)  # as in the binding: `args` is the code alone
         self.code = code
         self.detail = detail
 
@@ -117,45 +117,46 @@ class FDBError(Exception):
 
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+# Without SQLITE_CANTOPEN and SQLITE_IOERR: these are faults of the system, and a backup would not help.
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def storage_error(error: sqlite3.Error, path: Path) -> FDBError:
-    """SQLite's error as one of FoundationDB's: a busy file is worth a retry, a failing disk is not."""
+    """The FoundationDB error for an SQLite error: retryable for a busy file, not for a failing disk."""
     return FDBError(DATABASE_LOCKED if is_busy(error) else IO_ERROR, explain(error, path))
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether others use the file, in a way that will end."""
+    """Whether another connection locks the file for now."""
     return _kind(error) in _BUSY
 
 
 def is_full(error: sqlite3.Error) -> bool:
-    """Whether there is no room for what was to be written; nothing of it counts then."""
+    """Whether the disk was full, so that the transaction was rolled back."""
     return _kind(error) == sqlite3.SQLITE_FULL
 
 
 def is_unwritten(error: sqlite3.Error) -> bool:
-    """Whether a failed COMMIT has surely left nothing behind: its last record was not written whole."""
+    """Whether a failed COMMIT left no complete commit record, so that it cannot reappear after a crash."""
     return is_busy(error) or is_full(error) or error.sqlite_errorcode == sqlite3.SQLITE_IOERR_WRITE
 
 
 def is_damaged(error: sqlite3.Error) -> bool:
-    """Whether the file is not what SQLite has written; True for errors that are not SQLite's own, too."""
+    """Whether the content of the file is wrong; also True for errors without a code of SQLite."""
     return _kind(error) in _DAMAGED or not _kind(error)
 
 
 def explain(error: sqlite3.Error, path: Path) -> str:
-    """What is the matter with the file at `path`, and what to do."""
+    """A message with the fault of the file at `path` and the remedy."""
     if is_busy(error):
-        return f"{path} is kept by a process that does not go on ({error}): look for one that is stopped"
+        return f"{path} is locked by a process that does not release it ({error}): look for a stopped process"
     if is_full(error):
-        return f"there is no room for {path} ({error}): make room on its disk"
+        return f"there is no room for {path} ({error}): free space on its disk"
     if is_damaged(error):
         return f"{path} is damaged ({error}): restore it from a backup"
-    return f"{path} cannot be read or written ({error}): look whether its disk is full, or fails"
+    return f"{path} cannot be read or written ({error}): check whether its disk is full or fails"
 
 
 def _kind(error: sqlite3.Error) -> int:
-    """SQLite's code without what says more of it, such as SQLITE_BUSY for SQLITE_BUSY_RECOVERY; 0 for none."""
+    """The primary result code, such as SQLITE_BUSY for SQLITE_BUSY_RECOVERY; 0 without a code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

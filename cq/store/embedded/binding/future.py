@@ -1,11 +1,11 @@
-"""Futures with the binding's methods: errors come out when a future is waited for, not when it is made.
+"""Futures with the binding's methods: errors are raised when a future is waited for, not when it is created.
 
-Reads of a local file are answered at once, or as soon as somebody looks, see `asked`. Only commits that another thread
-carries out, watches, versionstamps and back-offs are waited for.
+Reads of a local file complete at once, or when the caller waits for one of them (see `point_reads`). Only commits made
+by another thread, watches, versionstamps and retry delays really block.
 
-On a cluster, a result that is still under way when its transaction is garbage collected, reset or cancelled becomes the
-error 1025. A local result is never under way, so it counts as under way until the caller takes it (see `Flight`): code
-that drops a transaction too early fails here, too.
+On a cluster, a result in flight becomes the error 1025 when its transaction is garbage collected, reset or cancelled. A
+local result is never in flight, so it counts as in flight until the caller takes it (see `Flight`): code that drops a
+transaction too early fails on this store as well.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from cq.store.embedded.binding.error import OPERATION_CANCELLED, FDBError
 
 T = TypeVar("T")
 
-# Reentrant: the collector may drop a transaction, and so settle its futures, while this is held.
+# Reentrant: the garbage collector may drop a transaction, which settles its futures, in a thread that holds this lock.
 _callbacks_lock = threading.RLock()
 _allocate = threading.Lock
 
 
 class Flight:
-    """The results of one try of a transaction that the caller has not taken yet."""
+    """The results of one try of a transaction that the caller has not taken yet; they share this object."""
 
     __slots__ = ("error",)
 
     def __init__(self) -> None:
-        self.error: int | None = None  # the code that these results become
+        self.error: int | None = None  # set when the try ends: the results become this error
 
 
 class Future(Generic[T]):
-    """A result of type T, or the error that came instead."""
+    """A result of type T, or an error."""
 
     __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_flight", "_gate", "_result")
 
@@ -45,7 +45,7 @@ class Future(Generic[T]):
         self._result: T | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Any], None]] = []
-        # Held until the future is ready; waiters pass through it one after the other.
+        # Locked until the future is ready; each waiter acquires and releases it. A lock is cheaper than an event.
         self._gate = _allocate()
         self._gate.acquire()
 
@@ -55,7 +55,7 @@ class Future(Generic[T]):
         return self._done
 
     def block_until_ready(self) -> None:
-        """Wait without taking the result."""
+        """Wait until the future is ready, without raising its error."""
         self._land()
         while not self._done:
             self._gate.acquire()
@@ -71,14 +71,14 @@ class Future(Generic[T]):
         self._call(callback)
 
     def cancel(self) -> None:
-        """Give up waiting: a future that is not ready gets the error 1101."""
+        """Fail with 1101, unless the future is ready."""
         self.settle(error=FDBError(OPERATION_CANCELLED))
 
     def get(self) -> T:
         """Wait for the result."""
         flight = self._flight
         if self._done and (flight is None or flight.error is None):
-            self._flight = None  # `_land`, without a call for each result
+            self._flight = None  # as `_land` does, but inline: this path is hot
         else:
             self.block_until_ready()
         if self._error is not None:
@@ -86,19 +86,20 @@ class Future(Generic[T]):
         return self._result  # type: ignore[return-value]
 
     def settle(self, result: T | None = None, error: BaseException | None = None) -> bool:
-        """Make it ready; False when it was ready before."""
+        """Make the future ready; return False if it was ready before."""
         with _callbacks_lock:
             if self._done:
                 return False
             self._result, self._error, self._done = result, error, True
             callbacks, self._callbacks = self._callbacks, []
         self._gate.release()
+        # Outside the lock: a callback may wait for another future.
         for callback in callbacks:
             self._call(callback)
         return True
 
     def _land(self) -> None:
-        """Take the result out of the flight, or the error that the flight has ended with."""
+        """Leave the flight; the result becomes the error of the flight if that has ended."""
         flight, self._flight = self._flight, None
         if flight is not None and flight.error is not None:
             error = FDBError(flight.error)
@@ -108,13 +109,13 @@ class Future(Generic[T]):
     def _call(self, callback: Callable[[Any], None]) -> None:
         try:
             callback(self)
-        except Exception:  # noqa: BLE001 - as the binding does
+        except Exception:  # noqa: BLE001 - as in the binding
             sys.stderr.write("Discarding uncaught exception from user FDB callback:\n")
             traceback.print_exc(file=sys.stderr)
 
     @staticmethod
     def wait_for_any(*futures: Future[Any]) -> int:
-        """Wait until one of the futures is ready; its number."""
+        """Wait until one of the futures is ready, and return its index."""
         if not futures:
             raise ValueError("wait_for_any requires at least one future")
         first: list[int] = []
@@ -161,7 +162,7 @@ class FutureKeyArray(Future[list[bytes]]):
 
 
 class FutureString(Future[T]):
-    """A future that can be used as the bytes it stands for; doing so waits for it."""
+    """A future that can be used like the bytes of its result; each use waits for it."""
 
     __slots__ = ()
 
@@ -240,12 +241,12 @@ class FutureString(Future[T]):
 
 
 class Value(FutureString[bytes | None]):
-    """A future of a value: `.value` is None when the key is absent, and `.present()` says so."""
+    """A future of a value: `.value` is None and `.present()` False if the key is absent."""
 
     __slots__ = ()
 
     def present(self) -> bool:
-        """Whether the key is there."""
+        """Whether the key exists."""
         return self.get() is not None
 
 
@@ -259,14 +260,14 @@ F = TypeVar("F", bound=Future[Any])
 
 
 def ready(kind: type[F], result: Any, flight: Flight | None = None) -> F:
-    """A future that is ready, or will be when the caller asks, if that is before the end of `flight`."""
+    """A future with a result, which the caller must take before `flight` ends."""
     future = kind.__new__(kind)
     future._done, future._result, future._error, future._flight = True, result, None, flight
     return future
 
 
 def failed(kind: type[F], error: BaseException) -> F:
-    """A future that raises."""
+    """A future with an error."""
     future = kind.__new__(kind)
     future._done, future._result, future._error, future._flight = True, None, error, None
     return future

@@ -1,17 +1,17 @@
-"""Keys, key selectors and rows, and what the limits of the key space are."""
+"""Keys, key selectors and rows, and the limits of the key space."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 METADATA_VERSION = b"\xff/metadataVersion"
-"""The one system key that everybody may read, and set to the versionstamp of its transaction."""
+"""The only system key that every transaction may read, and set to its own versionstamp."""
 
 USER_END = b"\xff"
 """User keys sort before it."""
 
 SYSTEM_END = b"\xff\xff"
-"""All keys sort before it; those from `USER_END` on need the system key options."""
+"""All keys sort before it. Keys from `USER_END` on need the system key options."""
 
 MAX_KEY_BYTES = 10_000
 MAX_SYSTEM_KEY_BYTES = 30_000
@@ -46,12 +46,12 @@ def value_bytes(value: Any) -> bytes:
 
 
 def max_key_bytes(key: bytes) -> int:
-    """The length limit for a key."""
+    """The maximum length of a key."""
     return MAX_SYSTEM_KEY_BYTES if key.startswith(USER_END) else MAX_KEY_BYTES
 
 
 def clip(key: bytes) -> bytes:
-    """A range bound of legal length that separates the same legal keys: no stored key is longer than the limit."""
+    """A range bound of legal length with the same keys before it: no stored key is longer than the limit."""
     limit = max_key_bytes(key)
     return key[: limit + 1] if len(key) > limit else key
 
@@ -62,7 +62,7 @@ def after(key: bytes) -> bytes:
 
 
 def strinc(prefix: bytes) -> bytes:
-    """The first key that does not begin with `prefix` and sorts after those that do."""
+    """The first key after all keys that begin with `prefix`."""
     prefix = prefix.rstrip(b"\xff")
     if not prefix:
         raise ValueError("Key must contain at least one byte not equal to 0xFF.")
@@ -70,7 +70,7 @@ def strinc(prefix: bytes) -> bytes:
 
 
 class KeySelector:
-    """A key by its place: from the last key before `key` (or at it, if `or_equal`), `offset` keys further on."""
+    """Selects the key `offset` keys after the last key before `key` (or at `key`, if `or_equal`)."""
 
     __slots__ = ("key", "offset", "or_equal")
 

@@ -1,4 +1,5 @@
-"""The state of one transaction: its options, what it has read, and reads through its own writes.
+"""The inside of one transaction: its options and state, its reads through its own writes, and its commit.
 
-The room may import the engine, snapshots, writes and the binding's types.
+The classes of `cq.store.embedded` add the binding's methods. The room may import the engine, snapshots, writes and the
+binding's types.
 """

@@ -1,4 +1,4 @@
-"""The inside of a transaction: reading, writing, watching, committing, and beginning again."""
+"""The complete inside of a transaction: reads and writes, watches, commit and retry."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from cq.store.embedded.writes.read_set import RANGE_BYTES
 
 
 class TransactionCore(TransactionReads, TransactionWrites):
-    """One transaction, try after try."""
+    """One transaction with its retries."""
 
     __slots__ = ()
 
-    # Watching
+    # Watches
 
     def watch(self, key: bytes) -> FutureVoid:
-        """Read a key and watch it from the commit on. An error does not make the commit fail."""
+        """Read a key, and watch it from the commit on. An error here does not make the commit fail."""
         try:
             self.check()
             self._check_watch(key)
@@ -58,19 +58,19 @@ class TransactionCore(TransactionReads, TransactionWrites):
         if self.engine.watches.full():
             raise FDBError(TOO_MANY_WATCHES)
 
-    # Committing
+    # Commit
 
     def commit(self) -> FutureVoid:
-        """Send the writes off, unless an earlier error, the size or the age forbids it."""
+        """Submit the writes, unless an earlier error, the size or the age of the transaction forbids it."""
         try:
             self.check()
         except FDBError as error:
             return failed(FutureVoid, error)
         self._committing = True
         self._run_reads()
-        self._flight = Flight()  # a commit waits for the reads before it: their results stay
+        self._flight = Flight()  # a commit waits for earlier reads: their results stay valid
         if self._total_size > self.settings.size_limit:
-            self._writes.place_stamped()  # what later writes replace does not count
+            self._writes.place_stamped()  # overwritten values do not count
         changes = self._writes.changes()
         try:
             self._check_commit(changes)
@@ -102,7 +102,7 @@ class TransactionCore(TransactionReads, TransactionWrites):
 
     def _make_request(self, changes: Changes) -> CommitRequest:
         request = CommitRequest(changes, self._reads, self._total_size, self._finish)
-        # A version that was set may be later than the snapshot taken for it: what was read counts.
+        # A version set by the caller may be later than its snapshot: the version of the snapshot counts.
         seen = self._snapshot or self._glance
         request.read_version = self._version if seen is None else seen.version
         request.changes_metadata = self._changes_metadata
@@ -112,10 +112,11 @@ class TransactionCore(TransactionReads, TransactionWrites):
         return request
 
     def _finish(self, request: CommitRequest | None, error: FDBError | None) -> None:
-        """The commit has its result. Runs in the thread that made it."""
+        """Handle the result of the commit. Runs in the thread that made the commit."""
         watches, stamp = self._watches, self._stamp
+        # Compared, since the commit may end in another thread after a `reset` of the transaction.
         if request is not self._request:
-            return  # the owner has reset the transaction meanwhile, and so given up all that hangs on it
+            return  # the caller has reset the transaction since, which dropped its futures
         if error is not None:
             self._failure = error
             self._drop_futures(TRANSACTION_INVALID_VERSION, error.code)
@@ -132,7 +133,7 @@ class TransactionCore(TransactionReads, TransactionWrites):
             self.engine.watches.add(watch for watch in watches if not watch.is_ready())
 
     def committed_version(self) -> int:
-        """The version of the commit, or -1."""
+        """The version of the commit; -1 without a commit."""
         return self._committed
 
     def versionstamp(self) -> Key:
@@ -148,7 +149,7 @@ class TransactionCore(TransactionReads, TransactionWrites):
         return self._stamp
 
     def approximate_size(self) -> FutureInt64:
-        """What counts for the size limit so far."""
+        """The bytes that count for the size limit so far."""
         if self._deferred is not None:
             return failed(FutureInt64, FDBError(self._deferred))
         return ready(FutureInt64, self._total_size)
@@ -158,7 +159,7 @@ class TransactionCore(TransactionReads, TransactionWrites):
         return self._size + self._reads.size
 
     def _exact_size(self, changes: Changes) -> int:
-        """The size without what later writes of the same transaction have replaced."""
+        """The size without values that later writes of the same transaction overwrote."""
         if self.settings.ryw_disabled:
             return self._total_size
         operations = chain(changes.before_values(), changes.after_values())
@@ -168,10 +169,10 @@ class TransactionCore(TransactionReads, TransactionWrites):
         ranges = set(changes.write_ranges) | set(self._reads.ranges)
         return mutations + keys + sum(len(begin) + len(end) + RANGE_BYTES for begin, end in ranges)
 
-    # Beginning again
+    # Retry
 
     def on_error(self, code: int) -> FutureVoid:
-        """Begin another try after a delay, or give up."""
+        """Begin another try after a delay, or fail with the error."""
         try:
             self.check_ended()
         except FDBError as error:
@@ -200,6 +201,6 @@ class TransactionCore(TransactionReads, TransactionWrites):
         self._begin_try()
 
     def cancel(self) -> None:
-        """Let every call fail until a reset."""
+        """Make every call fail until a reset."""
         self._flight.error = TRANSACTION_CANCELLED
         self._end(TRANSACTION_CANCELLED)

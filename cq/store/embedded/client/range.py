@@ -1,4 +1,4 @@
-"""Range results: fetched in pieces, so that a range larger than memory can be iterated."""
+"""Range results, read piece by piece, so that a range larger than memory can be iterated."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _GROWTH = 1.5
 _LARGEST = 120_000
 _UNLIMITED = 1 << 40
 
-# Made without a call in Python for each.
+# Converts a row without executing Python code.
 _row = cast("Callable[[Row], KeyValue]", partial(tuple.__new__, KeyValue))
 
 Read = Callable[[OffsetSelector, OffsetSelector, int, int], tuple[list[Row], bool]]
-"""Reads one piece: from, to, at most so many rows (0: any number), about so many bytes; and whether there is more."""
+"""Reads one piece: begin, end, `limit` (0: no limit), `max_bytes`. Returns rows, and whether more follow."""
 
 
 def piece_bytes(mode: int, iteration: int) -> int:
-    """About how much to read at once. An iterator begins small, as it may be left early, and then reads more."""
+    """The approximate bytes of one piece. An iterator may be left early, so its first piece is small."""
     if mode == EXACT:
         return _UNLIMITED
     if mode == ITERATOR:
@@ -41,7 +41,7 @@ def piece_bytes(mode: int, iteration: int) -> int:
 
 
 class FDBRange:
-    """Iterates over `KeyValue`s. Errors, also of the first part, are raised by iterating."""
+    """Iterates over `KeyValue`s. All errors, including those of the first piece, are raised by the iteration."""
 
     __slots__ = ("_begin", "_end", "_error", "_first", "_limit", "_mode", "_read", "_reverse")
 

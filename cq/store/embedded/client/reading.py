@@ -1,4 +1,4 @@
-"""How a transaction reads: what it may read, through which writes, and what it then conflicts with."""
+"""The reads of a transaction, with their checks and read conflicts."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _UNLIMITED_ROWS = 1 << 40
 
 
 class TransactionReads(TransactionState):
-    """The reads of a transaction. Errors of their arguments do not make the commit fail, all others do."""
+    """The reads of a transaction. All errors except those of arguments make the commit fail as well."""
 
     __slots__ = ()
 
     def fast_get(self, key: bytes) -> PointRead | None:
-        """The value of a key in the snapshot, if there is one and nothing else to look at; else None."""
+        """A fast path of `read_value`: reads only an open snapshot. None if the read needs the other path."""
         snapshot = self._snapshot
         if (
             snapshot is None
@@ -54,7 +54,7 @@ class TransactionReads(TransactionState):
         try:
             read = snapshot.queue_read(key)
         except FDBError:
-            return None  # it is too old: whoever asks is told so in the ordinary way
+            return None  # the snapshot is too old: `read_value` then returns the error
         read._flight = self._flight
         return read
 
@@ -87,10 +87,10 @@ class TransactionReads(TransactionState):
         return value
 
     def _may_glance(self) -> bool:
-        """Whether the metadata version can be read without a snapshot: there is none, and no own write covers it.
+        """Whether the metadata version can be read by a glance: there is no snapshot, and no own write covers it.
 
-        A second try takes a snapshot: the first may have failed as the metadata version changed between a glance and
-        a later read, and would do so again and again where it changes all the time.
+        A retry takes a snapshot: the first try may have failed because the metadata version changed between a glance
+        and a later read. If it changes often, every try with a glance could fail.
         """
         return (
             self._snapshot is None
@@ -107,7 +107,7 @@ class TransactionReads(TransactionState):
         return self._glance
 
     def read_key(self, selector: OffsetSelector, snapshot: bool) -> Key:
-        """The key at a selector."""
+        """The key that a selector resolves to."""
         try:
             self.check()
             if selector.key > self._read_end:
@@ -134,7 +134,7 @@ class TransactionReads(TransactionState):
         reverse: bool,
         snapshot: bool,
     ) -> tuple[list[Row], bool]:
-        """One piece of a range: rows, and whether there may be more."""
+        """One piece of a range: rows, and whether more may follow."""
         self.check()
         if begin.key > self._read_end or end.key > self._read_end:
             raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
@@ -178,7 +178,7 @@ class TransactionReads(TransactionState):
         self._reads.add_range(*seen, writes)
 
     def _view(self, snapshot: bool) -> tuple[View, Writes | None]:
-        """What a read sees, and the writes among it."""
+        """The view for a read, and the own writes visible to it."""
         self._has_read = True
         settings = self.settings
         visible = not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0))
@@ -186,16 +186,16 @@ class TransactionReads(TransactionState):
         return View(self._take_snapshot, writes, self._read_end), writes
 
     def range_size(self, begin: bytes, end: bytes) -> FutureInt64:
-        """The bytes stored in a range."""
+        """The stored bytes of a range."""
         return self._measure(FutureInt64, begin, end, lambda snapshot: range_size(snapshot, begin, end))
 
     def split_points(self, begin: bytes, end: bytes, chunk: int, limit: int) -> FutureKeyArray:
-        """Keys that cut a range into parts of about a size."""
+        """Keys that cut a range into parts of about `chunk` bytes."""
         points = partial(split_points, begin=begin, end=end, chunk=chunk, limit=limit)
         return self._measure(FutureKeyArray, begin, end, points)
 
     def _measure(self, kind: type[F], begin: bytes, end: bytes, measure: Callable[[Snapshot], object]) -> F:
-        """Look at the stored rows only; no read of the transaction."""
+        """Measure stored rows in a new snapshot; this is no read of the transaction and adds no conflict."""
         try:
             self.check()
             if begin > end:

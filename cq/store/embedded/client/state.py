@@ -1,10 +1,10 @@
-"""The state of a transaction, and when its calls fail.
+"""The state of a transaction, and the ways in which its calls fail.
 
-A transaction fails in four ways, which are kept apart as FoundationDB's client does:
+A transaction fails in four ways, as with FoundationDB's client:
 
-- a call without a result (`set`, `clear` ...) that is wrong has its error *deferred*: every later call raises it;
-- an error of a read, apart from being raised, makes the commit fail with the same error;
-- a transaction that is cancelled, timed out, or given up by `on_error` has *ended*: every later call raises that;
+- an error of a call without a result (`set`, `clear` ...) is *deferred*: every later call raises it;
+- an error of a read is raised, and makes the commit fail with the same error;
+- a transaction has *ended* when it is cancelled or timed out, or when `on_error` raises: every later call raises this;
 - a call after `commit` raises 2017, and ends the transaction.
 """
 
@@ -40,7 +40,7 @@ _FUTURE_VERSIONS = 1_000_000
 
 
 class TransactionState:
-    """What a transaction knows of itself."""
+    """The state of one transaction, across its retries."""
 
     __slots__ = (
         "_backoffs",
@@ -91,10 +91,10 @@ class TransactionState:
         self._reads = ReadSet()
         self._glance: VersionGlance | None = None
         self._changes_metadata = False
-        self._version: int | None = None  # as set, or as shown to the owner
+        self._version: int | None = None  # set by the caller, or of the snapshot
         self._deferred: int | None = None
         self._ended: int | None = None
-        self._failure: FDBError | None = None  # of a read, or of the commit
+        self._failure: FDBError | None = None  # the error of a read or of the commit
         self._committing = False
         self._request: CommitRequest | None = None
         self._committed = -1
@@ -104,7 +104,7 @@ class TransactionState:
         self.restart_timeout()
 
     def __del__(self) -> None:
-        # May run anywhere: see `Snapshot.abandon`. Also after ^C in `__init__`, which sets `_flight` last of these.
+        # May run in any thread at any moment: see `Snapshot.abandon`. `_flight` is missing after ^C in `__init__`.
         if not hasattr(self, "_flight"):
             return
         self._flight.error = TRANSACTION_CANCELLED
@@ -112,10 +112,10 @@ class TransactionState:
             self._snapshot.abandon()
         self._drop_futures(TRANSACTION_CANCELLED)
 
-    # The ways to fail
+    # Errors
 
     def check(self) -> None:
-        """Raise what a call with a result raises before it does anything."""
+        """Raise the error that every call with a result must raise first, if there is one."""
         if self._deferred is not None:
             raise FDBError(self._deferred)
         if self._committing:
@@ -124,19 +124,19 @@ class TransactionState:
             self.check_ended()
 
     def check_ended(self) -> None:
-        """Raise what ended the transaction."""
+        """Raise the error that ended the transaction, if it has ended."""
         if self._deadline is not None and runtime.monotonic() >= self._deadline:
             self._end(TRANSACTION_TIMED_OUT)
         if self._ended is not None:
             raise self._error_of(self._ended)
 
     def _error_of(self, code: int) -> FDBError:
-        """The error with this code; it says more if that is how a read or the commit has failed."""
+        """The error with this code, and with the detail if a read or the commit failed with it."""
         failure = self._failure
         return FDBError(code, failure.detail if failure is not None and failure.code == code else "")
 
     def defer(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Make a call without a result: its error is raised by later calls, and once there is one it does nothing."""
+        """Make a call without a result, and defer its error to later calls. Skip it if there is a deferred error."""
         if self._deferred is None:
             try:
                 call(*arguments)
@@ -149,7 +149,7 @@ class TransactionState:
         raise FDBError(USED_DURING_COMMIT)
 
     def _end(self, code: int) -> None:
-        """Let every later call fail. Nobody must wait for a versionstamp that will not come."""
+        """Make every later call fail, and the versionstamp as well, so that no thread waits for it."""
         if self._ended is None:
             self._ended = code
             stamp, self._stamp = self._stamp, None
@@ -157,25 +157,25 @@ class TransactionState:
                 stamp.settle(error=FDBError(code))
 
     def _record_failure(self, error: FDBError) -> FDBError:
-        """A read has failed: the commit will, too."""
+        """Record and return the error of a read; the commit fails with the first one."""
         if self._failure is None:
             self._failure = error
         return error
 
     def _run_reads(self) -> None:
-        """Have reads answered that nobody has waited for: their error is the transaction's as well."""
+        """Execute the queued reads, since their errors must make the commit fail, too."""
         if self._snapshot is not None and (error := self._snapshot.run_reads()) is not None:
             self._record_failure(error)
 
     # Options
 
     def restart_timeout(self) -> None:
-        """Let the timeout, counted from the beginning of the transaction, apply."""
+        """Apply the timeout, which counts from the beginning of the transaction."""
         timeout = self.settings.timeout
         self._deadline = self._started + timeout / 1000 if timeout else None
 
     def disable_read_your_writes(self) -> None:
-        """Let reads see the snapshot only."""
+        """Make reads ignore own writes."""
         if self._has_read or not self._writes.untouched:
             raise FDBError(CLIENT_INVALID_OPERATION)
         self.settings.ryw_disabled = True
@@ -189,7 +189,7 @@ class TransactionState:
         return SYSTEM_END if self.settings.access_system else USER_END
 
     def _own_writes(self) -> Writes:
-        """The writes, for whoever looks at them."""
+        """The writes, with versionstamped ones merged, for a read that must see them."""
         if self._writes.stamped:
             self._writes.place_stamped()
         return self._writes
@@ -197,7 +197,7 @@ class TransactionState:
     # Versions
 
     def read_version(self) -> FutureInt64:
-        """The version to show for its snapshot, which is taken if there is none yet."""
+        """A future of the read version. Takes a snapshot if the transaction has none."""
         try:
             if self._deferred is not None:
                 raise FDBError(self._deferred)
@@ -212,7 +212,7 @@ class TransactionState:
         return ready(FutureInt64, self._version, self._flight)
 
     def set_read_version(self, version: int) -> None:
-        """Read as of a version, if a snapshot taken later still shows it."""
+        """Set the read version. The first read fails if its snapshot is of a later version."""
         if self._version is not None or self._glance is not None:
             raise FDBError(READ_VERSION_ALREADY_SET)
         if version <= 0:
@@ -224,7 +224,7 @@ class TransactionState:
             snapshot = self.engine.snapshot()
             code = self._check_version(snapshot.version)
             if self._glance is not None and snapshot.get(METADATA_VERSION) != self._glance.metadata:
-                code = TRANSACTION_TOO_OLD  # what it has seen is not of this version
+                code = TRANSACTION_TOO_OLD  # the glance is of another version
             if code:
                 snapshot.close()
                 raise FDBError(code)
@@ -233,11 +233,11 @@ class TransactionState:
         return self._snapshot
 
     def _check_version(self, version: int) -> int:
-        """The error if a version was set that a snapshot taken now does not have."""
+        """The error code if the version set by the caller cannot be read now; otherwise 0."""
         if self._version is None:
             return 0
         if self._version < version:
-            return TRANSACTION_TOO_OLD  # a file has no snapshots of the past
+            return TRANSACTION_TOO_OLD  # only the latest version can be read
         return FUTURE_VERSION if self._version > version + _FUTURE_VERSIONS else 0
 
     def _release(self) -> None:
@@ -245,10 +245,10 @@ class TransactionState:
             self._snapshot.close()
             self._snapshot = None
 
-    # Futures that wait for the commit
+    # Futures that depend on the commit
 
     def _drop_futures(self, stamp_code: int, watch_code: int | None = None) -> None:
-        """Nothing will come of the versionstamp and the watches of this try."""
+        """Fail the versionstamp and the watches of this try."""
         watches, stamp = self._watches, self._stamp
         self._watches, self._stamp = [], None
         if stamp is not None:

@@ -1,8 +1,7 @@
-"""Reads: the rows of a snapshot as a transaction sees them through its own writes.
+"""Reads through own writes: the rows of a snapshot with the writes of the transaction applied.
 
-A read walks the key space from where it begins until it has what it wants. When the walk comes to a key that is
-unreadable, because a versionstamped key may come to lie there, it fails (1036); if it is satisfied before that, it
-does not.
+A read walks the key space from one end of its range until it has all results. It fails with 1036 if it reaches an
+unreadable key, where a versionstamped key may be written. If it has all results before, it succeeds.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _PIECE_ROWS = 1_000
 
 
 class View:
-    """What reads see: a snapshot, taken when it is first needed, and the writes on top of it, if any."""
+    """A snapshot, taken when first needed, with the writes of the transaction on top of it."""
 
     __slots__ = ("_end", "_snapshot", "_writes")
 
     def __init__(self, snapshot: Callable[[], Snapshot], writes: Writes | None, end: bytes) -> None:
         self._snapshot = snapshot
-        self._writes = writes or None
+        self._writes = writes or None  # None for an empty `Writes`: the fast paths below
         self._end = end
 
     def get(self, key: bytes, *, bypass_unreadable: bool = False) -> Value:
@@ -44,9 +43,9 @@ class View:
         return ready(Value, pending.value(self._snapshot().get(key) if pending.dependent else None))
 
     def resolve(self, key: bytes, offset: int) -> bytes:
-        """The key of a selector: `offset` counts from the last key before `key`, which is 0.
+        """The key that a selector resolves to; offset 0 is the last key before `key`.
 
-        Before the first key it is b"", after the last one the end of the key space.
+        Before the first key, the result is b""; after the last key, the end of the key space.
         """
         if offset > 0:
             found = self._nth(key, self._end, offset - 1, reverse=False)
@@ -57,7 +56,7 @@ class View:
     def rows(
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
     ) -> tuple[list[Row], bool]:
-        """Rows of [begin, end) from one side, up to a number or about a size; and whether there may be more."""
+        """At most `limit` rows, or about `max_bytes`, from one end of [begin, end); and whether more may follow."""
         if begin >= end:
             return [], False
         writes = self._writes
@@ -97,7 +96,7 @@ class View:
     def _pieces(
         self, writes: Writes, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
     ) -> Iterator[tuple[list[Row], bytes, bytes]]:
-        """The stored rows of [begin, end) piece by piece, with the range of each; fails at something unreadable."""
+        """The stored rows of [begin, end) in pieces, each with its range; raises 1036 at the first unreadable key."""
         if reverse:
             barrier = writes.last_unreadable(begin, end)
             begin = begin if barrier is None else barrier
@@ -115,6 +114,7 @@ class View:
     ) -> Iterator[tuple[list[Row], bytes, bytes]]:
         while begin < end:
             rows, done = self._snapshot().rows(begin, end, limit, max_bytes, reverse) if live else ([], True)
+            # A piece reaches to its last row, or to the end of the part if it has all rows.
             if reverse:
                 start, stop = (begin if done else rows[-1][0]), end
                 end = start

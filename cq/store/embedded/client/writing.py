@@ -1,4 +1,4 @@
-"""How a transaction writes: what it may write, what that counts, and what it fires or makes unreadable."""
+"""The writes of a transaction, with their checks, sizes and effects on own watches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cq.store.embedded.writes.read_set import RANGE_BYTES
 from cq.store.embedded.writes.stamped import StampedKey, StampedValue
 
 MUTATION_BYTES = 44
-"""What a mutation costs beside its key and value, in FoundationDB's sizes."""
+"""The size of a mutation without its key and value, as FoundationDB counts it."""
 
 _SET_BYTES = MUTATION_BYTES + RANGE_BYTES + 1
 _CLEAR_BYTES = _SET_BYTES + 1
@@ -35,12 +35,12 @@ _METADATA_PARAM = bytes(14)
 
 
 class TransactionWrites(TransactionState):
-    """The writes of a transaction; all of them raise what the caller defers."""
+    """The writes of a transaction. They raise errors, which the caller defers."""
 
     __slots__ = ()
 
     def fast_put(self, key: bytes, value: bytes | None) -> bool:
-        """Set a key, or clear it, if that is all there is to it, as it nearly always is; whether it was."""
+        """A fast path of `set` and `clear`, for nearly all writes; return False if the write needs the other path."""
         length = len(key) if value is None else len(value)
         if not (self._allows_fast_write(key, length) and self._writes.fast_put(key, value)):
             return False
@@ -48,7 +48,7 @@ class TransactionWrites(TransactionState):
         return True
 
     def fast_stamp_key(self, key: bytes, value: bytes) -> bool:
-        """Set a versionstamped key if there is nothing special about it; whether there was not."""
+        """A fast path for a versionstamped key; return False if the write needs `mutate`."""
         start = int.from_bytes(key[-4:], "little")
         if start > len(key) - _STAMPED_BYTES or not self._allows_fast_write(key, len(value)):
             return False
@@ -56,7 +56,7 @@ class TransactionWrites(TransactionState):
         return True
 
     def fast_stamp_value(self, key: bytes, param: bytes) -> bool:
-        """Set a versionstamped value if there is nothing special about it; whether there was not."""
+        """A fast path for a versionstamped value; return False if the write needs `mutate`."""
         start = int.from_bytes(param[-4:], "little")
         if start > len(param) - _STAMPED_BYTES or not self._allows_fast_write(key, len(param)):
             return False
@@ -65,7 +65,7 @@ class TransactionWrites(TransactionState):
         return True
 
     def _allows_fast_write(self, key: bytes, length: int) -> bool:
-        """Whether a write of a key and a value of this length is one of nearly all, of which nothing needs care."""
+        """Whether a write needs no error, option or watch to be handled; true for nearly all writes."""
         return not (
             key >= USER_END
             or len(key) > MAX_KEY_BYTES
@@ -88,7 +88,7 @@ class TransactionWrites(TransactionState):
             self._trigger(key, after(key), value)
 
     def clear(self, key: bytes) -> None:
-        """Clear a key; one that is too long cannot be there."""
+        """Clear a key. A key over the maximum length cannot exist."""
         conflict = self._begin_write(key)
         if len(key) > max_key_bytes(key):
             return
@@ -115,7 +115,7 @@ class TransactionWrites(TransactionState):
             self._trigger(begin, end, None)
 
     def mutate(self, operation: int, key: bytes, operand: bytes) -> None:
-        """An atomic operation."""
+        """Apply an atomic operation."""
         if key == METADATA_VERSION:
             conflict = self._begin_write(None)
             if operation != atomic.SET_VERSIONSTAMPED_VALUE or operand != _METADATA_PARAM:
@@ -143,12 +143,12 @@ class TransactionWrites(TransactionState):
 
     def _stamp_key(self, key: bytes, start: int, value: bytes) -> None:
         self._size += len(key) + len(value) + MUTATION_BYTES
-        # The stamp will be later than the read version, if that is known already.
+        # The stamp will be later than the read version, if that is known.
         known = self._version or (self._glance.version if self._glance else 0)
         self._writes.stamped.append(StampedKey(key, start, value, known, self._read_end))
 
     def add_read_conflict_key(self, key: bytes) -> None:
-        """Conflict with later writes of others to a key, as with the range of this key alone: each add does."""
+        """Conflict with later writes of other transactions to a key. Each `add` of cq calls it."""
         if self._committing:
             self._protect_commit()
         if key >= USER_END and key != METADATA_VERSION and key >= self._read_end:
@@ -158,7 +158,7 @@ class TransactionWrites(TransactionState):
             self._reads.add_key(key, writes)
 
     def add_read_conflict(self, begin: bytes, end: bytes) -> None:
-        """Conflict with later writes of others in [begin, end)."""
+        """Conflict with later writes of other transactions in [begin, end)."""
         if self._committing:
             self._protect_commit()
         if max(begin, end) > self._read_end and (begin, end) != (METADATA_VERSION, after(METADATA_VERSION)):
@@ -168,7 +168,7 @@ class TransactionWrites(TransactionState):
         )
 
     def add_write_conflict(self, begin: bytes, end: bytes) -> None:
-        """Make reads of others in [begin, end) conflict."""
+        """Make reads of other transactions in [begin, end) conflict."""
         if self._committing:
             self._protect_commit()
         if max(begin, end) > self._write_end:
@@ -179,7 +179,7 @@ class TransactionWrites(TransactionState):
             self._writes.add_conflict_range(begin, end)
 
     def _begin_write(self, key: bytes | None) -> bool:
-        """Whether the write conflicts with reads of others; uses up the option that says no."""
+        """Whether the write adds a write conflict; resets the option `next_write_no_conflict`."""
         settings = self.settings
         conflict = not settings.next_write_no_conflict
         settings.next_write_no_conflict = False
@@ -193,7 +193,7 @@ class TransactionWrites(TransactionState):
         self._size += size + MUTATION_BYTES + (conflict_size + RANGE_BYTES if conflict else 0)
 
     def _trigger(self, begin: bytes, end: bytes, value: bytes | None) -> None:
-        """A write of this transaction fires its own watches of the key at once."""
+        """Fire own watches of keys in [begin, end): a write of the same transaction fires them at once."""
         for watch in self._watches:
             if begin <= watch.key < end:
                 watch.compare(value)

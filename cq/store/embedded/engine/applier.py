@@ -1,8 +1,8 @@
 """Applying the writes of a group of transactions to the table.
 
-Values are gathered first and written sorted, many with each statement: SQLite does so several times as fast as one by
-one, and each call into it is an occasion for all other threads to take the interpreter away. A clear of a range works
-on the table at once, so what was gathered before it in the range is dropped.
+Values are collected in memory and then written in key order, many with each statement. This is several times as fast as
+single writes, and each call into SQLite releases the interpreter to other threads. A range clear changes the table at
+once, so it first drops the collected values in its range.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cq.store.embedded.writes.stamped import StampedKey
 
 _FEW = 64
 _SIZES = (1024, 64)
-"""How many rows a statement writes; a rest has one of its own."""
+"""The rows written by one statement; the last statement of a group writes the rest."""
 
 _GET = "SELECT v FROM kv WHERE k = ?"
 _PUT = "INSERT OR REPLACE INTO kv VALUES (?, ?)"
@@ -34,14 +34,14 @@ _DELETE_RANGE = "DELETE FROM kv WHERE k >= ? AND k < ?"
 
 
 class Applier:
-    """The values of one group on their way to the table."""
+    """Collects the values of one group, and writes them into the table."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._values: dict[bytes, bytes | None] = {}
 
     def apply(self, changes: Changes, versionstamp: bytes) -> list[bytes]:
-        """Apply one transaction; the keys that got their versionstamp."""
+        """Apply one transaction; return its versionstamped keys."""
         stamped = self._mutate(changes.before_values(), versionstamp)
         values = self._values
         values.update(changes.values)
@@ -56,7 +56,7 @@ class Applier:
         return stamped
 
     def flush(self) -> None:
-        """Write what has been gathered."""
+        """Write the collected values."""
         values, self._values = self._values, {}
         if None in values.values():
             gone = [(key,) for key, value in values.items() if value is None]

@@ -1,14 +1,14 @@
-"""Commits: many transactions become one SQLite transaction with one sync of the disk.
+"""Group commit: many transactions become one SQLite transaction with one sync of the disk.
 
-There is no thread for it. Whoever commits while nobody else does becomes the leader and commits all that waits; who
-comes meanwhile is in the next group. A leader that has done its own work passes on to one of those that wait, so
-that nobody works for the others for ever.
+There is no commit thread. A thread that commits while no other thread does becomes the leader, and commits all queued
+requests; requests that arrive during a commit are in the next group. After its own commit, a leader appoints a waiting
+thread as its successor, so that no thread works for the others for ever.
 
-A group, under the lock of all processes:
+The steps for a group, with the commit lock of all processes held:
 
-1. read the last version; take over what other processes have written since;
-2. check each transaction in order against the log and against those before it in the group;
-3. apply those that pass; all get one version, and their place in the group is the rest of their versionstamp;
+1. read the latest version and the commits of other processes since the previous group;
+2. check each transaction in order for conflicts with the log and with earlier transactions of the group;
+3. apply the accepted transactions; all get one version, and their order completes their versionstamps;
 4. add one row to the log, announce the version to all processes, and commit.
 """
 
@@ -43,7 +43,7 @@ from cq.store.embedded.writes.read_set import ReadSet
 GROUP_TRANSACTIONS = 500
 GROUP_BYTES = 16_000_000
 WAIT_SECONDS = 30.0
-"""How long a commit waits for the lock of all processes if its transaction has no timeout."""
+"""The time a commit waits for the lock of all processes, if its transaction has no timeout."""
 
 _LOCK_CHECK_SECONDS = 0.05
 _MAX_ROUNDS = 3
@@ -55,7 +55,7 @@ _NO_READS = ReadSet()
 
 
 class CommitRequest(FutureVoid):
-    """One transaction on its way; the future of its commit."""
+    """One transaction to commit, and the future of its commit."""
 
     __slots__ = (
         "changes",
@@ -82,10 +82,10 @@ class CommitRequest(FutureVoid):
         super().__init__()
         self.changes = changes
         self.size = size
-        self.on_done = done  # called with the error, or None, before the future is ready
+        self.on_done = done  # called with the error or None, before the future is ready
         self.reads = reads
-        self.expires = runtime.monotonic() + WAIT_SECONDS  # when it no longer waits for the lock
-        self.read_version: int | None = None  # None: it has read nothing
+        self.expires = runtime.monotonic() + WAIT_SECONDS  # when it stops waiting for the lock
+        self.read_version: int | None = None  # None: it has not read
         self.changes_metadata = False
         self.version = -1
         self.order = 0
@@ -95,13 +95,13 @@ class CommitRequest(FutureVoid):
 
     @property
     def versionstamp(self) -> bytes:
-        """The version of its group and its place in it, ten bytes."""
+        """The version of its group and its order in the group, ten bytes."""
         return self.version.to_bytes(8, "big") + self.order.to_bytes(2, "big")
 
     def block_until_ready(self) -> None:
-        """Wait, and lead the next group if the leader passes on to this one."""
+        """Wait; commit the next groups if this thread is appointed as the leader."""
         self._land()
-        if self._done:  # perhaps cancelled and still queued: then it must not become the leader
+        if self._done:  # it may be cancelled and still queued: then it must not become the leader
             return
         self.is_awaited = True
         try:
@@ -117,26 +117,26 @@ class CommitRequest(FutureVoid):
             raise
 
     def cancel(self) -> None:
-        """Does nothing: a commit that is under way cannot be called back."""
+        """Do nothing: a submitted commit cannot be cancelled."""
 
     def appoint(self) -> None:
-        """Make the thread that waits for it the leader."""
+        """Make the waiting thread of this request the leader."""
         self.is_leader = True
         self._gate.release()
 
     def stop_waiting(self) -> bool:
-        """Nobody waits any more; whether somebody else must lead."""
+        """Record that no thread waits; return whether that thread was appointed, so that another one must lead."""
         self.is_awaited = False
         was_leader, self.is_leader = self.is_leader, False
         if was_leader:
-            # Appointing has opened the gate, and whoever was to go through it may not have closed it again.
+            # `appoint` has opened the gate, and the interrupted thread may not have closed it.
             self._gate.acquire(blocking=False)
         return was_leader
 
     def finish(self, code: int, detail: str = "") -> None:
-        """It is committed (0), or failed."""
+        """Set the result: committed (0), or the code of an error."""
         done, error = self.on_done, FDBError(code, detail) if code else None
-        # Whoever keeps the future must not keep the transaction and all that it wrote.
+        # A caller that keeps the future must not keep the transaction and its writes in memory.
         self.changes, self.reads, self.on_done = _NO_CHANGES, _NO_READS, _nothing
         try:
             done(self, error)
@@ -145,7 +145,7 @@ class CommitRequest(FutureVoid):
 
 
 class Committer:
-    """All commits of one database in this process."""
+    """Makes all commits of one database in this process."""
 
     def __init__(self, connection: sqlite3.Connection, lock: LockFile, latest: LatestVersion) -> None:
         self._connection = connection
@@ -159,11 +159,11 @@ class Committer:
         self._leading = False
         self._closed = False
         self._next_trim = 0.0
-        self._codes_if_committed: list[int] = []  # the results of the group whose COMMIT has begun
-        self._in_doubt = False  # whether the log may end with a commit that was said to have failed
+        self._codes_if_committed: list[int] = []  # the results of the group, once its COMMIT has begun
+        self._in_doubt = False  # whether a commit reported as failed may reappear after a crash
 
     def submit(self, request: CommitRequest) -> None:
-        """Commit it now with all that waits, or leave it to the leader there is."""
+        """Commit it now with all queued requests, or queue it if another thread leads."""
         request.committer = self
         with self._mutex:
             if self._closed:
@@ -175,7 +175,7 @@ class Committer:
         self.lead(request)
 
     def lead(self, own: CommitRequest | None) -> None:
-        """Commit group after group until there is nothing left, or one's own part is done and another takes over."""
+        """Commit groups until the queue is empty, or until `own` is committed and another thread takes over."""
         rounds = 0
         try:
             if own is not None:
@@ -190,14 +190,14 @@ class Committer:
             raise
 
     def stop_waiting(self, request: CommitRequest) -> None:
-        """The thread waiting for it has been interrupted; another must lead if it was to."""
+        """After an interrupt of the thread that waits for a request: start a helper if that thread was appointed."""
         with self._mutex:
             was_leader = request.stop_waiting()
         if was_leader:
             self._start_helper()
 
     def close(self) -> None:
-        """Let the commits under way finish, and refuse others."""
+        """Finish the queued commits, and reject later ones."""
         with self._mutex:
             self._closed = True
             self._at_rest.wait_for(lambda: not self._leading)
@@ -207,7 +207,7 @@ class Committer:
     # Leadership
 
     def _has_queued(self) -> bool:
-        """Whether there is anything to commit; if there is nothing, the leader's office ends."""
+        """Whether there are queued requests; if not, this thread is no longer the leader."""
         with self._mutex:
             if not self._queue:
                 self._leading = False
@@ -215,7 +215,7 @@ class Committer:
             return self._leading
 
     def _take_group(self) -> list[CommitRequest]:
-        """The next group."""
+        """Take the requests of the next group from the queue."""
         group: list[CommitRequest] = []
         size = 0
         with self._mutex:
@@ -225,6 +225,7 @@ class Committer:
         return group
 
     def _appoint_successor(self, rounds: int) -> bool:
+        """Let another thread lead, if requests are queued; return whether it does."""
         with self._mutex:
             if not self._queue:
                 return False
@@ -238,13 +239,13 @@ class Committer:
         return True
 
     def _start_helper(self) -> None:
-        """Have a thread lead: nobody waits for the commits in the queue, but they must be made all the same."""
+        """Start a thread that leads: no thread waits for the queued commits, but they must be made."""
         threading.Thread(target=self.lead, args=(None,), name="cq-commit", daemon=True).start()
 
     # Committing
 
     def _commit(self) -> None:
-        """Commit what waits once the lock is there: while others had it, more may have come."""
+        """Acquire the lock, and then commit the queued requests; more may be queued during the wait."""
         group: list[CommitRequest] = []
         codes: list[int] = []
         detail, begun = "", False
@@ -269,7 +270,7 @@ class Committer:
                 codes = [failure.code] * len(group)
             self._roll_back()
         except BaseException as error:
-            if isinstance(error, OSError):  # of the lock: without it nobody can go on
+            if isinstance(error, OSError):  # the lock cannot be used: fail the queued commits
                 group = group or self._take_group()
             if self._codes_if_committed and not self._connection.in_transaction:
                 # Interrupted after the COMMIT: another try would commit the group twice.
@@ -282,7 +283,7 @@ class Committer:
         self._checkpointer.checkpoint_if_due()
 
     def _expire(self) -> None:
-        """Fail the commits that have waited for the lock as long as they may; nothing of them was written."""
+        """Fail the requests that have waited for the lock for too long. They were not written."""
         now = runtime.monotonic()
         with self._mutex:
             late = [request for request in self._queue if request.expires <= now]
@@ -292,9 +293,10 @@ class Committer:
             request.finish(TRANSACTION_TIMED_OUT, obstacle)
 
     def _resolve_doubt(self) -> None:
-        """Write something else in the place of a commit that failed when all of it may have been on the disk.
+        """Overwrite a failed commit that may be complete on the disk.
 
-        SQLite takes it back, but would find it there after a crash. So it is unknown how it will end, until this has.
+        SQLite rolls it back, but would find it in its log after a crash. Its result is unknown until an empty commit
+        has replaced it in the log.
         """
         if self._in_doubt:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -328,7 +330,7 @@ class Committer:
         return codes
 
     def _trim(self) -> None:
-        """Drop old rows of the log, seldom: it is the same work for many as for one."""
+        """Delete old rows of the log. Rarely, since deleting many rows costs as much as deleting one."""
         if runtime.monotonic() < self._next_trim:
             return
         self._next_trim = runtime.monotonic() + _TRIM_SECONDS
@@ -342,11 +344,11 @@ class Committer:
 
 
 def _nothing(_: CommitRequest, __: FDBError | None) -> None:
-    """What is left to do when a commit has its result."""
+    """The `on_done` of a request with a result."""
 
 
 class _GroupBuilder:
-    """One group on its way: what its transactions have written so far, and the checks of the next one."""
+    """Builds a group: collects the writes of its transactions, and checks each new transaction against them."""
 
     def __init__(self, log: ConflictLog, applier: Applier, version: int) -> None:
         self.version = version
@@ -359,7 +361,7 @@ class _GroupBuilder:
         self._applier = applier
 
     def add(self, request: CommitRequest) -> int:
-        """Apply a transaction, or give the error that keeps it out."""
+        """Apply a transaction; return 0, or the error code of a rejected one."""
         code = self._check(request)
         if code:
             return code
@@ -373,19 +375,19 @@ class _GroupBuilder:
         return 0
 
     def finish(self) -> bytes:
-        """Write the rest; the row for the log."""
+        """Write the collected values; return the row for the log."""
         self._applier.flush()
         return encode(self.keys, self.ranges)
 
     def _check(self, request: CommitRequest) -> int:
-        # Without a read version it has seen nothing that a commit before it could have changed.
+        # A transaction without reads cannot conflict.
         if request.read_version is None or not request.reads:
             return 0
         code = self._log.check(request.read_version, request.reads)
         return code or (NOT_COMMITTED if self._conflicts(request) else 0)
 
     def _conflicts(self, request: CommitRequest) -> bool:
-        """Whether it has read what one before it in the group writes."""
+        """Whether it has read a key that an earlier transaction of the group writes."""
         reads = request.reads
         if not reads.keys.isdisjoint(self.keys):
             return True

@@ -1,11 +1,11 @@
-"""Which commits a transaction conflicts with: the log of what was written lately.
+"""The conflict log: the keys and ranges written by recent commits.
 
-Every group of commits leaves one row in the table `commits`: its version and the keys and ranges that it wrote. A
-transaction conflicts when a later version than its read version wrote into what it read. The rows of the last
-seconds are kept, so that transactions of that age can be checked; older transactions are refused (1007).
+Every group of commits adds one row to the table `commits`: its version, and the keys and ranges that it wrote. A
+transaction conflicts if a version later than its read version wrote a key that it read. The rows of the last seconds
+are kept, so that transactions of that age can be checked; older transactions fail with 1007.
 
-`ConflictLog` is the same log in memory. A process adds its own commits to it directly and reads those of others when
-it commits after them.
+`ConflictLog` is the same log in memory. A process adds its own commits directly, and reads the commits of other
+processes before its next commit.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cq.store.embedded.binding.keys import Range
 from cq.store.embedded.writes.read_set import ReadSet
 
 KEPT_VERSIONS = 5_500_000
-"""Rows younger than this are kept: five seconds, and some time for a commit to be checked."""
+"""The age of the oldest rows kept: five seconds, and time for the check of a commit."""
 
 KEPT_KEYS = 200_000
 KEPT_BYTES = 32_000_000
-"""The log in memory and in the file stays below these, at the cost of older transactions."""
+"""The limits of the log in memory and in the file. Above them, older rows are dropped, and older transactions fail."""
 
 _LATER = """
 SELECT (SELECT min(version) FROM commits), version, writes FROM commits WHERE version > ? ORDER BY version
@@ -37,7 +37,7 @@ _FEW = 16
 
 
 def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
-    """What a group of commits wrote, as stored: counts, lengths, and the bytes of keys and range bounds."""
+    """The row of a group: counts, lengths, and the bytes of keys and range bounds."""
     points = list(keys)
     bounds = [bound for both in ranges for bound in both]
     parts = points + bounds
@@ -46,9 +46,9 @@ def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
 
 
 class LogRow:
-    """The parts of a row of the log, taken out of it as far as they are needed; `points` is how many keys they are.
+    """A row of the log, decoded on demand; `points` is its number of keys.
 
-    Raises `sqlite3.DatabaseError` when it is none.
+    Raises `sqlite3.DatabaseError` if it is malformed.
     """
 
     __slots__ = ("_begin", "_lengths", "_row", "points")
@@ -65,7 +65,7 @@ class LogRow:
             raise sqlite3.DatabaseError("its log of commits is malformed")
 
     def may_contain(self, keys: Set[bytes]) -> bool:
-        """Whether any of these may be among the keys: where they are few, their bytes are looked for."""
+        """Whether the row may have any of these keys. If they are few, searches the row for their bytes."""
         return len(keys) > _FEW or any(key in self._row for key in keys)
 
     def keys(self) -> list[bytes]:
@@ -84,7 +84,7 @@ class LogRow:
 
 
 def overlaps(reads: ReadSet, keys: list[bytes], ranges: list[Range]) -> bool:
-    """Whether reads meet writes, other than the same single keys; `keys` are sorted if there are read ranges."""
+    """Whether reads and writes overlap, except by equal single keys; `keys` are sorted if there are read ranges."""
     for begin, end in reads.ranges:
         if _any_in(keys, begin, end) or any(b < end and begin < e for b, e in ranges):
             return True
@@ -97,9 +97,9 @@ def _any_in(keys: list[bytes], begin: bytes, end: bytes) -> bool:
 
 
 class CommittedGroup:
-    """What one version wrote: of this process's own, or the row of another one's.
+    """The keys and ranges that one version wrote, from this process or from a row of another one.
 
-    Such a row is taken apart only if what it holds may matter, which for nearly all transactions it does not.
+    A row is decoded only if it may conflict with a transaction, which is rare.
     """
 
     __slots__ = ("_keys", "_parts", "_sorted", "bytes", "ranges", "size", "version")
@@ -108,14 +108,14 @@ class CommittedGroup:
         self.version = version
         self._keys = keys
         self.ranges = ranges
-        self.size = len(keys)  # in keys
+        self.size = len(keys)
         self.bytes = length
-        self._parts: LogRow | None = None  # which has the keys, until they are taken out of it
+        self._parts: LogRow | None = None  # not decoded yet
         self._sorted: list[bytes] = []
 
     @classmethod
     def from_row(cls, version: int, row: bytes) -> CommittedGroup:
-        """That of a row of the log; raises `sqlite3.DatabaseError` when it is not one."""
+        """The group of a row of the log; raises `sqlite3.DatabaseError` if the row is malformed."""
         parts = LogRow(row)
         group = cls(version, set(), parts.ranges(), len(row))
         group._parts, group.size = parts, parts.points
@@ -129,13 +129,13 @@ class CommittedGroup:
         return self._keys
 
     def conflicts_with(self, reads: ReadSet) -> bool:
-        """Whether it wrote what was read."""
+        """Whether it wrote any of the keys read."""
         if self._may_contain(reads.keys) and not reads.keys.isdisjoint(self.keys):
             return True
         return overlaps(reads, self._sorted_keys() if reads.ranges else [], self.ranges)
 
     def written_keys(self, keys: Set[bytes]) -> set[bytes]:
-        """Those of these keys that it wrote."""
+        """The given keys that it wrote."""
         found = {*keys & self.keys} if self._may_contain(keys) else set()
         for begin, end in self.ranges:
             found.update(key for key in keys if begin <= key < end)
@@ -151,10 +151,10 @@ class CommittedGroup:
 
 
 class ConflictLog:
-    """The log in memory. Only the committer that leads uses it.
+    """The log in memory. Only the leading thread uses it.
 
-    There is no index of all keys: nearly all transactions have read little, or lately, and are compared with the
-    groups since. Keeping one would cost every commit more than it could save the few others.
+    There is no index of all keys: most transactions have few reads, or a recent read version, and are compared with the
+    groups since then. Maintaining an index would cost every commit more than it saves for the other transactions.
     """
 
     def __init__(self) -> None:
@@ -167,10 +167,10 @@ class ConflictLog:
         self._bytes = 0
 
     def load(self, connection: sqlite3.Connection) -> None:
-        """Read what others have committed since."""
+        """Read the commits of other processes since the last call."""
         rows = connection.execute(_LATER, (self.last,)).fetchall()
         if rows and rows[0][0] > self.last:
-            # Others have trimmed rows that this process never saw: what it knows has a gap.
+            # Other processes have deleted rows that this process never read: the log in memory would have a gap.
             self._reset()
         for _, version, row in rows:
             self.append(CommittedGroup.from_row(version, row))
@@ -183,7 +183,7 @@ class ConflictLog:
         self._bytes += group.bytes
 
     def check(self, read_version: int, reads: ReadSet) -> int:
-        """The error of a transaction that has read these at a version; 0 when it may commit."""
+        """The error code of a transaction with these reads at `read_version`; 0 if it may commit."""
         if read_version >= self.last:
             return 0
         if read_version < self._groups[0].version:
@@ -196,9 +196,9 @@ class ConflictLog:
         return 0
 
     def trim(self, now: int) -> int | None:
-        """Forget what is too old or too much; the version of the first group left, if any was forgotten.
+        """Drop groups that are too old or exceed the limits; return the first remaining version if it changed.
 
-        The newest group that is too old stays: a transaction of an idle store has that read version.
+        The newest of the old groups stays: in an idle store, transactions have its version as their read version.
         """
         before = self._groups[0].version
         while len(self._groups) > 1 and self._is_surplus(self._groups[1].version <= now - KEPT_VERSIONS):

@@ -36,9 +36,9 @@ class Engine:
         mode: int = access.PRIVATE,
         create: bool = True,
     ) -> None:
-        # First, for `__del__`: there is nothing to close if the rest fails.
+        # First, for `__del__`: it must not close anything if the rest fails.
         self._unusable: str | None = "the store could not be opened"
-        # Resolved: all processes must use the same lock file, which stands beside the store.
+        # Resolved: all processes must use the same lock file beside the store.
         self.path = Path(path).resolve()
         with handles.lock:
             self._open(functools.partial(file.connect, self.path, power_safe=power_safe), mode, create)
@@ -60,6 +60,7 @@ class Engine:
         self._pool = SnapshotPool(connect, functools.partial(is_log_long, log), self.path, latest)
         self.committer = Committer(self._connection, self._lock, latest)
         self.watches = Watches(connect, self._lock.path)
+        # `_unusable` last: until then, `__del__` must not call `close`, which needs all attributes.
         handles.acquire(self._file_id, self)
         self._unusable = None
 
@@ -77,7 +78,7 @@ class Engine:
         return self._pool.snapshot()
 
     def glance(self) -> VersionGlance:
-        """The latest version and the metadata version, for a transaction that may read nothing else."""
+        """The latest version and the metadata version, for a transaction that may need no other read."""
         if self._unusable is not None:
             self.check_usable()
         return self._pool.glance()
@@ -88,10 +89,12 @@ class Engine:
             raise StoreError(self._unusable)
 
     def close(self) -> None:
-        """Finish the running commits and close the file. Watches fail with 1101, all other calls with an error."""
+        """Finish the running commits and close the file. Watches fail with 1101, later calls with `StoreError`."""
         if self._unusable is not None:
             return
         self._unusable = "the store is closed: open it again"
+        # The committer before the lock, which its commits need. The file id last: until all connections are closed,
+        # `file.check` must not open the file, which would release their locks.
         self.watches.close()
         self._pool.close()
         self.committer.close()

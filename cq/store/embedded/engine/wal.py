@@ -1,11 +1,12 @@
-"""Keeping SQLite's write-ahead log short.
+"""Checkpoints, which keep SQLite's write-ahead log short.
 
-Commits append to the log; a checkpoint copies it into the file, and when all of it is copied and no reader needs it any
-more it starts anew, in the same room on the disk. While one process makes a checkpoint, others append: what these
-have written is copied while they wait, which is little. Where readers overlap without end, the moment never comes by
-itself. Then commits wait for the readers of the old log: first for a moment, and if that is in vain, longer the next
-time. When the log has become so long that this must end, every process lets go of snapshots that are more than a second
-old, and their transactions get 1007.
+Commits append to the log, and a checkpoint copies it into the file. When all of it is copied and no reader needs it any
+more, SQLite restarts the log, in the same disk space. Other processes append during a checkpoint, so a second, short
+checkpoint copies the rest while they wait for the lock.
+
+If readers overlap all the time, the log never restarts by itself. Then commits wait for the readers of the old log:
+50 ms first, and longer after each failure. If the log still grows, every process closes snapshots older than one
+second, and their transactions fail with 1007.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LAST_WAIT_MS = int((LIFETIME_SECONDS + 2) * 1000)
 
 
 def is_log_long(path: Path) -> bool:
-    """Whether the log at a path is so long that old snapshots must go."""
+    """Whether the log at `path` is too long to keep old snapshots open."""
     try:
         return path.stat().st_size > LONG_LOG_BYTES
     except OSError:
@@ -35,7 +36,7 @@ def is_log_long(path: Path) -> bool:
 
 
 class Checkpointer:
-    """Counts what is written, and makes checkpoints on the committer's connection."""
+    """Counts written pages, and makes checkpoints on the committer's connection."""
 
     def __init__(self, connection: sqlite3.Connection, lock: LockFile) -> None:
         self._connection = connection
@@ -45,11 +46,11 @@ class Checkpointer:
         self._wait_ms = _FIRST_WAIT_MS
 
     def record_commit(self, keys: int, size: int) -> None:
-        """Note a commit, by what it writes at most: a page for each key, its values, and the tables' roots."""
+        """Count a commit by the most that it writes: a page for each key, its values, and the roots of the tables."""
         self._pages += keys + size // PAGE_BYTES + 3
 
     def checkpoint_if_due(self) -> None:
-        """Make a checkpoint if enough has been written since the last one."""
+        """Make a checkpoint if enough pages were written since the last one."""
         if self._pages < CHECKPOINT_PAGES:
             return
         self._pages = 0
@@ -65,7 +66,7 @@ class Checkpointer:
             self._restart_log()
 
     def _restart_log(self) -> None:
-        """Stop commits until no reader needs the log, or for as long as this time allows."""
+        """Block commits until no reader needs the log, or until the busy timeout of this attempt."""
         with self._lock.held(_LOCK_SECONDS) as is_held:
             if not is_held:
                 return
@@ -79,11 +80,11 @@ class Checkpointer:
             self._wait_ms = min(self._wait_ms * 3, _LAST_WAIT_MS)
 
     def _checkpoint(self, mode: str) -> int:
-        """How many pages the log still has."""
+        """Make a checkpoint; return the number of pages left in the log."""
         try:
             length: int = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()[1]
         except sqlite3.Error:
-            # Another process makes one at this moment, or the disk is full: the next commits try again. The commit
-            # before it stands, so whatever else it is, it is for those to say who meet it.
+            # Another process makes a checkpoint, or the disk is full: the next commits try again. The commit before
+            # it is durable and must not fail. Any other error will reappear in the next read or commit.
             return 0
         return length

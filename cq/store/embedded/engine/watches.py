@@ -1,8 +1,8 @@
-"""Watches: telling a transaction's owner that a key has another value than the transaction saw.
+"""Watches: futures that are ready when a key has another value than the transaction saw.
 
-One thread serves all watches of a database, and exists only while there are some. It is woken by every commit of any
-process (see `lockfile`), reads from the log of commits which keys were written since, and compares the values of
-those that are watched. Commits that follow each other fast are looked at together.
+One thread serves all watches of a database, and runs only while there are watches. Every commit of any process wakes it
+(see `lock_file`). It reads the keys written since its last round from the log of commits, and compares the values of
+the watched ones. Commits in quick succession are handled in one round.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _CHECK_SECONDS = 1.0
 _MAX_IDLE_CHECKS = 5
 _PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.008
-"""Between two looks, while commits follow each other that have nothing to do with any watch."""
+"""The pause between two rounds grows up to this, while commits concern no watched key."""
 
 
 class Watch(FutureVoid):
-    """Ready when the key has got another value. Dropping it ends the watch, unless it has a callback."""
+    """Ready when the key has another value. Dropping the future ends the watch, unless it has a callback."""
 
     __slots__ = ("key", "value", "watches")
 
@@ -42,18 +42,18 @@ class Watch(FutureVoid):
         self.value = value
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
-        """As for every future; the watch lives until it fires, also when nobody else holds it."""
+        """See `Future.on_ready`. With a callback, the watch lives until it fires, even without other references."""
         self.watches.pinned.add(self)
         super().on_ready(callback)
 
     def settle(self, result: None = None, error: BaseException | None = None) -> bool:
-        """As for every future."""
+        """See `Future.settle`."""
         settled = super().settle(result, error)
         self.watches.pinned.discard(self)
         return settled
 
     def compare(self, value: bytes | None) -> None:
-        """Fire if this is another value."""
+        """Fire if `value` is not the watched value."""
         if value != self.value:
             self.settle()
 
@@ -62,7 +62,7 @@ _Reference = weakref.ref[Watch]
 
 
 class Watches:
-    """The watches of one database. Only the thread uses `_by_key`."""
+    """The watches of one database. Only the watch thread uses `_by_key`."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], path: Path) -> None:
         self.pinned: set[Watch] = set()
@@ -81,18 +81,18 @@ class Watches:
         self._pause = _PAUSE_SECONDS
 
     def full(self) -> bool:
-        """Whether no more watches are allowed."""
+        """Whether the limit of watches is reached."""
         return self._number + len(self._new) >= self.limit
 
     def add(self, watches: Iterable[Watch]) -> None:
-        """Begin to watch; a key that has changed already since its value was read fires as well."""
+        """Start watches; a watch whose key has changed since it was read fires, too."""
         watches = list(watches)
         with self._lock:
             try:
                 if self._listener is None and not self._closed:
                     self._start()
             except OSError:
-                # Out of file descriptors or threads. The commit these watches hang on stands.
+                # Out of file descriptors or threads. The commit of these watches has succeeded and must not fail.
                 _fail(watches, PLATFORM_ERROR)
             if self._closed:
                 _fail(watches, OPERATION_CANCELLED)
@@ -101,7 +101,7 @@ class Watches:
                 self._listener.wake()
 
     def close(self) -> None:
-        """End all watches with the error 1101."""
+        """Fail all watches with 1101."""
         with self._lock:
             self._closed = True
             if self._listener is not None:
@@ -132,18 +132,18 @@ class Watches:
                     time.sleep(self._pause)
             code = OPERATION_CANCELLED
         except (sqlite3.Error, StoreError, OSError):
-            pass  # the watches get the error
+            pass  # the watches fail with `IO_ERROR`
         finally:
             references: list[_Reference] = []
-            with self._lock:  # `close` or `add` may be about to wake it
-                if self._listener is listener:  # else another thread may serve already
+            with self._lock:  # `close` and `add` may call `wake` on the listener
+                if self._listener is listener:  # else a new thread serves the watches already
                     references = [*self._references(), *self._new]
                     self._listener, self._by_key, self._number, self._new = None, {}, 0, []
                 listener.close()
             _fail(_live(references), code)
 
     def _serve_round(self, connection: sqlite3.Connection, listener: Listener) -> bool:
-        """One round, longer while there is nothing to watch; False when the thread is not needed any more."""
+        """Wait for commits and check the watches; return False when the thread is no longer needed."""
         for _ in range(_MAX_IDLE_CHECKS):
             listener.wait(_CHECK_SECONDS)
             if self._closed:
@@ -161,7 +161,7 @@ class Watches:
         with self._lock:
             new, self._new = self._new, []
             self._number += len(new)
-        keys = self._add_new(new)  # first: they must get an error of what follows, too
+        keys = self._add_new(new)  # first: if a statement below fails, these watches must fail as well
         connection.execute("BEGIN")
         try:
             oldest, last = connection.execute("SELECT min(version), max(version) FROM commits").fetchone()
@@ -176,7 +176,7 @@ class Watches:
         self._sweep()
 
     def _add_new(self, new: list[_Reference]) -> set[bytes]:
-        """Take on new watches; their keys."""
+        """Add new watches; return their keys."""
         keys = set()
         for reference in new:
             watch = reference()
@@ -186,7 +186,7 @@ class Watches:
         return keys
 
     def _written(self, connection: sqlite3.Connection) -> set[bytes]:
-        """The watched keys that have been written since the last look."""
+        """The watched keys written since the last round."""
         watched = self._by_key.keys()
         rows = connection.execute(
             "SELECT version, writes FROM commits WHERE version > ?", (self._seen_version,)
@@ -200,7 +200,7 @@ class Watches:
         self._drop_finished(key)
 
     def _sweep(self) -> None:
-        """From time to time, forget the watches that nobody holds any more."""
+        """About once a second, remove the dropped watches."""
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _CHECK_SECONDS
             for key in list(self._by_key):

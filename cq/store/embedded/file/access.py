@@ -1,8 +1,8 @@
 """Owner, group and permissions of a store, and which files beside it may be trusted.
 
-SQLite gives the files that it makes beside a store (`-wal`, `-shm`) the store's permissions. The lock file has them,
-too: one setting, the permissions of the store, says who may use it. A file beside the store that was made by a user
-who cannot write the store may be a trap, as in a directory like `/tmp`: it is refused.
+SQLite creates the files beside a store (`-wal`, `-shm`) with the permissions of the store. The lock file gets the same
+permissions, so that the permissions of the store alone control who may use it. In a directory like `/tmp`, another user
+may place such a file as a trap: a file whose owner may not write the store is rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PRIVATE = 0o600
 """The permissions of a new store, unless the caller shares it."""
 
 _PERMISSIONS = 0o666  # a store is never executable
-_SYSTEMS_CHOICE = -1  # the process's group, or that of the directory
+_SYSTEMS_CHOICE = -1  # the group of the process, or of the directory
 
 
 class Access(NamedTuple):
@@ -33,28 +33,30 @@ class Access(NamedTuple):
         )
         try:
             if os.geteuid() == 0 and self.group != _SYSTEMS_CHOICE:
-                os.fchown(descriptor, self.user, self.group)  # root must not lock the store's owner out
-            self.apply(descriptor)  # the umask may have taken permissions away
+                os.fchown(
+                    descriptor, self.user, self.group
+                )  # a file of root would lock out the owner of the store
+            self.apply(descriptor)  # the umask may have removed permissions
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
     def apply(self, descriptor: int) -> None:
-        """Give a file the permissions of the store, if this process may."""
+        """Set the permissions of a file to those of the store, if this process may."""
         status = os.fstat(descriptor)
         if os.geteuid() in (0, status.st_uid) and stat.S_IMODE(status.st_mode) != self.mode:
             os.fchmod(descriptor, self.mode)
 
     def admits(self, owner: int, group: int) -> bool:
-        """Whether a file of this owner and group was made by a user who may write the store."""
+        """Whether a file with this owner and group was created by a user who may write the store."""
         if owner in (os.geteuid(), 0, self.user) or self.mode & stat.S_IWOTH:
             return True
         return bool(self.mode & stat.S_IWGRP) and group == self.group
 
 
 def new(mode: int) -> Access:
-    """The access of a store that this process makes."""
+    """The access of a store that this process creates."""
     return Access(os.geteuid(), _SYSTEMS_CHOICE, mode)
 
 

@@ -1,11 +1,11 @@
-"""The file: creating it, recognising it, and opening connections to it.
+"""The store file: creating it, checking it, and opening connections to it.
 
-A store is one SQLite database in write-ahead-log mode with two tables: `kv` holds the rows, `commits` what the
-latest commits wrote (see `conflicts`). Its header names it: `application_id` says that it is a store, `user_version`
-which format it has. Both are looked at in the plain bytes of the file before SQLite touches it, so a file that is
-something else, or comes from a newer version, stays exactly as it is.
+A store is one SQLite database in write-ahead-log mode with two tables: `kv` has the rows, `commits` the keys written by
+the latest commits (see `conflict_log`). In its header, `application_id` identifies a store and `user_version` its
+format. Both are read from the plain bytes of the file before SQLite opens it, so a file of another program, or of a
+newer version of cq, is not modified.
 
-A new store is made complete under another name and then renamed, so nobody ever sees half of one.
+A new store is written completely under another name and then renamed, so no process sees an incomplete store.
 """
 
 from __future__ import annotations
@@ -57,41 +57,40 @@ _SCHEMA = ";\n".join(["BEGIN", *_TABLES.values(), _FIRST_VERSION, "COMMIT", "PRA
 
 
 def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
-    """A connection for any thread. Checkpoints are the committer's business, never a reader's."""
+    """A connection for any thread. It makes no checkpoints by itself: the committer makes them."""
     connection = connect_uri(path, "mode=rw", sqlite3.Connection)
     connection.execute(f"PRAGMA cache_size = -{cache_kib}")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
-    # A statement that writes many rows keeps what their pages were until it has ended, by default in a file.
+    # A statement that writes many rows saves the old pages for a rollback, by default in a temporary file.
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute(f"PRAGMA synchronous = {'FULL' if power_safe else 'NORMAL'}")
     return connection
 
 
 def identify(path: Path) -> handles.FileId:
-    """Which file it is."""
+    """The identity of a file."""
     status = path.stat()
     return status.st_dev, status.st_ino
 
 
 def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
-    """Whether there is a store at `path`; False when there is nothing yet. Writes nothing.
+    """Whether there is a store at `path`; False if there is no file yet. Does not write.
 
     Args:
-        path: of the file.
-        creates: whether the caller makes a store where there is none; else that is an error.
+        path: path of the file.
+        creates: whether the caller creates a missing store; otherwise a missing store is an error.
         writes: whether the caller needs write permission.
 
     Raises:
-        NotAStore: there is something else.
+        NotAStore: the path is not a usable store.
         StoreError: this process must not open it.
     """
     try:
         if _is_open_here(identify(path)):
             return True
-        if not (
-            path.is_file() or path.is_dir()
-        ):  # a store made in its place would take a device or a pipe away
-            raise NotAStore(f"{path} is no regular file: name one, or one that does not exist yet")
+        # Creating a store would replace a device or a pipe.
+        if not (path.is_file() or path.is_dir()):
+            raise NotAStore(f"{path} is not a regular file: name a regular file, or a new one")
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
@@ -117,26 +116,26 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
 
 
 def is_writable(path: Path) -> bool:
-    """Whether this process may write a store: its file, and files beside it."""
+    """Whether this process may write a store: the file, and files in its directory."""
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 def _missing(path: Path) -> NotAStore:
-    return NotAStore(f"the store {path} does not exist: check the path, or make it by `cq configure`")
+    return NotAStore(f"the store {path} does not exist: check the path, or create it with `cq configure`")
 
 
 def create(path: Path, access: Access) -> None:
-    """Make an empty store. The caller holds the lock, so no other process makes it at the same time."""
+    """Create an empty store. The caller holds the lock, so no other process creates it at the same time."""
     log = _log(path)
     if log.exists() and log.stat().st_size:
-        # SQLite would take it for the new store's.
+        # SQLite would replay it into the new store.
         raise NotAStore(
-            f"{log} is there and its store is not: put {path.name} back beside it, or remove it to begin anew"
+            f"{log} is there and its store is not: put {path.name} back beside it, or remove it for an empty store"
         )
     draft = path.with_name(f"{path.name}-new")
     try:
         draft.unlink(missing_ok=True)
-        os.close(access.create(draft))  # SQLite itself would make it readable for everyone
+        os.close(access.create(draft))  # SQLite would create it readable for all users
         with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
             connection.executescript(_SETTINGS + _SCHEMA)
         with draft.open("rb") as file:
@@ -146,22 +145,22 @@ def create(path: Path, access: Access) -> None:
     except (OSError, sqlite3.Error) as error:
         draft.unlink(missing_ok=True)
         raise NotAStore(
-            f"no store can be made at {path} ({error}): check the directory and the disk"
+            f"the store {path} cannot be created ({error}): check the directory and the disk"
         ) from error
 
 
 def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sqlite3.Connection:
-    """The connection for commits. Reads a little of both tables: a damaged file is refused now and not later.
+    """The connection for commits. Reads a row of both tables, so that most damaged files are rejected here.
 
-    The first look only reads: a connection that may write would bring what a crash has left in the log into the file
-    when it is closed, and what is refused is to stay as it is.
+    The first connection is read-only: closing one that may write would copy the log of a crashed process into the file,
+    and a rejected file must not be modified.
     """
     connection = None
     try:
         with explained(path), contextlib.closing(connect_uri(path, "mode=ro", sqlite3.Connection)) as look:
             check_content(path, look)
             connection = connect(cache_kib=WRITER_CACHE_KIB)
-            connection.execute("PRAGMA journal_mode = WAL")  # which copies may have lost
+            connection.execute("PRAGMA journal_mode = WAL")  # a copy of the file may have lost this mode
     except StoreError:
         if connection is not None:
             connection.close()
@@ -174,7 +173,7 @@ def explained(path: Path) -> Iterator[None]:
     """Raise SQLite's errors as `NotAStore` if the file is damaged, else as `StoreError`."""
     try:
         yield
-    except UnicodeDecodeError as error:  # Python's, of an error of SQLite's that quotes what is damaged
+    except UnicodeDecodeError as error:  # Python failed to decode an SQLite message that quotes damaged bytes
         raise NotAStore(explain(sqlite3.DatabaseError("its schema is malformed"), path)) from error
     except sqlite3.Error as error:
         kind = NotAStore if is_damaged(error) else StoreError
@@ -182,7 +181,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def connect_uri(path: Path, options: str, kind: type[_C]) -> _C:
-    """A connection with these options in SQLite's URI."""
+    """A connection with `options` in SQLite's URI."""
     connection = sqlite3.connect(
         f"{path.as_uri()}?{options}",
         uri=True,
@@ -191,13 +190,13 @@ def connect_uri(path: Path, options: str, kind: type[_C]) -> _C:
         check_same_thread=False,
         factory=kind,
     )
-    connection.text_factory = bytes  # a store has no text, except where it is damaged
+    connection.text_factory = bytes  # a store has text only if it is damaged
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 
 
 def check_content(path: Path, connection: sqlite3.Connection) -> None:
-    """Look at the file together with its log, which may be newer than it, or another's."""
+    """Check the file with its log, which may be newer than the file, or belong to another one."""
     _check_marks(
         path,
         connection.execute("PRAGMA application_id").fetchone()[0],
@@ -206,33 +205,33 @@ def check_content(path: Path, connection: sqlite3.Connection) -> None:
     try:
         _check_schema(path, connection)
         if connection.execute("SELECT max(version), length(writes) FROM commits").fetchone()[0] is None:
-            raise sqlite3.DatabaseError("it has lost its versions")
+            raise sqlite3.DatabaseError("it has no versions")
         connection.execute("SELECT k, v FROM kv LIMIT 1").fetchone()
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise
-        # A table or a column has another name, or the schema a format that is not known.
+        # A table or a column is missing, or SQLite does not know the format of the schema.
         raise sqlite3.DatabaseError(str(error)) from error
 
 
 def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
-    """Refuse a schema that cq has not made, before any statement uses it.
+    """Reject a schema that cq did not create, before any statement uses it.
 
-    A view in the place of a table, a trigger or a computed column can make a statement run for ever or fill the memory.
+    A view instead of a table, a trigger or a computed column can make a statement run for ever or fill the memory.
     """
     query = "SELECT type, name, tbl_name, sql FROM sqlite_master"
     found = set(connection.execute(query))
     if not _schema_rows(_TABLES) <= found:
-        raise sqlite3.DatabaseError("its schema is not the one that cq makes")
+        raise sqlite3.DatabaseError("its schema is not the schema of a cq store")
     if not found <= _schema_rows(_TABLES | _STATISTICS):
         raise NotAStore(
-            f"{path} has tables, views, indexes or triggers that cq did not make: remove them, or restore the store "
+            f"{path} has tables, views, indexes or triggers that cq did not create: remove them, or restore the store "
             "from a backup"
         )
 
 
 def _schema_rows(tables: dict[str, str]) -> set[tuple[bytes, ...]]:
-    """The rows of the schema that stand for tables."""
+    """The schema rows of tables."""
     return {
         (b"table", name.encode(), name.encode(), statement.encode()) for name, statement in tables.items()
     }
@@ -243,7 +242,7 @@ def _log(path: Path) -> Path:
 
 
 def has_log(path: Path) -> bool:
-    """Whether the store has a log with content, which may be newer than its file."""
+    """Whether the store has a log with content, which may be newer than the file."""
     log = _log(path)
     return log.exists() and log.stat().st_size > 0
 
@@ -257,7 +256,7 @@ def _is_log_valid(path: Path) -> bool:
 
 
 def _is_open_here(file: handles.FileId) -> bool:
-    """Whether the file is in use here, and so a store; opening it to look would drop the locks on it."""
+    """Whether this process has the file open as a store. Then the check must not open it: that would drop its locks."""
     if handles.forbidden(file):
         raise StoreError(handles.FORKED)
     return handles.in_use(file)
@@ -265,15 +264,15 @@ def _is_open_here(file: handles.FileId) -> bool:
 
 def _check_directory(path: Path) -> None:
     if not path.parent.is_dir():
-        raise NotAStore(f"the directory of {path} does not exist: make it first")
+        raise NotAStore(f"the directory of {path} does not exist: create it first")
     if not os.access(path.parent, os.W_OK):
         raise NotAStore(f"the directory of {path} cannot be written: check its permissions")
 
 
 def _check_side_files(path: Path) -> None:
-    """Refuse a log or index of SQLite's that was made by a user without write permission for the store.
+    """Reject a log or index of SQLite if its owner has no write permission for the store.
 
-    SQLite would read their content as a part of the store.
+    SQLite would read its content as a part of the store.
     """
     store = access.existing(path)
     for ending in _SIDE_FILES:
@@ -283,34 +282,34 @@ def _check_side_files(path: Path) -> None:
             if not (stat.S_ISREG(status.st_mode) and store.admits(status.st_uid, status.st_gid)):
                 raise NotAStore(
                     f"{helper} was not made by a user who may write the store (but by user {status.st_uid}): "
-                    "look where it comes from, and move it away"
+                    "find out where it comes from, and move it away"
                 )
 
 
 def _check_header(path: Path, header: bytes, size: int) -> None:
     if not header.startswith(_MAGIC) and _is_log_valid(path):
-        return  # cut off while the log was brought into the file: whether it mends it is seen when it is opened
+        return  # a checkpoint was interrupted: SQLite repairs the file from the log, or fails, when it is opened
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
-        raise NotAStore(f"{path} is not a cq store: name another file, it was left as it is")
+        raise NotAStore(f"{path} is not a cq store: name another file; it was not modified")
     _check_marks(path, int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"))
     pages, page_bytes = int.from_bytes(header[28:32], "big"), int.from_bytes(header[16:18], "big")
     if page_bytes != PAGE_BYTES or not {*header[18:20]} <= _VERSIONS:
         raise NotAStore(f"{path} is damaged (its header has changed): restore it from a backup")
     log = _log(path)
-    # With a log beside it the file itself may lag behind; without one it is all there is.
+    # A file with a log may be shorter than its header says, until the next checkpoint.
     if size < pages * page_bytes and not (log.exists() and log.stat().st_size):
-        raise NotAStore(f"{path} is damaged (it has been cut short): restore it from a backup")
+        raise NotAStore(f"{path} is damaged (it is truncated): restore it from a backup")
 
 
 def _check_marks(path: Path, application: int, version: int) -> None:
     if application != APPLICATION_ID:
-        raise NotAStore(f"{path} is the database of another program: name another file, it was left as it is")
+        raise NotAStore(f"{path} is the database of another program: name another file; it was not modified")
     if version > FORMAT:
         raise NotAStore(f"{path} has format {version}, written by a newer version of cq: upgrade cq")
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make a rename survive a power failure."""
+    """Sync a directory, so that a rename in it survives a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""The system's lock of an open file, with a limit of time for the wait, and the processes that hold it.
+"""An operating system's file lock with a timeout, and the processes that hold it.
 
-`flock` wakes a waiting process as soon as the lock is free, but its wait has no limit. So a thread makes the call when
-the lock is not free at once, and the caller waits for the thread.
+`flock` wakes a waiting process as soon as the lock is free, but has no timeout. So if the lock is not free at once, a
+helper thread calls `flock`, and the caller waits for the thread.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ _LINGER_SECONDS = 10.0
 
 
 class FileLock:
-    """An exclusive lock of an open file, for one caller at a time; the descriptor is the lock's from now on."""
+    """An exclusive lock of an open file, for one caller at a time. It owns the descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        # Reentrant, since the collector may close a store at any moment.
+        # Reentrant: the garbage collector may close a store in a thread that holds it.
         self._changed = threading.Condition(threading.RLock())
         self._has_helper = False
-        self._is_helper_locking = (
-            False  # the helper makes the call; until it returns no other thread may lock or unlock
-        )
-        self._is_wanted = False  # a caller waits for the helper
+        # While the helper calls `flock`, no other thread may lock or unlock the file.
+        self._is_helper_locking = False
+        self._is_wanted = False  # a caller waits for the result of the helper
         self._is_closed = False
         self._error: OSError | None = None
 
@@ -62,14 +61,13 @@ class FileLock:
             if self._is_closed:
                 return
             self._is_closed = True
-            if (
-                not self._is_helper_locking
-            ):  # else the helper closes it: a new file might get the number during its call
+            # Else the helper closes it after its call: the system could give the number to another file.
+            if not self._is_helper_locking:
                 os.close(self.descriptor)
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """In a forked child, which has no helper, and in which the condition may be locked for ever: close the file."""
+        """Close the file in a forked child, which has no helper thread, and where the condition may stay locked."""
         if not self._is_closed:
             self._is_closed = True
             os.close(self.descriptor)
@@ -90,7 +88,7 @@ class FileLock:
             self._has_helper = True
 
     def _run_helper(self) -> None:
-        """Wait for the lock whenever the caller asks. A lock that the caller no longer wants is released."""
+        """Acquire the lock on request. A lock is released if its caller no longer waits."""
         while self._is_needed():
             error = None
             try:
@@ -104,7 +102,7 @@ class FileLock:
                     self._error = error
                 elif error is None:
                     self.release()
-                self._is_helper_locking = False  # only now: `acquire` looks without the condition
+                self._is_helper_locking = False  # last: `acquire` reads it without holding the condition
                 self._changed.notify_all()
 
     def _is_needed(self) -> bool:
@@ -114,7 +112,7 @@ class FileLock:
             return self._has_helper
 
     def holders(self) -> list[int]:
-        """The processes that hold the lock; empty if the system hides them, such as those outside of a container."""
+        """The processes that hold the lock; empty if the system hides them, such as processes outside a container."""
         try:
             lines = [line.split() for line in _LOCKS.read_text().splitlines()]
             status = os.fstat(self.descriptor)
@@ -124,10 +122,10 @@ class FileLock:
 
 
 def _holders(file: os.stat_result, pid: str, lines: Iterable[list[str]]) -> set[int]:
-    """The processes with a lock of a file, or with a lock that a call of `pid` waits for.
+    """The processes that hold a lock of the file, or a lock that process `pid` waits for.
 
     A line is `4: FLOCK ADVISORY WRITE 17188 fe:00:2148371 0 EOF`. Below it, `4: -> FLOCK ...` is a waiting call.
-    Some file systems show another device than `stat` does: there only the calls that wait are of use.
+    Some file systems show another device than `stat`: there, only the waiting calls identify the file.
     """
     number = f":{file.st_ino}"
     name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}{number}"

@@ -1,9 +1,8 @@
-"""The files that this process has open as stores.
+"""The store files that this process has open.
 
-SQLite's locks belong to the process and the file, not to a descriptor, which has two consequences. Closing any
-descriptor of the file drops all of them, so a file in use must not be looked at in any other way. And a forked child
-inherits SQLite's belief to hold locks that only the parent holds, so a file that was open then must not be opened in
-the child at all, not even anew.
+SQLite's locks belong to the process and the file, not to a descriptor. This has two consequences. Closing any
+descriptor of the file releases all locks, so code outside SQLite must not open a file in use. And a forked child
+inherits SQLite's record of locks that only the parent holds, so the child must not open such a file at all.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from collections import Counter
 from typing import Protocol
 
 FileId = tuple[int, int]
-"""Device and number of a file: what makes it the same, whatever its name."""
+"""Device and inode number: the identity of a file, independent of its name."""
 
 FORKED = (
-    "the store was open when this process was forked: start processes with spawn, or open it only afterwards"
+    "the store was open when this process was forked: start processes with spawn, or open it after the fork"
 )
 
 
 class Holder(Protocol):
-    """Something that has a store open."""
+    """An object that has a store open."""
 
     def abandon(self) -> None:
-        """Never touch the file again: this is a forked child."""
+        """In a forked child: never touch the file again."""
 
 
 lock = threading.RLock()
-"""Held while a store is opened. Reentrant: the collector may close another one meanwhile."""
+"""Held while a store is opened. Reentrant: the garbage collector may close another store in the same thread."""
 
 _open: Counter[FileId] = Counter()
 _before_fork: set[FileId] = set()
@@ -48,19 +47,19 @@ def forbidden(file: FileId) -> bool:
 
 
 def acquire(file: FileId, holder: Holder) -> None:
-    """Note that a store is open."""
+    """Record that a store is open."""
     _open[file] += 1
     _holders.add(holder)
 
 
 def release(file: FileId) -> None:
-    """Note that it is closed."""
+    """Record that a store is closed."""
     with lock:
         _open[file] -= 1
 
 
 def _after_fork() -> None:
-    global lock  # noqa: PLW0603 - another thread may have held it
+    global lock  # noqa: PLW0603 - a thread that does not exist in the child may have held it
     lock = threading.RLock()
     _before_fork.update(+_open)
     for holder in list(_holders):

@@ -1,11 +1,11 @@
-"""The lock file of a store: processes take turns to commit, and notify each other of commits.
+"""The lock file of a store: it serializes the commits of all processes, and notifies processes of commits.
 
-SQLite alone would do the first by polling; a lock of the operating system wakes the next one at once, and is gone
-with the process that held it, however that ended. For the second, every commit writes a byte here, which other
-processes may watch with `inotify`; and its version before that, see `latest`.
+SQLite alone would wait for its lock by polling. The lock of the operating system wakes the next process at once, and is
+released when its process ends, even by a crash. To notify, every commit writes a byte into this file, which other
+processes watch with `inotify`. Before that, the commit writes its version (see `latest_version`).
 
-Commits write into this file, so opening it must not be a way to have another file overwritten: a link, a file of
-another user, and a file with other content are refused before anything is written.
+Commits write into this file, so an attacker must not be able to replace it: a link, a file of another user, and a file
+with other content are rejected before the first write.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from cq.store.embedded.file.file_lock import FileLock
 
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
-_NAME = slice(1, 8)  # the kind of file; processes watch the byte before it
+_NAME = slice(1, 8)  # identifies the file; commits write the byte before it to notify
 _MAGIC = b"cq-lock"
-_VERSION = slice(8, 16)  # of the latest commit
-_METADATA_CHANGED = slice(16, 24)  # of the latest one that changes the metadata version
+_VERSION = slice(8, 16)  # version of the latest commit
+_METADATA_CHANGED = slice(16, 24)  # version of the latest commit that changes the metadata version
 _LENGTH = 24
 _TRIES = 10
 
@@ -61,7 +61,7 @@ class LockFile:
 
     @contextlib.contextmanager
     def held(self, seconds: float) -> Iterator[bool]:
-        """Hold the lock, if it can be acquired within `seconds`: whether it is held."""
+        """Hold the lock, if it can be acquired within `seconds`; yields whether it is held."""
         is_held = self.acquire(seconds)
         try:
             yield is_held
@@ -70,65 +70,65 @@ class LockFile:
                 self.release()
 
     def obstacle(self) -> str:
-        """Why the lock could not be acquired, and what to do."""
+        """A message with the processes that hold the lock, and the remedy."""
         holders = self._lock.holders()
         named = " and ".join(f"process {pid} of user {_user(pid)}" for pid in holders)
         return (
             f"{self.path} is held by {named or 'a process that the system does not name'}: nothing was committed; "
-            "look whether that process is stopped, or should not use the store, and end it"
+            "check whether that process is stopped, or should not use the store, and end it"
         )
 
     def announce(self, version: int, *, changes_metadata: bool) -> None:
-        """Write the version of a commit that is about to be made; the lock is held. Raises `sqlite3.Error`."""
+        """Write the version of a commit before its COMMIT; the caller holds the lock. Raises `sqlite3.Error`."""
         data = version.to_bytes(8, "little")
         try:
             if changes_metadata:
                 os.pwrite(self._descriptor, data, _METADATA_CHANGED.start)
             os.pwrite(self._descriptor, data, _VERSION.start)
-        except OSError as error:  # others would believe that there was no commit: there must be none
+        except OSError as error:  # other processes would not see the commit: it must fail
             failure = sqlite3.OperationalError(f"its lock file cannot be written ({error.strerror})")
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             failure.sqlite_errorcode = sqlite3.SQLITE_FULL if is_full else sqlite3.SQLITE_IOERR_WRITE
             raise failure from error
 
     def announced(self) -> int:
-        """The version written last; 0 if there is none."""
+        """The latest announced version; 0 if no version was announced."""
         try:
             return int.from_bytes(self._content[_VERSION], "little")
         except ValueError:  # closed
             return 0
 
     def metadata_changed(self) -> int:
-        """The version written last of those that change the metadata version; 0 if there is none."""
+        """The latest announced version that changes the metadata version; 0 if no such version was announced."""
         try:
             return int.from_bytes(self._content[_METADATA_CHANGED], "little")
         except ValueError:  # closed
             return 0
 
     def notify(self) -> None:
-        """Wake whoever listens; if the disk is full, they look by themselves before long."""
+        """Wake all listeners. If the disk is full, they notice the commit at their next regular check."""
         with contextlib.suppress(OSError):
             os.pwrite(self._descriptor, b"\0", 0)
 
     def close(self) -> None:
-        """Give up the descriptors."""
+        """Close the descriptors."""
         self._content.close()
         self._lock.close()
 
     def abandon(self) -> None:
-        """In a forked child: give up the descriptors."""
+        """In a forked child: close the descriptors."""
         self._content.close()
         self._lock.abandon()
 
 
 def _open(path: Path, access: Access) -> int:
-    """Open the lock file, and make it if it does not exist; raises `NotAStore` for a file of another kind."""
-    for _ in range(_TRIES):  # in between, another process may make the file or remove it
+    """Open the lock file, or create it; raises `NotAStore` for a file of another kind."""
+    for _ in range(_TRIES):  # another process may create or remove the file between the two calls
         with contextlib.suppress(FileNotFoundError):
             return _open_existing(path, access)
         with contextlib.suppress(FileExistsError):
             return access.create(path)
-    raise NotAStore(f"{path} comes and goes: look which process makes and removes it")
+    raise NotAStore(f"{path} is created and removed repeatedly: find the process that does so")
 
 
 def _open_existing(path: Path, access: Access) -> int:
@@ -149,16 +149,16 @@ def _open_existing(path: Path, access: Access) -> int:
 
 
 def _fault(descriptor: int, access: Access) -> str:
-    """Why a file is not the lock of a store; "" for a lock. Empty files are locks that a crash left unfinished."""
+    """Why a file is not the lock of a store; "" for a lock. A crash can leave an empty lock file."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        return "it is no regular file"
+        return "it is not a regular file"
     if status.st_nlink > 1:
         return "it has several names (hard links)"
     if not access.admits(status.st_uid, status.st_gid):
         return f"it belongs to user {status.st_uid}, who may not write the store"
     content = os.pread(descriptor, _LENGTH + 1, 0)
-    is_named = content[_NAME] in (_MAGIC, bytes(len(_MAGIC)))  # zeros: as earlier versions made it
+    is_named = content[_NAME] in (_MAGIC, bytes(len(_MAGIC)))  # zeros: from earlier versions of cq
     if content and not (len(content) == _LENGTH and content[0] == 0 and is_named):
         return "it has other content"
     return ""
@@ -172,33 +172,33 @@ def _user(pid: int) -> str:
 
 
 def _not_a_lock(path: Path, fault: str) -> NotAStore:
-    return NotAStore(f"{path} is not the lock of a store ({fault}): move it away, it was left as it is")
+    return NotAStore(f"{path} is not the lock of a store ({fault}): move it away; it was not modified")
 
 
 def _prepare(descriptor: int) -> None:
-    """Give a new file its content. Two processes may do so at the same time: neither undoes anything."""
+    """Write the content of a new file. Two processes may do so at the same time: they write the same bytes."""
     if os.fstat(descriptor).st_size < _LENGTH:
         os.ftruncate(descriptor, _LENGTH)
         os.pwrite(descriptor, _MAGIC, _NAME.start)
 
 
 class Listener:
-    """Waits for `LockFile.notify` of any process, or for `wake` of this one."""
+    """Waits for `LockFile.notify` of any process, or for `wake` of this process."""
 
     def __init__(self, path: Path) -> None:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._events = _watch_file(path)
-        self._poll = select.poll()  # unlike select(), for any number of open files
+        self._poll = select.poll()  # select() fails for descriptors from 1024 on
         for descriptor in (self._wake_read, self._events):
             if descriptor is not None:
                 self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, seconds: float) -> None:
-        """Return after a commit, a `wake`, or the time given; without `inotify`, soon."""
+        """Return after a commit, a `wake` or `seconds`; without `inotify`, after a few milliseconds."""
         if self._events is None:
             seconds = min(seconds, _POLL_SECONDS)
         for descriptor, _ in self._poll.poll(seconds * 1000):
-            # One read takes all that came so far; commits that follow each other fast are handled as one.
+            # One read takes all notifications: commits in quick succession are handled together.
             with contextlib.suppress(BlockingIOError):
                 os.read(descriptor, 65536)
 
@@ -208,7 +208,7 @@ class Listener:
             os.write(self._wake_write, b"\0")
 
     def close(self) -> None:
-        """Give up the descriptors."""
+        """Close the descriptors."""
         os.close(self._wake_read)
         os.close(self._wake_write)
         if self._events is not None:
@@ -216,7 +216,7 @@ class Listener:
 
 
 def _watch_file(path: Path) -> int | None:
-    """A descriptor that becomes readable when the file is written; None where the system has no `inotify`."""
+    """A descriptor that becomes readable when the file is written; None if the system has no `inotify`."""
     if not sys.platform.startswith("linux"):
         return None
     try:

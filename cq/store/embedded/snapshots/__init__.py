@@ -1,4 +1,5 @@
-"""Reads of the file at a version, and the latest version of the store.
+"""Read snapshots of the file, and the latest version of the store.
 
-The room may import writes, the file and the binding's types.
+A pool of SQLite connections gives each transaction a snapshot and expires old ones. The room may import writes, the
+file and the binding's types.
 """

@@ -1,13 +1,13 @@
-"""The latest version of the store and its metadata version, known without asking SQLite.
+"""The latest version of the store and its metadata version, without a query.
 
-Whoever commits first writes the version of the commit beside the store, while it keeps all others from committing, and
-before that, if the commit changes the metadata version, that it is the last one to do so (`LockFile.announce`). So
-whoever has once asked SQLite for the metadata version knows that it still is what it was, as long as no later change of
-it is announced; and that any version announced is not before that of any commit that has returned.
+Before its COMMIT, and with the commit lock held, a process announces the version of the commit in the lock file. If the
+commit changes the metadata version, the process first announces the version of that change (`LockFile.announce`). So a
+metadata version read from SQLite stays valid until a later change is announced, and the latest announced version is not
+before the version of any commit that has returned.
 
-The commit of a version that was announced may be under way, or never come: its process may die. Nobody else's gets
-that version then, but a later one, so a transaction may begin at it all the same: there is nothing between the last
-commit and it. If it was to change the metadata version, all ask SQLite until the next commit.
+The commit of an announced version may still be running, or never happen if its process dies. Other commits then get
+later versions, so a transaction may begin at the announced version: no commit lies between the last commit and it. If
+the lost commit announced a change of the metadata version, all processes query SQLite until the next commit.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from cq import runtime
 from cq.store.embedded.file.lock_file import LockFile
 
 _PLAUSIBLE = 3_600_000_000
-"""How far a version that was announced may lie ahead of time and commits: an hour that clocks were set back by."""
+"""How far an announced version may be ahead of the clock and of known commits: one hour, if a clock was set back."""
 
 
 class LatestVersion:
-    """What one process knows. Thread-safe: it is one reference, and one that is overtaken is found to be."""
+    """The latest version that one process knows. Thread-safe: it is one reference, and `known` detects an old value."""
 
     def __init__(self, lock: LockFile) -> None:
         self._lock = lock
         self._cached: tuple[int, bytes | None] | None = None
 
     def known(self) -> tuple[int, bytes | None] | None:
-        """A version not before that of any commit that has returned, and the metadata version then, if it is known."""
-        announced = self._lock.announced()  # asked for first: a change before it has been announced, too
+        """A version at or after all returned commits, and its metadata version; None if that is unknown."""
+        # Read first: a metadata change before this version is then announced as well.
+        announced = self._lock.announced()
         if self._cached is None:
             return None
         version, metadata = self._cached
@@ -37,16 +38,17 @@ class LatestVersion:
         return max(version, announced), metadata
 
     def update(self, version: int, metadata: bytes | None) -> None:
-        """Take over what SQLite says."""
+        """Store a version and its metadata version, as read from SQLite."""
         self._cached = version, metadata
 
     def next(self, last: int) -> int:
-        """The version of the commit after the last one; the lock is held. About the time in microseconds."""
+        """The version of the next commit, about the time in microseconds. The caller holds the commit lock."""
+        # Later than an announced version, even if its commit failed: it may be the read version of a transaction.
         version, announced = max(last + 1, runtime.time_ns() // 1000), self._lock.announced()
         return max(version, announced + 1) if _is_plausible(announced, last) else version
 
 
 def _is_plausible(announced: int, known: int) -> bool:
-    """Whether a version can have been announced, and is not what somebody else has written into the file."""
-    # The clock, which costs more than all else here, is read only if the known version does not suffice.
+    """Whether a version can have been announced by a commit; another program may have written into the file."""
+    # Reading the clock is the most expensive step here, so it comes last.
     return announced <= known + _PLAUSIBLE or announced <= runtime.time_ns() // 1000 + _PLAUSIBLE

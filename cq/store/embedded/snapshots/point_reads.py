@@ -1,8 +1,8 @@
-"""Reads of single keys, which one statement answers together.
+"""Reads of single keys, executed together by one statement.
 
-A statement costs as much as several rows. So a read is only noted when it is issued, and all that have been noted are
-answered when the first of them is waited for, as reads that are in flight together come back together from a cluster.
-It makes no difference to what they find: that is what their snapshot shows, whenever they are answered.
+A statement costs as much as several rows. So a read is only queued when it is issued. All queued reads are executed
+when the caller waits for the first of them, as on a cluster reads in flight return together. The delay does not change
+the results: all reads see their snapshot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.future import Value
 
 MAX_READS: Final = 1024
-"""So many reads are answered at once; no more are noted."""
+"""The number of reads in one statement, and in the queue."""
 
 _GET: Final = "SELECT k, v FROM kv WHERE k = ?"
 _GET_MANY: Final = {
@@ -24,14 +24,14 @@ _GET_MANY: Final = {
 
 
 class PointRead(Value):
-    """A value that a snapshot was asked for: ready as soon as anybody looks."""
+    """A value to read from a snapshot. Any use of the future executes all queued reads."""
 
     __slots__ = ("_key", "_run_reads")
 
-    def __init__(self, key: bytes, answer: Callable[[], object]) -> None:
-        # Nobody waits at a gate: whoever looks has `answer` answer all reads.
+    def __init__(self, key: bytes, run_reads: Callable[[], object]) -> None:
+        # Without `super().__init__()`, which creates a lock: no caller ever blocks on this future.
         self._done, self._result, self._error, self._flight = False, None, None, None
-        self._key, self._run_reads = key, answer
+        self._key, self._run_reads = key, run_reads
 
     def is_ready(self) -> bool:
         self.block_until_ready()
@@ -39,7 +39,7 @@ class PointRead(Value):
 
     def block_until_ready(self) -> None:
         flight = self._flight
-        if flight is not None:  # `_land`, without a call for each read
+        if flight is not None:  # as `_land` does, but inline: this path is hot
             self._flight = None
             if flight.error is not None:
                 self.settle(error=FDBError(flight.error))
@@ -51,13 +51,13 @@ class PointRead(Value):
         self._call(callback)
 
     def settle(self, result: bytes | None = None, error: BaseException | None = None) -> bool:
-        """Make it ready without a question; `answer` may do so, too, and leaves the error."""
+        """Make the future ready without a read; return False if it was ready before."""
         was_ready = self._done
         self._result, self._error, self._done = result, error, True
         return not was_ready
 
     def cancel(self) -> None:
-        """Does nothing: a file has answered before it can be told not to."""
+        """Do nothing: a local read is never in flight."""
 
 
 def run(connection: sqlite3.Connection, reads: Sequence[PointRead]) -> None:
@@ -71,7 +71,7 @@ def run(connection: sqlite3.Connection, reads: Sequence[PointRead]) -> None:
 
 
 def fail(reads: Sequence[PointRead], error: FDBError) -> None:
-    """Make reads ready that could not be answered."""
+    """Make reads ready with an error."""
     for read in reads:
         read._error = error
         read._done = True
@@ -81,5 +81,5 @@ def _rows(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes
     if len(keys) == 1:
         return connection.execute(_GET, keys).fetchall()
     size = next(size for size in _GET_MANY if size >= len(keys))
-    # What is asked for twice is found once, so there are few statements, and all of them stay prepared.
+    # Padding by repeating a key, which changes no result, keeps the number of prepared statements small.
     return connection.execute(_GET_MANY[size], keys + keys[-1:] * (size - len(keys))).fetchall()

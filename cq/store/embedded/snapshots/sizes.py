@@ -1,4 +1,4 @@
-"""How large a range is. FoundationDB estimates from samples; here the rows are measured, without their contents."""
+"""The size of a range. FoundationDB estimates it from samples; here SQLite adds up the lengths of all rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def range_size(snapshot: Snapshot, begin: bytes, end: bytes) -> int:
 
 
 def split_points(snapshot: Snapshot, begin: bytes, end: bytes, chunk: int, limit: int) -> list[bytes]:
-    """Keys that cut [begin, end) into parts of about `chunk` bytes, at most `limit` of them inside, if not negative."""
+    """Keys that cut [begin, end) into parts of about `chunk` bytes; at most `limit` inner keys, if not negative."""
     points = [begin]
     start, size = begin, 0
     while rows := snapshot.query(_ROWS, (start, end, _PIECE_ROWS)):

@@ -1,12 +1,11 @@
-"""Read snapshots: what a transaction sees, from its first read until it ends or gets too old; and glances.
+"""Read snapshots, from the first read of a transaction until its end or expiry; and version glances.
 
-A snapshot is a read transaction of SQLite on a connection of its own; connections are used again. SQLite cannot
-shorten its log while an old snapshot is open, so a thread gives back those of transactions that are older than
-FoundationDB's five seconds, also when their owner never calls again.
+A snapshot is a read transaction of SQLite on its own connection, from a pool. SQLite cannot shorten its log while an
+old snapshot is open. So a thread closes the snapshots of transactions older than FoundationDB's five seconds, even if
+the application never uses them again.
 
-A transaction that begins with the metadata version, and perhaps reads nothing else, gets a glance: the version of the
-store and the value of that key, which are known or come from one statement, and nothing is held open. All
-transactions that only add are so.
+A transaction whose first read is the metadata version gets a glance: the version of the store and the value of that
+key, from memory or by one statement, without an open snapshot. Transactions that only add need no other read.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _MAX_FETCH_ROWS = 256
 
 
 class VersionGlance(NamedTuple):
-    """The version of the store at some moment, and the metadata version then."""
+    """The version of the store at one time, and its metadata version."""
 
     version: int
     metadata: bytes | None
@@ -55,7 +54,7 @@ class VersionGlance(NamedTuple):
 
     @property
     def expired(self) -> bool:
-        """Whether a transaction that has it is too old to commit."""
+        """Whether a transaction with this glance is too old to commit."""
         return runtime.monotonic() - self.started > LIFETIME_SECONDS
 
 
@@ -75,7 +74,7 @@ class Snapshot:
 
     @property
     def expired(self) -> bool:
-        """Whether it is too old to be read."""
+        """Whether it is too old for reads."""
         return runtime.monotonic() - self.started > LIFETIME_SECONDS
 
     def get(self, key: bytes) -> bytes | None:
@@ -83,7 +82,7 @@ class Snapshot:
         return self.queue_read(key).get()
 
     def queue_read(self, key: bytes) -> PointRead:
-        """The value of a key, which is read once somebody waits for it, or for another one."""
+        """A future of the value of a key. The read is executed when the caller waits for any queued read."""
         read = PointRead(key, self.run_reads)
         with self._lock:
             self._usable_connection()
@@ -93,7 +92,7 @@ class Snapshot:
         return read
 
     def run_reads(self) -> FDBError | None:
-        """Answer what was asked for; the error if that, or what was asked for earlier, could not be answered."""
+        """Execute the queued reads; return the error of these or earlier reads, if any failed."""
         with self._lock:
             self._run_reads()
         return self._failure
@@ -111,7 +110,7 @@ class Snapshot:
             self._fail(reads, damaged_row(self._pool.path))
         except FDBError as error:
             self._fail(reads, error)
-        self._queued = []  # only now: after an interrupt they are answered all the same
+        self._queued = []  # last: after an interrupt, the next call executes them again
 
     def _fail(self, reads: list[PointRead], error: FDBError) -> None:
         self._failure = error
@@ -120,7 +119,7 @@ class Snapshot:
     def rows(
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
     ) -> tuple[list[Row], bool]:
-        """Rows of [begin, end) from one side, up to a number or about a size; and whether these are all."""
+        """At most `limit` rows, or about `max_bytes`, from one end of [begin, end); and whether these are all rows."""
         rows: list[Row] = []
         size, fetch = 0, _FIRST_FETCH_ROWS
         with self._lock:
@@ -132,7 +131,7 @@ class Snapshot:
                     size += sum(map(len, chain.from_iterable(more)))
                     if size >= max_bytes:
                         break
-                    # As many as there seems to be room for; they may be larger than those before.
+                    # As many as fit by the average size so far; the next rows may be larger.
                     fetch = min(
                         2 * fetch, _MAX_FETCH_ROWS, 1 + (max_bytes - size) * len(rows) // max(size, 1)
                     )
@@ -144,12 +143,12 @@ class Snapshot:
         return rows, not more and len(rows) < limit
 
     def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
-        """The key at a place of [begin, end), counted from one side."""
+        """The key at `index` in [begin, end), counted from one end; None if there are fewer keys."""
         rows = self.query(_BACKWARD_KEY if reverse else _FORWARD_KEY, (begin, end, index))
         return rows[0][0] if rows else None
 
     def query(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
-        """All rows of any query."""
+        """All result rows of a query."""
         with self._lock:
             connection = self._usable_connection()
             try:
@@ -158,19 +157,19 @@ class Snapshot:
                 raise storage_error(error, self._pool.path) from error
 
     def close(self) -> None:
-        """Give the connection back; safe to call twice, and from any thread."""
+        """Release the connection. May be called twice, and by any thread."""
         with self._lock:
-            self._run_reads()  # what was asked for in time
+            self._run_reads()  # queued before the snapshot expired, so they must succeed
             connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.release(self, connection)
 
     def abandon(self) -> None:
-        """Have somebody else close it soon. Takes no lock and runs no statement, so it suits `__del__`."""
+        """Let another thread close it soon. For `__del__`: it takes no lock and runs no statement."""
         self._pool.abandoned.append(self)
 
     def leak(self) -> None:
-        """In a forked child: never close the connection, which belongs to the parent."""
+        """In a forked child: never close the connection, which the parent uses."""
         connection, self._connection = self._connection, None
         if connection is not None:
             leak(connection)
@@ -182,7 +181,7 @@ class Snapshot:
 
 
 class SnapshotPool:
-    """The snapshots of one database, and the connections for them; `latest` is None if `glance` needs none."""
+    """The snapshots of one database and their connections. `latest` is None if glances must query SQLite."""
 
     snapshot_type: type[Snapshot] = Snapshot
 
@@ -207,22 +206,24 @@ class SnapshotPool:
         self._closed = False
 
     def snapshot(self) -> Snapshot:
-        """A snapshot of the latest version. With very many open it waits, at most until the oldest expire."""
+        """A snapshot of the latest version. At the limit of open snapshots, waits until one is closed or expires."""
         connection = self._acquire()
         try:
+            # BEGIN alone takes no snapshot: the first read does, so the version is the version of the snapshot.
             connection.execute("BEGIN")
             version = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
         except sqlite3.Error as error:
             self._discard(connection)
             raise storage_error(error, self.path) from error
         snapshot = self.snapshot_type(self, connection, version)
+        # By identity, and without a lock: single operations on a dict are atomic.
         self._open[id(snapshot)] = snapshot
         if self._expiry_thread is None:
             self._start_expiry_thread()
         return snapshot
 
     def glance(self) -> VersionGlance:
-        """The latest version, and the metadata version with it."""
+        """The latest version and its metadata version."""
         started = runtime.monotonic()
         known = self._latest.known() if self._latest else None
         if known is not None:
@@ -241,7 +242,7 @@ class SnapshotPool:
         return VersionGlance(version, metadata, started)
 
     def release(self, snapshot: Snapshot, connection: sqlite3.Connection) -> None:
-        """Take the connection of a snapshot that has ended."""
+        """Take back the connection of a closed snapshot."""
         self._open.pop(id(snapshot), None)
         try:
             connection.execute("COMMIT")
@@ -259,19 +260,20 @@ class SnapshotPool:
         self._discard(connection)
 
     def leak(self) -> None:
-        """In a forked child: keep all connections open for ever."""
+        """In a forked child: keep all connections open for ever, as closing them would release locks of the parent."""
         for snapshot in self._open.values():
             snapshot.leak()
         for connection in self._idle:
             leak(connection)
 
     def close(self) -> None:
-        """Close all connections; snapshots that are still open get 1007."""
+        """Close all connections; reads of open snapshots then fail with 1007."""
         with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
         self._ending.set()
+        # The copy is needed: `close` removes the snapshot from the dict, as other threads may.
         for snapshot in list(self._open.values()):
             snapshot.close()
         for connection in idle:
@@ -292,6 +294,7 @@ class SnapshotPool:
         try:
             return self._connect()
         except BaseException as error:
+            # Also after ^C: a connection that was counted but not opened would reduce the limit for ever.
             with self._changed:
                 self._count -= 1
             if isinstance(error, sqlite3.Error):
@@ -329,22 +332,22 @@ class SnapshotPool:
             idle_checks = 0 if self._open else idle_checks + 1
         with self._changed:
             self._expiry_thread = None
-        # One that was opened while this thread still counted as running has nobody else to close it.
+        # A snapshot opened before `_expiry_thread` was reset started no thread of its own.
         if self._open:
             self._start_expiry_thread()
 
     def _expire(self) -> None:
-        born = runtime.monotonic() - (_LIFETIME_WITH_LONG_LOG if self._is_log_long() else LIFETIME_SECONDS)
+        oldest = runtime.monotonic() - (_LIFETIME_WITH_LONG_LOG if self._is_log_long() else LIFETIME_SECONDS)
         for snapshot in list(self._open.values()):
-            if snapshot.started < born:
+            if snapshot.started < oldest:
                 snapshot.close()
 
 
 def damaged_row(path: Path) -> FDBError:
-    """The error of a store that holds what none holds."""
+    """The error for a row that is not made of bytes."""
     return storage_error(sqlite3.DatabaseError("a row of it is not made of bytes"), path)
 
 
 def leak(connection: sqlite3.Connection) -> None:
-    """Give a connection a reference that nobody takes back."""
+    """Add a reference to a connection that is never removed, so that it is never closed."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

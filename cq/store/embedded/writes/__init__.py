@@ -1,4 +1,5 @@
-"""What a transaction has written and read, in memory, until its commit.
+"""The writes and read conflicts of one transaction, kept in memory until its commit.
 
-The room may import the binding's types.
+Reads of the transaction see its writes; the engine checks its read conflicts and applies its changes. The room may
+import only the binding's types.
 """

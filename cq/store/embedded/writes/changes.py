@@ -1,4 +1,4 @@
-"""What a transaction has written, as its commit applies it."""
+"""The writes of a transaction, in the form that its commit applies."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cq.store.embedded.writes.stamped import Stamped
 CLEAR_RANGE = 1
 
 Mutation = tuple[int, bytes, bytes | None]
-"""A code, a key, and the operand; for `CLEAR_RANGE` the end of the range."""
+"""A code, a key, and the operand; for `CLEAR_RANGE`, the operand is the end of the range."""
 
 STAMPED = frozenset({SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE})
 INDEPENDENT = STAMPED | {SET}
 
 
 class Pending:
-    """The writes of one key that are more than one plain value."""
+    """The writes of one key, if they are not a single plain value."""
 
     __slots__ = ("operations", "unreadable")
 
@@ -38,15 +38,15 @@ class Pending:
         return self.operations[0][0] not in INDEPENDENT
 
     def value(self, stored: bytes | None) -> bytes | None:
-        """What the key becomes on top of a stored value."""
+        """The value of the key after the operations, applied to a stored value."""
         for operation, operand in self.operations:
-            # Only a reader that bypasses unreadability meets a stamped operand; it sees it as it was given.
+            # Only reads with the option `bypass_unreadable` get here with a stamped operand; they see it unchanged.
             stored = operand if operation in STAMPED else apply(operation, stored, operand)
         return stored
 
 
 class Changes:
-    """What a commit applies: `early`, `clears`, each key's own writes, `stamped`; and its write conflicts."""
+    """The write conflicts and mutations of a commit. The order is `early`, `clears`, `values`, `pending`, `stamped`."""
 
     __slots__ = ("clears", "early", "pending", "stamped", "values", "write_keys", "write_ranges")
 
@@ -61,22 +61,22 @@ class Changes:
 
     @property
     def empty(self) -> bool:
-        """Nothing to apply and nothing for others to conflict with: a read-only transaction."""
+        """Whether the transaction is read-only: it has no writes and no write conflict ranges."""
         return not (self.writes or self.write_keys or self.write_ranges)
 
     @property
     def writes(self) -> bool:
-        """Whether there is anything to apply."""
+        """Whether there are writes."""
         return bool(self.values or self.pending or self.stamped or self.clears or self.early)
 
     def before_values(self) -> Iterator[Mutation]:
-        """What is applied before the plain values."""
+        """The mutations before the plain values."""
         yield from self.early
         for begin, end in self.clears:
             yield CLEAR_RANGE, begin, end
 
     def after_values(self) -> Iterator[Mutation]:
-        """What is applied after them, and before what is `stamped`."""
+        """The mutations after the plain values, and before `stamped`."""
         for key, pending in self.pending.items():
             for operation, operand in pending.operations:
                 yield operation, key, operand

@@ -1,8 +1,8 @@
-"""What a transaction has read, as ranges that later commits of others must not have written.
+"""The read conflict ranges of a transaction: its commit fails if another transaction wrote into them.
 
-The formulas are FoundationDB's: a selector depends on the keys between where it starts and where it ends up, a range
-read with a limit only on what lies up to its last row. With own writes in between, only the parts where the stored
-data shows through count.
+The formulas are FoundationDB's. A selector depends on the keys between its start and its result. A range read with a
+limit depends on the range up to its last row. Where the transaction's own writes hide the stored rows, there is no
+conflict.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from cq.store.embedded.binding.keys import Range, after
 from cq.store.embedded.writes.writes import Row, Writes
 
 RANGE_BYTES = 24
-"""What a conflict range costs beside its keys, in FoundationDB's sizes."""
+"""The size of a conflict range without its keys, as FoundationDB counts it."""
 
 
 class OffsetSelector(NamedTuple):
-    """A key selector without `or_equal`: offset 1 is the first key at or after `key`, 0 the last one before it."""
+    """A key selector without `or_equal`: offset 1 is the first key at or after `key`, 0 the last key before it."""
 
     key: bytes
     offset: int
@@ -32,9 +32,9 @@ class RangeRead(NamedTuple):
     more: bool
     reverse: bool
     to_begin: bool
-    """A selector ran into the beginning of the key space."""
+    """A selector reached the beginning of the key space."""
     through_end: bool
-    """A selector ran into its end."""
+    """A selector reached the end of the key space."""
     space_end: bytes
 
 
@@ -50,7 +50,7 @@ class ReadSet:
         self._sorted: list[bytes] = []
 
     def sorted_keys(self) -> list[bytes]:
-        """The keys in order; nothing is added any more once this has been asked for."""
+        """The keys, sorted. Cached: the caller must not add keys after the first call."""
         if len(self._sorted) != len(self.keys):
             self._sorted = sorted(self.keys)
         return self._sorted
@@ -59,14 +59,14 @@ class ReadSet:
         return bool(self.keys or self.ranges)
 
     def add_key(self, key: bytes, writes: Writes | None) -> None:
-        """Note a read of a key; `writes` are those that the read has seen."""
+        """Add a read of a key; `writes` are the own writes visible to the read."""
         if writes and not writes.depends(key):
             return
         self.size += 2 * len(key) + 1 + RANGE_BYTES
         self.keys.add(key)
 
     def add_range(self, begin: bytes, end: bytes, writes: Writes | None) -> None:
-        """Note a read of [begin, end)."""
+        """Add a read of [begin, end)."""
         if begin >= end:
             return
         if end == after(begin):
@@ -77,7 +77,7 @@ class ReadSet:
         self.ranges += parts
 
     def add_selector(self, key: bytes, offset: int, found: bytes, writes: Writes | None) -> None:
-        """Note that a selector was resolved."""
+        """Add the resolution of a selector to the key `found`."""
         if offset <= 0:
             self.add_range(found, key, writes)
         else:
@@ -89,7 +89,7 @@ def conflict_range(read: RangeRead) -> Range:
     begin, end, rows = read.begin, read.end, read.rows
     low, high = min(begin.key, end.key), max(begin.key, end.key)
     if begin.key < end.key and read.more:
-        # What lies beyond the last row cannot change a result that stopped there.
+        # Rows beyond the last row returned cannot change a limited result.
         if read.reverse and begin.offset <= 1:
             low = end.key
         elif not read.reverse and end.offset > 0:
@@ -108,7 +108,7 @@ def conflict_range(read: RangeRead) -> Range:
 
 
 def conflict_range_without_ryw(read: RangeRead) -> Range:
-    """The same when read-your-writes is disabled, where FoundationDB computes it in another way."""
+    """The same with read-your-writes disabled: FoundationDB then uses another formula."""
     begin, end, rows, reverse = read.begin, read.end, read.rows, read.reverse
     forward_begin = (not reverse or not read.more or begin.offset > 1) and begin.offset > 0
     forward_end = (reverse or not read.more or end.offset <= 0) and end.offset <= 1

@@ -1,4 +1,4 @@
-"""A map from every key to a few flags, kept as segments: what a transaction has done to whole key ranges."""
+"""Flags of key ranges: which parts of the key space a transaction has cleared or made unreadable."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ UNREADABLE = 2
 
 
 class Segments:
-    """Flags by key range. Segment `i` begins at `starts[i]` and ends where the next one begins.
+    """Flags by key range. Segment `i` reaches from `starts[i]` to the start of the next segment.
 
-    Flags that are not in `used` no segment has ever had.
+    `used` has all flags ever set, for fast checks.
     """
 
     __slots__ = ("flags", "starts", "used")
@@ -34,7 +34,7 @@ class Segments:
         self._join(first, last)
 
     def within(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-        """The segments of [begin, end), cut to it: first key, first key after it, flags."""
+        """The segments that overlap [begin, end), clipped to it: first key, first key after it, flags."""
         starts = self.starts
         i = bisect_right(starts, begin) - 1
         while begin < end:
@@ -43,7 +43,7 @@ class Segments:
             begin, i = stop, i + 1
 
     def runs(self, begin: bytes, end: bytes, flag: int) -> list[tuple[bytes, bytes]]:
-        """The parts of [begin, end) that carry the flag, each as long as possible."""
+        """The maximal parts of [begin, end) that have the flag."""
         found: list[tuple[bytes, bytes]] = []
         for start, stop, flags in self.within(begin, end):
             if not flags & flag:
@@ -55,7 +55,7 @@ class Segments:
         return found
 
     def _split(self, key: bytes) -> int:
-        """Make a segment begin at `key`; its number."""
+        """Split at `key` if no segment begins there; return the index of the segment that begins at `key`."""
         i = bisect_left(self.starts, key)
         if i == len(self.starts) or self.starts[i] != key:
             self.starts.insert(i, key)
@@ -63,7 +63,7 @@ class Segments:
         return i
 
     def _join(self, first: int, last: int) -> None:
-        """Join neighbours of equal flags around a change: clears in a row must not make the list grow."""
+        """Join adjacent segments with equal flags around a change: many adjacent clears must not grow the list."""
         for i in range(min(last, len(self.flags) - 1), max(first, 1) - 1, -1):
             if self.flags[i] == self.flags[i - 1]:
                 del self.starts[i], self.flags[i]

@@ -1,9 +1,9 @@
-"""Versionstamped writes, as a transaction keeps them until somebody looks at them.
+"""Versionstamped writes, kept in a list until another operation of the transaction must see them.
 
-Whoever only adds rows under versionstamped keys, the commonest transaction of all, never asks what became of them.
-So such a write is noted and no more. A read or a plain write that comes after it, and may have to do with it, first
-has all that is noted find its place among the other writes (`Writes.settle`); what is still noted at the commit came
-after everything else, and is applied last, in its order.
+Most transactions only add rows under versionstamped keys and never read them, so such a write is only appended to a
+list. A later read or plain write that may depend on the list first moves its entries into the other writes
+(`Writes.place_stamped`). Entries still in the list at the commit came after all other writes, so they are applied last,
+in order.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from cq.store.embedded.binding.keys import STAMP_BYTES, Range, after
 
 
 class StampedKey(NamedTuple):
-    """A key that gets its versionstamp at the commit."""
+    """A write whose key gets its versionstamp at the commit."""
 
     param: bytes
-    """The key, and in its last four bytes where the stamp goes."""
+    """The key; its last four bytes are the offset of the stamp."""
     start: int
-    """Where that is."""
+    """The offset of the stamp."""
     value: bytes
     min_version: int
-    """The stamp will be later than this version."""
+    """The version in the stamp will be later than this."""
     end: bytes
-    """The end of the key space that the transaction could read when it wrote this."""
+    """The end of the key space that the transaction could read at the time of the write."""
 
     def possible_range(self) -> Range:
-        """All that the key may become."""
+        """The range of all keys that the key may become."""
         first = stamp_at(self.param, self.start, self._min_stamp())
+        # With the greatest stamp: the real one is unknown until the commit.
         last = after(stamp_at(self.param, self.start, b"\xff" * STAMP_BYTES))
         return first, min(last, self.end)
 
     def placeholder(self) -> bytes:
-        """Where it lies until it has its stamp, apart from all others: the offset is still in it."""
+        """The key to store it under before the commit; unique, since it still contains the offset."""
         return self.param[: self.start] + self._min_stamp() + self.param[self.start + STAMP_BYTES :]
 
     def _min_stamp(self) -> bytes:
@@ -42,7 +43,7 @@ class StampedKey(NamedTuple):
 
 
 class StampedValue(NamedTuple):
-    """A value that gets its versionstamp at the commit."""
+    """A write whose value gets its versionstamp at the commit."""
 
     key: bytes
     param: bytes

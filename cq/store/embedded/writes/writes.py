@@ -1,14 +1,13 @@
-"""The writes of one transaction: what its own reads see of them, and what its commit sends.
+"""The writes of one transaction, as its own reads see them and its commit applies them.
 
 The rules are those of FoundationDB's read-your-writes client:
 
-- the latest write of a key wins; atomic operations that do not yet know the stored value wait in a list;
-- a key range is cleared, is a write conflict range, or is unreadable (a versionstamped key may come to lie in it), or
-  several of these: see `segments`;
-- a versionstamped value makes its key unreadable, a versionstamped key the range of all keys it may become.
+- the latest write of a key wins; atomic operations on a stored value that is not known yet are kept in a list;
+- a key range can be cleared, be unreadable (a versionstamped key may be written into it), or both: see `segments`;
+- a versionstamped value makes its key unreadable; a versionstamped key makes the range of its possible keys unreadable.
 
-Writes of plain values, by far the most, are an entry in a dict and nothing else; versionstamped writes are only noted
-(see `stamped`); sorted views are built when a range read or a clear needs them.
+Most writes set plain values and cost one entry in a dict. Versionstamped writes are only appended to a list (see
+`stamped`). Sorted keys are computed when a range read or a clear needs them.
 """
 
 from __future__ import annotations
@@ -53,26 +52,26 @@ class Writes:
         self.values: dict[bytes, bytes | None] = {}  # plain writes; None: cleared
         self.pending: dict[bytes, Pending] = {}  # all other writes of single keys
         self.segments: Segments | None = None
-        self.stamped: list[Stamped] = []  # after all others, which do not know of them yet
+        self.stamped: list[Stamped] = []  # later than all other writes, and not yet merged into them
         self._changes = Changes()
-        self._no_conflict: set[bytes] = set()  # keys of `values` that others may have read
+        self._no_conflict: set[bytes] = set()  # keys of `values` without a write conflict
         self._cleared_by_operation: set[bytes] = set()  # keys of `values` that an operation has cleared
         self._sorted: list[bytes] | None = None
         self._counts = (0, 0)
 
     def __bool__(self) -> bool:
-        """Whether reads have to look here."""
+        """Whether reads must take these writes into account."""
         return bool(self.values or self.pending or self.segments or self.stamped)
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing was written and no write conflict range added."""
+        """Whether the transaction has no writes and no write conflict ranges."""
         return not (self or self._changes.write_keys or self._changes.write_ranges)
 
     # Writing
 
     def fast_put(self, key: bytes, value: bytes | None) -> bool:
-        """Set or clear a key, as a write that conflicts, if that is all there is to it; whether it was."""
+        """Set or clear a key, with a write conflict, if this needs only a dict entry; return whether it did."""
         if (
             self.stamped
             or key in self.pending
@@ -144,6 +143,7 @@ class Writes:
         if self.stamped:
             self.place_stamped()
         if key not in self.values:
+            # An earlier conflict of the key is in `write_keys` already; this write adds one only if `conflict`.
             self._remove(key)
             self._no_conflict.add(key)
         if conflict:
@@ -152,7 +152,7 @@ class Writes:
         self.values[key] = None
 
     def clear_range(self, begin: bytes, end: bytes, conflict: bool) -> None:
-        """Clear [begin, end). Without a conflict of its own, the range keeps those that it has already."""
+        """Clear [begin, end). Earlier write conflicts in the range remain, also without `conflict`."""
         if self.stamped:
             self.place_stamped()
         self._drop(begin, end)
@@ -168,7 +168,7 @@ class Writes:
             self._changes.write_ranges.append((begin, end))
 
     def place_stamped(self) -> None:
-        """Have the versionstamped writes find their places: what reads this next, or writes plainly, must see them."""
+        """Merge the versionstamped writes into the others, before a read or a write that must see them."""
         stamped, self.stamped = self.stamped, []
         for write in stamped:
             if isinstance(write, StampedKey):
@@ -180,7 +180,7 @@ class Writes:
                 self.mutate(write.key, SET_VERSIONSTAMPED_VALUE, write.param, write.conflict)
 
     def _freeze(self, begin: bytes, end: bytes) -> None:
-        """Settle for good what is written in [begin, end): what is written there from now on comes after it."""
+        """Move the writes in [begin, end) to `early`, so that later writes there are applied after them."""
         early = self._changes.early
         early += [(CLEAR_RANGE, b, e) for b, e in self._ranges().runs(begin, end, CLEARED)]
         for key in self.keys(begin, end):
@@ -203,13 +203,14 @@ class Writes:
 
     def keys(self, begin: bytes, end: bytes) -> list[bytes]:
         """The keys in [begin, end) with writes of their own, sorted."""
+        # For few keys, a scan is cheaper than keeping the sorted list up to date.
         if len(self.values) + len(self.pending) <= _FEW:
             return sorted(key for key in chain(self.values, self.pending) if begin <= key < end)
         index = self._index()
         return index[bisect_left(index, begin) : bisect_left(index, end)]
 
     def overlay(self, rows: list[Row], begin: bytes, end: bytes) -> list[Row]:
-        """The stored rows of [begin, end), none of them cleared by range, as this transaction sees them."""
+        """The rows of [begin, end) as this transaction sees them; none of the stored `rows` is in a cleared range."""
         merged: dict[bytes, bytes] = dict(rows)
         for key in self.keys(begin, end):
             value = self._merged(key, merged)
@@ -220,10 +221,10 @@ class Writes:
         return sorted(merged.items())
 
     def entries(self, rows: list[Row], begin: bytes, end: bytes) -> list[tuple[bytes, bool]]:
-        """The keys that count when a selector counts on, and whether each is really there.
+        """The keys that count for the offset of a selector, and whether each exists.
 
-        In FoundationDB a key that an atomic operation of the same transaction has cleared still counts, though it
-        is never found.
+        In FoundationDB, a key that an atomic operation of the same transaction has cleared still counts, but a selector
+        never returns it.
         """
         stored: dict[bytes, bytes] = dict(rows)
         entries = dict.fromkeys(stored, True)
@@ -249,7 +250,7 @@ class Writes:
         return min((key for key in (found, point) if key is not None), default=None)
 
     def last_unreadable(self, begin: bytes, end: bytes) -> bytes | None:
-        """Where the last unreadable part of [begin, end) ends, or None."""
+        """The end of the last unreadable part of [begin, end), or None."""
         found = max((e for _, e in self._unreadable_ranges(begin, end)), default=None)
         points = [k for k in self.keys(begin, end) if k in self.pending and self.pending[k].unreadable]
         return max(
@@ -257,14 +258,14 @@ class Writes:
         )
 
     def _unreadable_ranges(self, begin: bytes, end: bytes) -> list[Range]:
-        """The unreadable parts, without the keys in them that have been written (and so are known) since."""
+        """The unreadable parts, except the keys written later, whose values are known."""
         if not self.segments:
             return []
         runs = self.segments.runs(begin, end, UNREADABLE)
         return [part for run in runs for part in _without(*run, self.keys(*run))]
 
     def live(self, begin: bytes, end: bytes) -> list[tuple[bytes, bytes, bool]]:
-        """[begin, end) in parts: True where the stored rows show through, False where they are cleared."""
+        """The parts of [begin, end): True where stored rows are visible, False where they are cleared."""
         if not self.segments:
             return [(begin, end, True)]
         parts = []
@@ -278,7 +279,7 @@ class Writes:
         return parts
 
     def stored_parts(self, begin: bytes, end: bytes) -> list[Range]:
-        """The parts of [begin, end) whose content depends on what is stored: a read conflicts only there."""
+        """The parts of [begin, end) whose content depends on stored rows: a read conflicts only there."""
         parts: list[Range] = []
         for start, stop, live in self.live(begin, end):
             if live:
@@ -288,7 +289,7 @@ class Writes:
         return parts
 
     def depends(self, key: bytes) -> bool:
-        """Whether the value of a key, as this transaction sees it, depends on what is stored."""
+        """Whether the value of a key in this transaction depends on the stored value."""
         pending = self.pending.get(key)
         if pending is not None:
             return pending.dependent
@@ -297,7 +298,7 @@ class Writes:
     # Committing
 
     def changes(self) -> Changes:
-        """All that a commit applies. The writes must not be used any more."""
+        """The changes for the commit. Shares the collections: the writes must not be used afterwards."""
         changes = self._changes
         changes.values, changes.pending, changes.stamped = self.values, self.pending, self.stamped
         changes.write_keys.update(
@@ -327,7 +328,7 @@ class Writes:
             self._changes.write_keys.add(key)
 
     def _remove(self, key: bytes) -> None:
-        """Drop the writes of a key, but not that they conflict with reads of others."""
+        """Remove the writes of a key, but keep their write conflict."""
         if key in self.values:
             del self.values[key]
             if key in self._no_conflict:
@@ -343,11 +344,12 @@ class Writes:
             self._remove(key)
 
     def _index(self) -> list[bytes]:
-        """All written keys, sorted. Without removals, only the keys added since the last time are new."""
+        """All written keys, sorted. If no key was removed since the last call, only the new keys are added."""
         counts = len(self.values), len(self.pending)
         if self._sorted is None:
             self._sorted = sorted(chain(self.values, self.pending))
         elif counts != self._counts:
+            # Dicts keep the order of insertion, so the new keys are the last ones.
             self._sorted += islice(self.values, self._counts[0], None)
             self._sorted += islice(self.pending, self._counts[1], None)
             self._sorted.sort()
@@ -356,7 +358,7 @@ class Writes:
 
 
 def _without(begin: bytes, end: bytes, keys: list[bytes]) -> list[Range]:
-    """What is left of [begin, end) between the keys."""
+    """The parts of [begin, end) between the keys."""
     starts = [begin, *map(after, keys)]
     stops = [*keys, end]
     return [(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
