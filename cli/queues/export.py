@@ -132,19 +132,19 @@ def verify(
         "values": result.values,
         "rows": result.rows,
         "differences": len(result.differences),
-        "waiting": len(result.waiting),
+        "waiting": len(result.undecided),
     }
     if json:
-        print_json({**counts, "whole": result.whole})
+        print_json({**counts, "whole": result.is_complete})
     else:
         note(f"cq export verify: {', '.join(f'{what} {number:,}' for what, number in counts.items())}")
-        if not result.whole:
+        if not result.is_complete:
             note(
                 "too many differences, the rest was not compared: `cq export rebuild` exports everything again"
             )
         if not result.are_rows_checked:
             note("surplus rows were not searched for: the application's columns do not contain the key")
-    if result.differences or result.waiting:
+    if result.differences or result.undecided:
         raise typer.Exit(1)
 
 

@@ -63,8 +63,8 @@ class Verified:
     Attributes:
         values, rows: number of values and rows compared.
         differences: the confirmed differences.
-        waiting: keys without a result: their changes were not exported in time.
-        whole: whether all values and rows were compared; False if `MAX_DIFFERENCES` keys differed or had no result.
+        undecided: keys without a result: their changes were not exported in time.
+        is_complete: whether all values and rows were compared; False if `MAX_DIFFERENCES` ended the verification early.
         are_rows_checked: whether the table was searched for rows of keys without a value. False if the columns are an
             application's own and have no `key_of`.
     """
@@ -72,14 +72,14 @@ class Verified:
     values: int = 0
     rows: int = 0
     differences: list[TableDifference] = field(default_factory=list)
-    waiting: list[Any] = field(default_factory=list)
-    whole: bool = True
+    undecided: list[Any] = field(default_factory=list)
+    is_complete: bool = True
     are_rows_checked: bool = True
 
     @property
     def is_enough(self) -> bool:
         """Whether the limit of differences is reached, so that the verification ends."""
-        return len(self.differences) + len(self.waiting) >= MAX_DIFFERENCES
+        return len(self.differences) + len(self.undecided) >= MAX_DIFFERENCES
 
 
 class Verifier:
@@ -103,7 +103,7 @@ class Verifier:
                 suspects.clear()
             progress(self.found)
             if self.found.is_enough:
-                self.found.whole = compared is None
+                self.found.is_complete = compared is None
                 break
         return self.found
 
@@ -195,7 +195,7 @@ class Verifier:
                 # In this order: value, wait, row. The wait covers the entry that wrote the value.
                 value = transact(self.db, lambda tr, key=key: self.queue.get(tr.snapshot, key))  # type: ignore[misc]
                 if not self._is_exported(encoded):
-                    self.found.waiting.append(key)
+                    self.found.undecided.append(key)
                     break
                 row = self._rows_of([key]).get(encoded)
                 if self._agrees(key, value, row):
@@ -207,7 +207,7 @@ class Verifier:
                     )
                     break
             else:
-                self.found.waiting.append(key)
+                self.found.undecided.append(key)
 
     def _is_exported(self, encoded: bytes) -> bool:
         """Wait until all entries in the key's bucket now are exported; False if `wait_seconds` are over first."""

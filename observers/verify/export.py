@@ -264,11 +264,11 @@ def _compare(verification: Verification, variable: str, wait_seconds: float) -> 
         return
     finally:
         found.reporting.close()
-    if result.waiting:
+    if result.undecided:
         verification.note(
-            f"{len(result.waiting):,} keys of the table were not compared: changes are on their way"
+            f"{len(result.undecided):,} keys of the table were not compared: changes are on their way"
         )
-    if not result.whole:
+    if not result.is_complete:
         verification.note("so much of the table differs that the rest was not looked at")
     for each in result.differences:
         value = "no value" if each.value is None else repr(each.value)[:40]

@@ -572,7 +572,7 @@ class TestVerify:
             ("b", 2, None),
             ("z", None, {"key": "z", "value": 2}),
         ]
-        assert (found.values, found.rows, found.waiting) == (3, 3, [])
+        assert (found.values, found.rows, found.undecided) == (3, 3, [])
 
     def test_what_waits_is_not_a_difference(self, db: Any, name: str, export: Export) -> None:
         add(db, name, {"a": 1, "d": 1, "b": -2})
@@ -580,10 +580,10 @@ class TestVerify:
 
         found = verify(db, export, wait_seconds=0)
         assert found.differences == []
-        assert sorted(found.waiting) == ["a", "b", "d"]
+        assert sorted(found.undecided) == ["a", "b", "d"]
         work(db, name)
         found = verify(db, export, wait_seconds=0)
-        assert (found.differences, found.waiting) == ([], [])
+        assert (found.differences, found.undecided) == ([], [])
 
     def test_it_ends_early_when_all_differs(
         self, db: Any, name: str, export: Export, monkeypatch: pytest.MonkeyPatch
@@ -593,7 +593,7 @@ class TestVerify:
         sql(export, "DELETE FROM report")
 
         found = verify(db, export)
-        assert (len(found.differences), found.whole) == (2, False)
+        assert (len(found.differences), found.is_complete) == (2, False)
 
     def test_an_export_that_is_not_complete_cannot_be_verified(
         self, db: Any, name: str, export: Export
