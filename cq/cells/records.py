@@ -23,6 +23,7 @@ class _Stored:
 
     def to_bytes(self) -> bytes:
         """Encode the fields as a list."""
+        # The order of the fields is the stored format.
         return codec.encode([getattr(self, name) for name in self.__dataclass_fields__])  # type: ignore[attr-defined]
 
     @classmethod

@@ -31,7 +31,7 @@ class CellStores:
 
     def __getitem__(self, name: str) -> Database:
         """Return the store of a cell; raises `CellNotKnown`, `CellMismatch`, or a `StoreError` if it cannot be used."""
-        db = self._open.get(name)
+        db = self._open.get(name)  # without the lock: each transaction of a user calls this
         return db if db is not None else self._opened(name, self._directory.cell(name).url)
 
     def claim(self, name: str, url: str, *, is_new: bool) -> None:
@@ -43,6 +43,7 @@ class CellStores:
         wanted = Identity(name, self.directory_id())
 
         def claim(tr: Transaction) -> None:
+            # Read with a conflict: of two directories that claim an empty store at once, one gets the error.
             if is_new and read_identity(tr) is None:
                 tr.set(keys.IDENTITY, wanted.to_bytes())
             check_identity(tr, wanted)

@@ -39,6 +39,7 @@ class UserData:
         If the transaction does not commit, the next one gets the id. Two concurrent transactions of one user that call
         this conflict, and one begins again.
         """
+        # An atomic addition would not conflict, but could not return the number.
         key = cellkeys.latest_id(self._encoded)
         stored = self.tr.get(key).value
         number = 1 if stored is None else _number(stored) + 1
@@ -56,7 +57,7 @@ class UserData:
         """
         key, encoded = self._old(old), codec.encode_value(new)
         known = self.tr.get(key).value
-        if known not in (None, encoded):
+        if known not in (None, encoded):  # the same pair again is a retry
             raise InvalidData(
                 f"the old id {codec.brief(old)} of user {self.user!r} has the new id {codec.brief(self.new_id(old))}, "
                 f"and cannot also have {codec.brief(new)}"
