@@ -1,4 +1,4 @@
-"""What pytest needs to know about this tree."""
+"""Settings of pytest for the whole project."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 
 import pytest
 
-# They are collected as cq.observers and cq.cli, through the links; under their own names they would be
-# imported a second time.
+# Pytest collects them as cq.observers and cq.cli, through the links. Under their own names it would import them twice.
 collect_ignore = ["observers", "cli"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a cluster when none is named, and say so."""
+    """Skip tests that need a cluster if CQ_TEST_CLUSTER_FILE is not set."""
     if os.environ.get("CQ_TEST_CLUSTER_FILE"):
         return
     skip = pytest.mark.skip(reason="needs a cluster: set CQ_TEST_CLUSTER_FILE")

@@ -1,4 +1,4 @@
-"""cq: a transactional combine queue on FoundationDB, or on one file."""
+"""cq: a transactional combine queue on FoundationDB, or on one file. This module has the public names."""
 
 from cq.admin.configure import (
     configure,

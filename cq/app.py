@@ -1,7 +1,7 @@
-"""Which code this process has for which queue.
+"""The code of an application's queues: combiners, observers and exporters.
 
-The configuration stored with a queue names its combiner and observers with their versions; nothing stored is
-ever imported. A worker gets the code from an `App`, and leaves alone the queues whose code it lacks.
+The configuration of a queue contains only names and versions of its combiner and observers, so a worker never imports
+code that the store names. It gets the code from an `App`, and skips the queues whose code it lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Factory = Callable[[QueueConfig, Mapping[str, Any], int], ObserverFunction]
 
 @dataclass(frozen=True, slots=True)
 class QueueCode:
-    """A queue's configuration together with the code it asks for; `observers` in the configuration's order."""
+    """A queue's configuration with its code; `observers` are in the order of the configuration."""
 
     config: QueueConfig
     combiner: Combiner
@@ -34,20 +34,20 @@ class QueueCode:
 
     @property
     def shapes(self) -> list[QueueCode]:
-        """The code by which passes drain the shape before, if there is one to drain, and that of the shape now."""
+        """The code with the former shape, if it is not drained yet, then the code with the present shape."""
         former = self.config.under_former_shape()
         return [self] if former is None else [replace(self, config=former), self]
 
     @property
     def is_foreign(self) -> bool:
-        """Whether combining the queue runs code that is not cq's own."""
+        """Whether passes over the queue run code of the application."""
         return bool(self.observers) or BUILT_IN.get(self.combiner.name) is not self.combiner
 
 
 class App:
-    """The queues that an application has code for: combiners of its own, and change observers.
+    """The application's own combiners, observers and exporters, by queue.
 
-    A worker is given it by `cq worker --app module:app`. Queues that need nothing but what is built in need no entry.
+    A worker loads it with `cq worker --app module:app`. Queues without such code need no entry.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class App:
 
     @property
     def exporters(self) -> Mapping[str, Exporter]:
-        """{name of an export queue: what exports it}."""
+        """{name of an export queue: its exporter}."""
         return self._exporters
 
     def queue(
@@ -66,7 +66,7 @@ class App:
         combiner: str | Combiner | None = None,
         observers: Sequence[Observer | ObserverSpec | ObserverFunction] = (),
     ) -> None:
-        """Declare the code of a queue; None for the combiner means whichever built-in one is configured."""
+        """Declare the code of a queue; None as combiner: the built-in combiner that the configuration names."""
         code = None if combiner is None else resolve(combiner)
         self._queues[keys.check_name(name)] = (
             code,
@@ -74,7 +74,9 @@ class App:
         )
 
     def observer(self, name: str, *, version: int = 1) -> Callable[[F], F]:
-        """Declare the decorated function an observer of a queue, behind those declared before, named as it is.
+        """Declare the decorated function as an observer of a queue, after the observers declared so far.
+
+        The observer has the name of the function.
 
         >>> app = App()
         >>> @app.observer("words")
@@ -90,7 +92,7 @@ class App:
         return declare
 
     def exporter(self, name: str) -> Callable[[F], F]:
-        """Declare the decorated function what exports an export queue: workers call it with batches of entries.
+        """Declare the decorated function as the exporter of an export queue. Workers call it with batches of entries.
 
         See `cq.observers.export.batch.Exporter`.
         """
@@ -102,16 +104,16 @@ class App:
         return declare
 
     def configure(self, db: Database, name: str, **settings: Any) -> QueueConfig:
-        """`cq.configure` with the combiner and observers declared here; see there for settings and errors."""
+        """Call `cq.configure` with the declared combiner and observers; it documents the settings and errors."""
         combiner, observers = self._queues.get(name, (None, None))
         if combiner is not None:
             settings["combiner"] = combiner
         return configuring.configure(db, name, **{"observers": observers, **settings})
 
     def code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None = None) -> QueueCode:
-        """The code that a configuration asks for; raises `CodeMismatch` naming what is missing.
+        """The code for a configuration; raises `CodeMismatch`, which names the missing code.
 
-        `built_in` has the factories of the observers that can be configured without code, by their names.
+        `built_in` has the factories of the built-in observers, by name.
         """
         combiner, observers = self._queues.get(wanted.name, (None, ()))
         if combiner is None:
@@ -141,7 +143,7 @@ def _function(
     declared: Observer | ObserverSpec | None,
     built_in: Mapping[str, Factory],
 ) -> ObserverFunction:
-    """The function of an observer that a configuration asks for."""
+    """The function of an observer in a configuration."""
     if isinstance(declared, Observer) and (declared.version, {}) == (wanted.version, wanted.settings):
         return declared.function
     if isinstance(declared, ObserverSpec) and (declared.version, declared.settings) == (

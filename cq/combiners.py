@@ -1,10 +1,10 @@
-"""What a combiner is, and the built-in ones.
+"""Combiners: the type, and the built-in combiners.
 
-A combiner folds the updates of one key, in commit order, into the key's value. It must be associative, since cq
-combines updates in whatever groups they arrive: combine([a, b, c]) == combine([combine([a, b]), c]) ==
-combine([a, combine([b, c])]). It need not be commutative. It never returns None: whether a value means that the key
-is gone is asked of `is_empty`, and only when a current value is written; a partial combination that vanished would
-give wrong answers (+1 and -1 folded ahead of a 5). The idea is that of Apache Fluo's combine queue.
+A combiner combines the updates of one key, in commit order, into the key's value. It must be associative, because cq
+combines updates in groups of any size: combine([a, b, c]) == combine([combine([a, b]), c]) ==
+combine([a, combine([b, c])]). It need not be commutative. It never returns None. `is_empty` decides whether a value
+deletes the key, and cq calls it only when it writes a current value: a fold of +1 and -1 must not disappear before a
+later 5. The idea comes from Apache Fluo's combine queue.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def _never(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Combiner:
-    """How the updates of a key become its value.
+    """A function that combines the updates of a key, with its name and version.
 
     Args:
-        name: what the queue's configuration calls it.
-        version: to be raised with every change of what `combine` returns.
-        combine: called with the key and a non-empty sequence of values in commit order, the current one first if
-            there is one, and also when there is but one value; returns their combination. Associative, never None,
-            must not change its arguments.
-        is_empty: whether a value means that the key has none and is to be deleted.
-        value_types: the value types it works on; empty for all.
-        takes_delete: whether `DELETE` is an update of its queues.
+        name: its name in configurations.
+        version: increment it with every change of the results of `combine`.
+        combine: returns the combination of a non-empty sequence of values. Its arguments are the key and the values in
+            commit order, the current value first if the key has one. cq calls it for a single value, too. It must be
+            associative, must not return None, and must not change its arguments.
+        is_empty: whether a value deletes the key.
+        value_types: the types of values that it supports; empty: all types.
+        takes_delete: whether `DELETE` is a valid update of its queues.
     """
 
     name: str
@@ -52,9 +52,9 @@ class Combiner:
 
 
 MAX_DIGITS: Final = 10_000
-"""Of a sum of decimals."""
+"""Limit of a sum of decimals."""
 
-# Decimals are added exactly, since rounded sums do not associate; so a sum that has no room is an error.
+# Decimals are added exactly, because rounded sums are not associative. So a sum with too many digits is an error.
 _EXACT: Final = Context(MAX_DIGITS, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation])
 
 
@@ -87,10 +87,10 @@ def _maximum(key: Any, values: Sequence[Any]) -> Any:
 
 
 def is_comparable(value: object) -> bool:
-    """Whether comparisons order the value against every other of its type: false for NaN and sets, also in lists.
+    """Whether the value has a place in a total order of its type. False for NaN and sets, also within lists.
 
-    Sets are compared by inclusion. Neither order is total, so the least of several such values would depend on how they
-    are grouped.
+    Comparisons with NaN are false, and sets are compared by inclusion, so the minimum of several such values would
+    depend on their grouping.
     """
     if isinstance(value, float):
         return value == value
@@ -102,10 +102,10 @@ def is_comparable(value: object) -> bool:
 
 
 def _comparable(values: Sequence[Any]) -> Sequence[Any]:
-    """The comparable values, or the first value if there are none.
+    """The comparable values, or only the first value if all are incomparable.
 
-    `add` refuses all others, but earlier versions stored them. Skipping them associates, and replaces a stored NaN
-    by the first number that follows.
+    `add` refuses incomparable values, but earlier versions stored them. Skipping them is associative, and the next
+    number replaces a stored NaN.
     """
     return [value for value in values if is_comparable(value)] or values[:1]
 
@@ -137,12 +137,12 @@ def _counter(key: Any, values: Sequence[Mapping[Any, Any]]) -> Any:
     return {item: count for item, count in total.items() if count != 0}
 
 
-def _is_nothing(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     return not value
 
 
 COMPARING: Final = frozenset(("minimum", "maximum"))
-"""Built-in combiners that compare values, and take only those that are comparable."""
+"""The built-in combiners that accept only comparable values."""
 _NUMBERS: Final = ("int", "decimal", "float", "any")
 _ORDERED: Final = (*_NUMBERS, "str", "bytes", "datetime")
 
@@ -151,24 +151,24 @@ minimum = Combiner("minimum", 1, _minimum, _never, _ORDERED)
 maximum = Combiner("maximum", 1, _maximum, _never, _ORDERED)
 last = Combiner("last", 1, _last, _is_delete, takes_delete=True)
 first = Combiner("first", 1, _first)
-union = Combiner("union", 1, _union, _is_nothing, ("set",))
-counter = Combiner("counter", 1, _counter, _is_nothing, ("dict",))
+union = Combiner("union", 1, _union, _is_empty, ("set",))
+counter = Combiner("counter", 1, _counter, _is_empty, ("dict",))
 
 BUILT_IN: Final[dict[str, Combiner]] = {
     combiner.name: combiner for combiner in (sum_, minimum, maximum, last, first, union, counter)
 }
-"""The combiners that every worker has:
+"""The built-in combiners, which every worker has:
 
-- `sum`: of int or Decimal, exact (floats do not associate: their sums are approximate); a sum of 0 deletes the key.
-- `minimum`, `maximum`: of numbers, str, bytes or datetimes; NaN and sets have no order and are refused.
-- `last`, `first`: the update committed last or first; `DELETE` as an update of `last` deletes the key.
-- `union`: of sets; an empty set deletes the key.
-- `counter`: of dicts of counts, summed item by item; items of count 0 vanish, an empty dict deletes the key.
+- `sum`: of int or Decimal, exact; of float, approximate, because float addition is not associative. 0 deletes the key.
+- `minimum`, `maximum`: of numbers, str, bytes or datetimes. They refuse NaN and sets, which have no total order.
+- `last`, `first`: the update that was committed last or first. `DELETE` as an update of `last` deletes the key.
+- `union`: of sets. An empty set deletes the key.
+- `counter`: of dicts of counts, summed for each item. Items with count 0 are removed; an empty dict deletes the key.
 """
 
 
 def resolve(combiner: str | Combiner) -> Combiner:
-    """A combiner by its name, or itself; raises `InvalidConfiguration` for a name that is not built in."""
+    """The built-in combiner of a name, or the given combiner; raises `InvalidConfiguration` for an unknown name."""
     if isinstance(combiner, Combiner):
         return combiner
     if not isinstance(combiner, str) or combiner not in BUILT_IN:
@@ -179,9 +179,9 @@ def resolve(combiner: str | Combiner) -> Combiner:
 
 
 def combine_many(combiner: Combiner, keys: Sequence[Any], lists: Sequence[Sequence[Any]]) -> list[Any]:
-    """What the combiner makes of each key's values; raises what it raises, and `InvalidData` if it returns None."""
-    at_once = _AT_ONCE.get(combiner.combine)
-    found = at_once(lists) if at_once else None
+    """The combination of each key's values; raises the combiner's errors, and `InvalidData` if it returns None."""
+    for_many = _FOR_MANY.get(combiner.combine)
+    found = for_many(lists) if for_many else None
     if found is None:
         found = [combiner.combine(key, values) for key, values in zip(keys, lists, strict=True)]
     if NoneType in set(map(type, found)):
@@ -191,10 +191,10 @@ def combine_many(combiner: Combiner, keys: Sequence[Any], lists: Sequence[Sequen
 
 
 def _sums(lists: Sequence[Sequence[Any]]) -> list[Any] | None:
-    """All sums; None when there are decimals among them, which are to be exact."""
+    """The sum of each list; None if a sum is a Decimal, which `_sum` must compute exactly."""
     try:
         sums = list(map(sum, lists))
-    except ArithmeticError:  # of the context that happens to be there
+    except ArithmeticError:  # raised by the current decimal context, which may have any traps
         return None
     return None if Decimal in set(map(type, sums)) else sums
 
@@ -202,34 +202,34 @@ def _sums(lists: Sequence[Sequence[Any]]) -> list[Any] | None:
 def _extremes(
     choose: Callable[[Sequence[Any]], Any],
 ) -> Callable[[Sequence[Sequence[Any]]], list[Any] | None]:
-    """A function that applies `choose` to each list; it returns None unless all values are surely comparable."""
+    """A function that applies `choose` to each list, or returns None if some value may be incomparable."""
 
-    def at_once(lists: Sequence[Sequence[Any]]) -> list[Any] | None:
+    def for_many(lists: Sequence[Sequence[Any]]) -> list[Any] | None:
         kinds = set(map(type, chain.from_iterable(lists)))
         if not kinds <= _SCALARS:
             return None
         if float in kinds and any(map(ne, chain.from_iterable(lists), chain.from_iterable(lists))):
-            return None  # only NaN differs from itself
+            return None  # a value differs from itself: it is NaN
         return list(map(choose, lists))
 
-    return at_once
+    return for_many
 
 
 _SCALARS: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime))
-_AT_ONCE: Final[dict[Callable[[Any, Any], Any], Callable[[Sequence[Sequence[Any]]], list[Any] | None]]] = {
+_FOR_MANY: Final[dict[Callable[[Any, Any], Any], Callable[[Sequence[Sequence[Any]]], list[Any] | None]]] = {
     _sum: _sums,
     _minimum: _extremes(min),
     _maximum: _extremes(max),
     _last: lambda lists: [values[-1] for values in lists],
     _first: lambda lists: [values[0] for values in lists],
 }
-"""What does the same as a combination for many lists, without a call in Python for each."""
+"""{function of a built-in combiner: the same for many lists, without a Python call for each}. They may return None."""
 
 
 def changes(current: Mapping[Any, int], new: Mapping[Any, int]) -> dict[Any, int]:
-    """The updates of a queue of sums that turn one dict of counts into another.
+    """The updates of a queue of sums that change one dict of counts into another.
 
-    Raises `InvalidData` when a count is no int.
+    Raises `InvalidData` if a count is not an int.
 
     >>> changes({"a": 2, "b": 1}, {"a": 5, "c": 1})
     {'a': 3, 'c': 1, 'b': -1}

@@ -1,4 +1,4 @@
-"""What a pass tells change observers, and what a change observer is."""
+"""Observers of a queue, and the changes that they receive."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cq.errors import InvalidConfiguration
 _LONGEST_NAME: Final = 200
 
 ObserverFunction = Callable[[Any, list["Change"]], object]
-"""Called as `function(tr, changes)` in the pass's transaction."""
+"""The function of an observer: `function(tr, changes)`, called in the transaction of the pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a pass tells observers of one key.
+    """A change of the value of one key, as an observer receives it.
 
     Attributes:
         key: the key.
-        old: the value that the observer last received, None when there was none.
-        new: the value now, None when the key is deleted. Never equal to `old`.
-        complete: whether `new` derives from all updates committed before the reporting transaction started. False only
-            for a bucket in overload, or of a shape that is being drained, which report from a prefix of the commit
-            order; and for first reports and purges of keys of which later updates may be queued.
+        old: the value that the observer last received; None if it had none.
+        new: the new value; None if the key is deleted. Never equal to `old`.
+        complete: whether `new` includes all updates committed before the reporting transaction started. It is False
+            only in three cases: for a bucket in overload, and for a bucket of a former shape, which report a prefix of
+            the commit order; and for backfills and purges of keys that may have later queued updates.
     """
 
     key: Any
@@ -36,13 +36,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """A named and versioned callable that a pass tells of its changes, in the pass's own transaction.
+    """A named and versioned function that passes call with their changes, in their own transaction.
 
     Args:
-        name: what the queue's configuration calls it.
-        version: to be raised with every change of what it writes.
-        function: called as `function(tr, changes)` with a list of `Change`. What it writes through `tr` commits
-            with the values reported, or not at all; it may be called again when a transaction is retried.
+        name: its name in configurations.
+        version: increment it with every change of what it writes.
+        function: called as `function(tr, changes)` with a list of `Change`. Its writes through `tr` commit together
+            with the reported values, or not at all. It is called again when the transaction is retried.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Observer:
 
     @classmethod
     def of(cls, observer: object) -> Observer:
-        """Itself, or an observer of version 1 named as the callable is; raises `InvalidConfiguration`."""
+        """The given observer, or a named function as an observer of version 1; raises `InvalidConfiguration`."""
         if isinstance(observer, Observer):
             return observer
         name = getattr(observer, "__name__", None)
@@ -63,7 +63,7 @@ class Observer:
 
 
 def check_named(what: str, name: object, version: object) -> None:
-    """Raises `InvalidConfiguration` unless a combiner or an observer can be called so."""
+    """Raises `InvalidConfiguration` unless name and version are valid for a combiner or an observer."""
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
         raise InvalidConfiguration(
             f"expected the name of {what} to be 1 to {_LONGEST_NAME} printable characters, got: {brief(name)}"
@@ -76,16 +76,16 @@ def check_named(what: str, name: object, version: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ObserverSpec:
-    """An observer that is made from settings, which are stored with the queue: the built-in kinds are.
+    """An observer whose function is created from settings, which are stored with the queue.
 
-    Each enabling, and each change of version or settings, makes a new generation of the observer's data, which is
-    backfilled with all values before readers are switched to it.
+    Enabling it, and each change of its version or settings, begins a new generation of its data. Workers backfill the
+    new generation with all values, and then switch readers to it.
 
     Args:
-        name: of the kind, and of the observer: a queue has one of each kind.
-        version: to be raised with every change of what `factory` makes, its functions included.
-        settings: stored in CBOR; no secrets.
-        factory: `factory(config, settings, generation)` makes the function; None for a built-in kind.
+        name: name of the kind and of the observer: a queue has at most one of each kind.
+        version: increment it with every change of the result of `factory`, including the code of the functions.
+        settings: stored in CBOR; must not contain secrets.
+        factory: `factory(config, settings, generation)` returns the function; None for a built-in kind.
     """
 
     name: str
@@ -95,7 +95,7 @@ class ObserverSpec:
 
 
 def check_spec(spec: ObserverSpec) -> ObserverSpec:
-    """The spec itself; raises `InvalidConfiguration` unless it can be stored."""
+    """The spec itself; raises `InvalidConfiguration` if it cannot be stored."""
     check_named("observer", spec.name, spec.version)
     if not isinstance(spec.settings, Mapping) or not all(type(what) is str for what in spec.settings):
         raise InvalidConfiguration(

@@ -1,7 +1,7 @@
-"""Foreign text made safe to print and to log.
+"""Escaping of foreign text, so that it is safe to print and to log.
 
-Keys, messages of other software, host names and paths may contain what a terminal obeys, line breaks that forge lines
-of a log, and characters that change the direction of text.
+Keys, messages of other software, host names and paths may contain control sequences of terminals, line breaks that
+forge lines of a log, and characters that change the direction of text.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ _CUT: Final = "..."
 
 
 def printable(text: str) -> str:
-    r"""The text in one line of at most 1,000 printable characters; all others are escaped as in a Python string.
+    r"""The text in one line of at most 1,000 printable characters; others are escaped as in a Python string.
 
     >>> printable("red: \x1b[31m\nnext line")
     'red: \\x1b[31m\\nnext line'
     """
-    # Cut before it is escaped, too: the text may have any length.
+    # Cut before the escaping, too: the text may be very long.
     shown = escaped(text[: MAX_CHARACTERS + 1])
     return shown if len(shown) <= MAX_CHARACTERS else shown[: MAX_CHARACTERS - len(_CUT)] + _CUT
 
 
 def escaped(text: str) -> str:
-    r"""The whole text, in which characters that are not printable are escaped as in a Python string.
+    r"""The whole text, with all characters that are not printable escaped as in a Python string.
 
-    Those are control characters, formats such as the direction of text, line and paragraph separators, lone
-    surrogates, and all space except U+0020: `str.isprintable`.
+    By `str.isprintable`, these are control characters, format characters such as those for the direction of text, line
+    and paragraph separators, lone surrogates, and all space except U+0020.
     """
     if text.isprintable():
         return text
@@ -37,9 +37,9 @@ def escaped(text: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one printable line, which can be stored whatever the exception contains."""
+    """Type and message of an exception in one printable line of limited length."""
     try:
         text = str(error)
-    except Exception as failure:  # noqa: BLE001 - a foreign __str__
+    except Exception as failure:  # noqa: BLE001 - a foreign __str__ may raise anything
         text = f"(its message raises {type(failure).__name__})"
     return printable(f"{type(error).__name__}: {text}")

@@ -1,9 +1,8 @@
-"""What cq takes from the machine that it runs on: time, waiting, threads, and random bytes.
+"""Clocks, sleeping, threads and random bytes, which a simulation can replace.
 
-All code that tells the time, waits, starts a thread or draws random bytes does so through this module, called as
-`runtime.sleep(...)`. So a simulation can put another machine in the place of the real one, and run a whole system of
-many processes from one seed; nothing else of cq knows of simulations. What waits for the world outside stays with
-that: for files, SQL databases and child processes.
+All code of cq reads clocks, waits, starts threads and draws random bytes through this module, as `runtime.sleep(...)`.
+So a simulation can replace the machine, and run a system of many processes from one seed; the rest of cq does not
+depend on it. Exceptions are waits for files, SQL databases and child processes, which a simulation does not replace.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from contextlib import contextmanager
 
 
 class Latch:
-    """An event that many threads wait for and that is set once: each lets the next one through.
+    """An event for many threads that is set once.
 
-    It costs a waiter much less than `threading.Event`, and those who are let through do not jostle for one lock.
+    It costs a waiting thread much less than `threading.Event`. Each thread that wakes releases the next one, so the
+    threads do not compete for one lock.
     """
 
     __slots__ = ("_gate", "_is_set")
@@ -30,119 +30,120 @@ class Latch:
         self._gate.acquire()
 
     def is_set(self) -> bool:
+        """Whether the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Let all through; to be called once."""
+        """Set the event and wake all waiting threads. Call it only once."""
         self._is_set = True
         self._gate.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, for so many seconds at most; whether it is."""
+        """Wait until it is set, for at most `timeout` seconds; return whether it is set."""
         if not self._is_set and self._gate.acquire(timeout=-1 if timeout is None else timeout):
-            self._gate.release()
+            self._gate.release()  # for the next waiting thread
         return self._is_set
 
 
 class Machine:
-    """The real one."""
+    """The real machine."""
 
     def monotonic(self) -> float:
-        """Seconds, by a clock that is never set."""
+        """Seconds of a clock that nobody can set."""
         return clocks.monotonic()
 
     def time_ns(self) -> int:
-        """Nanoseconds since 1970, by a clock that may be set."""
+        """Nanoseconds since 1970 of the system clock, which operators can set."""
         return clocks.time_ns()
 
     def thread_seconds(self) -> float:
-        """Seconds for which the calling thread has used a processor."""
+        """Seconds of CPU time of the calling thread."""
         return clocks.thread_time()
 
     def sleep(self, seconds: float) -> None:
-        """Wait for so long."""
+        """Suspend the calling thread for `seconds` seconds."""
         clocks.sleep(seconds)
 
     def event(self) -> threading.Event:
-        """What threads wait for."""
+        """An event for threads."""
         return threading.Event()
 
     def latch(self) -> Latch:
-        """What many threads wait for once."""
+        """An event for many threads that is set once."""
         return Latch()
 
     def condition(self) -> threading.Condition:
-        """What threads wait for, with its lock. Plain locks need no seam: none is held while anything is waited for."""
+        """A condition with its own lock. Plain locks are not replaced: code never waits while it holds one."""
         return threading.Condition()
 
     def start_thread(self, target: Callable[[], object], name: str) -> None:
-        """Run a function in a thread that ends with the process."""
+        """Run a function in a daemon thread."""
         threading.Thread(target=target, name=name, daemon=True).start()
 
     def at_exit(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Call a function when the process ends in good order; what this returns takes that back."""
+        """Call a function at a regular end of the process; returns a function that cancels this."""
         atexit.register(call)
         return lambda: atexit.unregister(call)
 
     def token_bytes(self, count: int) -> bytes:
-        """So many random bytes that nobody can guess."""
+        """`count` random bytes of cryptographic quality."""
         return secrets.token_bytes(count)
 
 
-_used = [Machine()]
+_machines = [Machine()]
 
 
 @contextmanager
 def using(other: Machine) -> Iterator[None]:
-    """Put another machine in the place of this one, for all that is made and called meanwhile."""
-    _used.append(other)
+    """A context in which all functions of this module use another machine."""
+    _machines.append(other)
     try:
         yield
     finally:
-        _used.pop()
+        _machines.pop()
 
 
 def monotonic() -> float:
-    """See `Machine`, here and below."""
-    return _used[-1].monotonic()
+    """See `Machine` for this function and the functions below."""
+    return _machines[-1].monotonic()
 
 
 def time() -> float:
-    """Seconds since 1970, by a clock that may be set."""
-    return _used[-1].time_ns() / 1e9
+    """Seconds since 1970 of the system clock, which operators can set."""
+    return _machines[-1].time_ns() / 1e9
 
 
 def time_ns() -> int:
-    return _used[-1].time_ns()
+    return _machines[-1].time_ns()
 
 
 def thread_seconds() -> float:
-    return _used[-1].thread_seconds()
+    return _machines[-1].thread_seconds()
 
 
 def sleep(seconds: float) -> None:
-    _used[-1].sleep(seconds)
+    _machines[-1].sleep(seconds)
 
 
 def event() -> threading.Event:
-    return _used[-1].event()
+    return _machines[-1].event()
 
 
 def latch() -> Latch:
-    return _used[-1].latch()
+    return _machines[-1].latch()
 
 
 def condition() -> threading.Condition:
-    return _used[-1].condition()
+    return _machines[-1].condition()
 
 
 def start_thread(target: Callable[[], object], name: str) -> None:
-    _used[-1].start_thread(target, name)
+    _machines[-1].start_thread(target, name)
 
 
 def at_exit(call: Callable[[], object]) -> Callable[[], object]:
-    return _used[-1].at_exit(call)
+    return _machines[-1].at_exit(call)
 
 
 def token_bytes(count: int) -> bytes:
-    return _used[-1].token_bytes(count)
+    return _machines[-1].token_bytes(count)

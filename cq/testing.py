@@ -1,9 +1,9 @@
-"""For tests of applications: a store for each test, combining within the test, assertions that show what was found.
+"""Tools for tests of applications: a store for each test, a function that does the work of workers, and assertions.
 
-`pytest_plugins = ["cq.testing"]` in the topmost conftest.py makes `cq_db` a fixture; the functions are to be imported,
-and work with any database. Nothing in cq imports this module, and nothing else in cq imports pytest.
+`pytest_plugins = ["cq.testing"]` in the topmost conftest.py adds the fixture `cq_db`. Import the functions; they work
+with any database. No other module of cq imports this one, or pytest.
 
-PYTEST_DONT_REWRITE: no `assert` in here, so pytest need not mind whether it was imported before it became a plugin.
+PYTEST_DONT_REWRITE: the module has no `assert`, so an import before its registration as a plugin does no harm.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from cq.windows.expiry import expire
 __all__ = ["assert_drained", "assert_values", "cq_db", "drain"]
 
 ROUNDS: Final = 1_000
-"""How often `drain` looks for what observers have added to queues, before it says that this has no end."""
-_ROWS: Final = 100  # of each kind that a message is made from
-_SHOWN: Final = 10
-_CHARACTERS: Final = 200
+"""Limit of the rounds of `drain`: in each round, observers may add to queues again."""
+_ROWS: Final = 100  # read for a message, of each kind
+_SHOWN: Final = 10  # lines of each kind in a message
+_CHARACTERS: Final = 200  # of each key and value in a message
 
 
 @pytest.fixture
 def cq_db(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[OpenDatabase]:
-    """A new embedded store in a temporary file, for one test; $CQ_STORE names it, so `cq.open()` opens it too.
+    """A new embedded store in a temporary file, for one test. $CQ_STORE names it, so `cq.open()` opens it, too.
 
-    Commits do not wait for the disk: nobody needs it after a power failure.
+    Commits do not wait for the disk, because the store need not survive a power failure.
     """
     path = tmp_path_factory.mktemp("cq") / "test.db"
     monkeypatch.setenv("CQ_STORE", f"embedded:{path}")
@@ -63,25 +63,23 @@ def cq_db(
 
 
 def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> None:
-    """Combine until nothing is queued, tell the observers, publish clouds and export: all that workers would do.
+    """Do all work of workers: expire updates of windows, combine, call observers, publish clouds and export.
 
-    Of a queue with a window, what has left it by now is taken out first.
-
-    In this thread, in the same order each time, and without pauses: an export that fails is not tried again. What a
-    worker would set aside is set aside. Use `assert_drained` to be sure that neither has happened.
+    It runs in the calling thread, in the same order each time, and without pauses. It does not retry a failed export,
+    and it sets updates aside as a worker does. `assert_drained` checks that neither has happened.
 
     Args:
         db: a database of either store.
-        queues: these only; all queues of the store if left out, as it should be where observers add to queues.
-        app: the code of combiners and observers that are not built in, and exporters.
+        queues: the queues; default: all queues of the store. Use the default if observers add to queues.
+        app: the application's combiners, observers and exporters.
 
     Raises:
-        QueueNotConfigured: a queue named does not exist.
-        ConfigurationError: updates wait that `app` lacks the code for, or in a queue that is paused.
+        QueueNotConfigured: a given queue does not exist.
+        ConfigurationError: a queue with queued updates is paused, or `app` lacks its code.
         ManyFailed: the combiner fails for so many keys that a worker would pause the queue.
-        AssertionError: observers add to the queues again and again.
+        AssertionError: observers add to the queues without end.
     """
-    names = [_handle(queue).name for queue in queues]
+    names = [_queue(queue).name for queue in queues]
     code_of = app or App()
     for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
         _expire(db, name)
@@ -92,7 +90,7 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
             shapes = {shape.config.generation: shape for shape in code.shapes}
             for generation, number in waiting[
                 name
-            ]:  # in this order, what a shape before has left comes first
+            ]:  # in this order: updates of a former shape are older, so they come first
                 _combine(db, shapes[generation], number)
             publish_generations(db, name)
             finish_rebucket(db, name)
@@ -100,28 +98,28 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
             break
     else:
         raise AssertionError(
-            f"after {ROUNDS:,} rounds there is still something to combine, in the queues "
+            f"after {ROUNDS:,} rounds there are still updates to combine, in the queues "
             f"{', '.join(filter(waiting.get, waiting))}: do observers add to them again and again?"
         )
     exporters = {name: each for name, each in code_of.exporters.items() if name in names or not names}
     for name in waiting:
         config = transact(db, lambda tr: read_config(tr.snapshot, name))  # noqa: B023
-        found = observer_tasks(db, _at_once(config))
+        found = observer_tasks(db, _without_pauses(config))
         for tasks in found.values():
             _run_tasks(tasks)
         if "export" in found:
-            exporters.pop(name, None)  # the table gets it all
+            exporters.pop(name, None)  # the export to a table handles all entries
     for name, exporter in exporters.items():
         _run_tasks(exporter_tasks(db, name, exporter))
 
 
 def assert_values(db: Database, queue: str | CombineQueue, expected: Mapping[Any, Any]) -> None:
-    """Assert that these are all keys of the queue that have a value, with these values.
+    """Assert that the queue has exactly the expected keys and values.
 
-    The message names what is missing, extra and different, and what still waits or was set aside.
+    The message names missing, extra and different keys, queued updates, and updates that were set aside.
     """
     __tracebackhide__ = True
-    handle = _handle(queue)
+    handle = _queue(queue)
     found = dict(handle.scan(db))
     missing = [f"{_short(key)}: expected {_short(expected[key])}" for key in expected if key not in found]
     extra = sorted(f"{_short(key)}: found {_short(found[key])}" for key in found if key not in expected)
@@ -133,26 +131,26 @@ def assert_values(db: Database, queue: str | CombineQueue, expected: Mapping[Any
     lines = [
         f"{what} {line}"
         for what, lines in (("missing", missing), ("extra", extra), ("different", different))
-        for line in _some(lines)
+        for line in _first_lines(lines)
     ]
     if lines:
-        lines += _left(db, handle.name)
+        lines += _remaining(db, handle.name)
         raise AssertionError("\n  ".join([f"queue {handle.name!r} has other values than expected:", *lines]))
 
 
 def assert_drained(db: Database, *queues: str | CombineQueue) -> None:
-    """Assert that nothing waits to be combined or exported, and that nothing was set aside.
+    """Assert that the queues (default: all queues) have no updates to combine or to export, and none set aside.
 
-    The message names what does and was, with errors. Without queues this is about all of the store.
+    The message names these updates, with errors.
     """
     __tracebackhide__ = True
-    names = [_handle(queue).name for queue in queues] or _all_names(db)
-    lines = [f"queue {name!r}: {line}" for name in names for line in _left(db, name)]
+    names = [_queue(queue).name for queue in queues] or _all_names(db)
+    lines = [f"queue {name!r}: {line}" for name in names for line in _remaining(db, name)]
     if lines:
         raise AssertionError("\n  ".join(["not everything is combined and exported:", *lines]))
 
 
-def _handle(queue: str | CombineQueue) -> CombineQueue:
+def _queue(queue: str | CombineQueue) -> CombineQueue:
     return queue if isinstance(queue, CombineQueue) else CombineQueue(queue)
 
 
@@ -160,9 +158,9 @@ def _handle(queue: str | CombineQueue) -> CombineQueue:
 
 
 def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[tuple[int, int]]]:
-    """The buckets with work (generation and number) of these queues, or of all; raises `QueueNotConfigured`.
+    """The buckets with work (generation and number) of these queues, or of all queues; raises `QueueNotConfigured`.
 
-    An export queue has no such buckets, and no configuration.
+    It skips export queues, which have neither such buckets nor a configuration.
     """
     found = {}
     configured = queue_names(tr.snapshot)
@@ -178,12 +176,12 @@ def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[tup
 
 def _code(tr: Transaction, name: str, app: App) -> QueueCode:
     if (flags := read_flags(tr.snapshot, name)).is_paused(runtime.time()):
-        raise ConfigurationError(f"updates wait in queue {name!r}, which is paused: {flags.reason}")
+        raise ConfigurationError(f"queue {name!r} has queued updates and is paused: {flags.reason}")
     return app.code(read_config(tr.snapshot, name), FACTORIES)
 
 
 def _expire(db: Database, name: str) -> None:
-    with suppress(QueueNotConfigured):  # of an export queue, or said later
+    with suppress(QueueNotConfigured):  # an export queue, or `_notified` raises it
         while (expired := expire(db, name)) is not None and expired.rows:
             pass
 
@@ -197,8 +195,8 @@ def _combine(db: Database, code: QueueCode, number: int) -> None:
         transact(db, bucket.attempts.end)
 
 
-def _at_once(config: QueueConfig) -> QueueConfig:
-    """The configuration with a top whose cloud is published whenever it has changed."""
+def _without_pauses(config: QueueConfig) -> QueueConfig:
+    """The configuration, with a top that publishes its cloud after every change, without a pause."""
     observers = [
         replace(each, settings={**each.settings, "every": 0}) if each.name == index.NAME else each
         for each in config.observers
@@ -207,11 +205,11 @@ def _at_once(config: QueueConfig) -> QueueConfig:
 
 
 def _run_tasks(tasks: Sequence[Task]) -> None:
-    """Run tasks until they are done, or all that are left want to wait; some wait for others."""
-    left, before = tasks, 0
-    while len(left) != before:
-        before = len(left)
-        left = [task for task in left if _run(task) != DONE]
+    """Run tasks until they are done, or until none of the others makes progress: some tasks wait for others."""
+    unfinished, before = tasks, 0
+    while len(unfinished) != before:
+        before = len(unfinished)
+        unfinished = [task for task in unfinished if _run(task) != DONE]
     for task in tasks:
         task.end()
 
@@ -222,7 +220,7 @@ def _run(task: Task) -> float:
     return seconds
 
 
-# What is left
+# Remaining work
 
 
 def _all_names(db: Database) -> list[str]:
@@ -231,19 +229,19 @@ def _all_names(db: Database) -> list[str]:
     )
 
 
-def _left(db: Database, name: str) -> list[str]:
-    """What waits in a queue or was set aside, a line each."""
-    lines = transact(db, lambda tr: _left_to_combine(tr, name) if name in queue_names(tr.snapshot) else [])
+def _remaining(db: Database, name: str) -> list[str]:
+    """Lines about queued updates of a queue, rows to export, and updates set aside."""
+    lines = transact(db, lambda tr: _remaining_in_queue(tr, name) if name in queue_names(tr.snapshot) else [])
     for each in export_status(db, name):
         if each.rows or each.state != "active":
             error = f": {each.error}" if each.error else ""
-            lines.append(f"rows that wait to be exported: {each.rows:,}; the export is {each.state}{error}")
+            lines.append(f"rows to export: {each.rows:,}; the export is {each.state}{error}")
         if each.aside:
-            lines.append(f"changes that could not be exported and were set aside: {each.aside:,}")
+            lines.append(f"changes set aside because they could not be exported: {each.aside:,}")
     return lines
 
 
-def _left_to_combine(tr: Transaction, name: str) -> list[str]:
+def _remaining_in_queue(tr: Transaction, name: str) -> list[str]:
     snapshot, keys = tr.snapshot, QueueKeys(name)
     config, flags = read_config(snapshot, name), read_flags(snapshot, name)
     rows = [decode_row(row.key, row.value) for row in snapshot.get_range(*keys.all_rows(), limit=_ROWS)]
@@ -254,21 +252,23 @@ def _left_to_combine(tr: Transaction, name: str) -> list[str]:
     ]
     lines = []
     if updates:
-        lines.append(f"updates wait, in commit order by bucket: {', '.join(_some(updates))}")
+        lines.append(f"queued updates, in commit order by bucket: {', '.join(_first_lines(updates))}")
     elif buckets := len(snapshot.get_range(*keys.notifications()).to_list()):
         lines.append(f"{buckets:,} buckets wait for a pass")
     if lines and flags.is_paused(runtime.time()):
         lines.append(f"it is paused: {flags.reason}")
-    return lines + _some([_aside(config, each) for each in read_aside(snapshot, name, limit=_ROWS)])
+    return lines + _first_lines(
+        [_aside_line(config, each) for each in read_aside(snapshot, name, limit=_ROWS)]
+    )
 
 
-def _aside(config: QueueConfig, each: Aside) -> str:
+def _aside_line(config: QueueConfig, each: Aside) -> str:
     key = _short(config.key.decode(each.encoded_key)) if each.encoded_key else "a row that cq has not written"
     return f"set aside {key} {_short(each.updates)}: {each.error}"
 
 
-def _some(lines: list[str]) -> list[str]:
-    """The first few, and how many more there are."""
+def _first_lines(lines: list[str]) -> list[str]:
+    """The first lines, and the number of the others."""
     more = len(lines) - _SHOWN
     return [*lines[:_SHOWN], f"... and {more:,} more"] if more > 0 else lines
 

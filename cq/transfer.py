@@ -1,7 +1,7 @@
-"""Carrying the settings of queues to another store: all that `configure` and operators have said, as a JSON document.
+"""Transfer of queue settings between stores: the configuration and flags of queues, as a JSON document.
 
-Updates, values and what observers keep stay behind, and so do generations: they are a store's own. The document holds
-no secrets, as settings do not: an export has the name of the environment variable, not the URL.
+The document does not contain updates, values, data of observers, or generations, which belong to one store. It contains
+no secrets, because settings do not: an export has the name of an environment variable, not the URL.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 FORMAT: Final = 1
-"""The version of the document; a higher one is refused."""
+"""The version of the document. Higher versions are refused."""
 
 _DOCUMENT: Final = {"format": int, "queues": dict}
 _QUEUE: Final = {
@@ -44,8 +44,8 @@ _QUEUE: Final = {
     "value": str,
     "window": str,
 }
-_LATER: Final = {"audit": False, "window": ""}
-"""Settings that documents of earlier versions lack: none of the queues in them had these."""
+_ADDED_LATER: Final = {"audit": False, "window": ""}
+"""Settings that documents of earlier versions of cq lack, with the values that their queues have."""
 _COMBINER: Final = {"name": str, "version": int}
 _OBSERVER: Final = {"built_in": bool, "name": str, "settings": dict, "version": int}
 _FLAGS: Final = {what: get_args(kind) or (kind,) for what, kind in get_type_hints(Flags).items()}
@@ -61,21 +61,21 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What an import has done: the names of the queues created, and of those that were there with equal settings."""
+    """The names of the queues that an import created, and of those that existed with equal settings."""
 
     created: list[str]
     unchanged: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Queue:
+class _QueueSettings:
     """The settings of one queue, from a document or from a store."""
 
     config: QueueConfig
     flags: Flags
 
     def document(self) -> dict[str, Any]:
-        """As carried."""
+        """The settings as they are in the document."""
         return {
             "audit": self.config.audit is not None,
             "buckets": self.config.buckets,
@@ -96,67 +96,73 @@ class _Queue:
         }
 
     def shown(self) -> dict[str, object]:
-        """As messages show it, under the names that the document has."""
-        usual = asdict(Flags())
-        flags = [f"{what}={flag!r}" for what, flag in asdict(self.flags).items() if flag != usual[what]]
+        """The settings as messages show them, with the names of the document."""
+        default = asdict(Flags())
+        flags = [f"{what}={flag!r}" for what, flag in asdict(self.flags).items() if flag != default[what]]
         return {**self.config.settings(), "flags": ", ".join(flags) or "none"}
 
 
 def export_config(db: Database, names: Sequence[str] = ()) -> dict[str, Any]:
-    """The document of these queues, or of all that the store has, as of one moment.
+    """The document of these queues, or of all queues of the store, from one read version.
 
     Raises `QueueNotConfigured`, and `InvalidConfiguration` for an observer whose settings JSON cannot carry.
     """
 
-    asked = sorted({*names})  # once: a retry would find an iterator empty, and export all queues
+    given = sorted(
+        {*names}
+    )  # outside of the transaction: a retry would find an iterator empty, and export all queues
 
-    def read(tr: Transaction) -> list[_Queue]:
-        wanted = asked or queue_names(tr.snapshot)
-        return [_Queue(read_config(tr.snapshot, name), read_flags(tr.snapshot, name)) for name in wanted]
+    def read(tr: Transaction) -> list[_QueueSettings]:
+        wanted = given or queue_names(tr.snapshot)
+        return [
+            _QueueSettings(read_config(tr.snapshot, name), read_flags(tr.snapshot, name)) for name in wanted
+        ]
 
     found = transact(db, read)
     for queue in found:
-        _check_carried(queue.config)
+        _check_is_json(queue.config)
     return {"format": FORMAT, "queues": {queue.config.name: queue.document() for queue in found}}
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """A document as text: keys sorted, one setting a line, in ASCII; the same for equal settings."""
+    """A document as ASCII text with sorted keys, one setting on each line. Equal settings give equal texts."""
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
 def from_text(text: str | bytes) -> Any:
-    """The inverse of `to_text`; raises `InvalidConfiguration` for what is no JSON."""
+    """The inverse of `to_text`; raises `InvalidConfiguration` if the text is not JSON."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:  # also of what is no UTF-8
+    except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError, too
         raise InvalidConfiguration(
-            f"expected a document of `cq export-config`, this is no JSON: {error}"
+            f"expected a document of `cq export-config`, this is not JSON: {error}"
         ) from None
 
 
 def import_config(
     db: Database, document: object, app: App | None = None, built_in: Mapping[str, Factory] | None = None
 ) -> ImportResult:
-    """Create the queues of a document that are missing, and compare the others: all of it in one transaction.
+    """Create the missing queues of a document, and compare the other queues, in one transaction.
 
     Args:
         db: a database of either store.
-        document: what `export_config` returned.
-        app: the code of combiners and observers that are not built in, of the queues that are missing.
-        built_in: makes the observers that need no code of the application; must raise for settings that are not
-            theirs. `cq.observers.builtin.CHECKED` are those of cq.
+        document: a result of `export_config`.
+        app: the application's combiners and observers of the missing queues.
+        built_in: the factories of the observers that need no code of the application. They must raise an exception for
+            invalid settings. `cq.observers.builtin.CHECKED` has those of cq.
 
-    Raises, with nothing changed:
-        InvalidConfiguration: the document, or a setting in it, is not one that cq knows.
-        CodeMismatch: a newer version of cq has written it, or a missing queue asks for code that `app` lacks.
-        ConfigurationConflict: a queue is there with other settings.
+    Raises, without any change of the store:
+        InvalidConfiguration: the document or one of its settings is invalid.
+        CodeMismatch: a newer version of cq has written it, or a missing queue needs code that `app` lacks.
+        ConfigurationConflict: a queue exists with other settings.
     """
     queues = _parse(document)
     return transact(db, lambda tr: _import(tr, queues, app or App(), built_in or {}))
 
 
-def _import(tr: Transaction, queues: list[_Queue], app: App, built_in: Mapping[str, Factory]) -> ImportResult:
+def _import(
+    tr: Transaction, queues: list[_QueueSettings], app: App, built_in: Mapping[str, Factory]
+) -> ImportResult:
     stored = [tr.get(QueueKeys(queue.config.name).config) for queue in queues]
     missing = []
     for queue, found in zip(queues, stored, strict=True):
@@ -164,7 +170,7 @@ def _import(tr: Transaction, queues: list[_Queue], app: App, built_in: Mapping[s
             missing.append((queue, app.code(queue.config, _factories(queue.config, built_in)).combiner))
         else:
             name = queue.config.name
-            _compare(_Queue(QueueConfig.from_bytes(name, found.value), read_flags(tr, name)), queue)
+            _compare(_QueueSettings(QueueConfig.from_bytes(name, found.value), read_flags(tr, name)), queue)
     for queue, combiner in missing:
         try:
             create(tr, queue.config, combiner, queue.flags)
@@ -175,12 +181,15 @@ def _import(tr: Transaction, queues: list[_Queue], app: App, built_in: Mapping[s
 
 
 def _factories(config: QueueConfig, built_in: Mapping[str, Factory]) -> dict[str, Factory]:
-    """Those of the observers that are said to be built in; an application's may have the name of a kind."""
+    """The factories of the observers that the configuration marks as built in.
+
+    An observer of an application may have the name of a built-in one.
+    """
     names = {each.name for each in config.observers if each.is_built_in}
     return {name: factory for name, factory in built_in.items() if name in names}
 
 
-def _compare(stored: _Queue, wanted: _Queue) -> None:
+def _compare(stored: _QueueSettings, wanted: _QueueSettings) -> None:
     before, after = stored.document(), wanted.document()
     differences = {
         what: (stored.shown()[what], wanted.shown()[what]) for what in _QUEUE if before[what] != after[what]
@@ -189,7 +198,7 @@ def _compare(stored: _Queue, wanted: _Queue) -> None:
         raise ConfigurationConflict(stored.config.name, differences)
 
 
-def _check_carried(config: QueueConfig) -> None:
+def _check_is_json(config: QueueConfig) -> None:
     for observer in config.observers:
         try:
             carried = json.loads(json.dumps(observer.settings, allow_nan=False)) == observer.settings
@@ -197,7 +206,7 @@ def _check_carried(config: QueueConfig) -> None:
             carried = False
         if not carried:
             raise InvalidConfiguration(
-                f"the settings of observer {observer.name!r} of queue {config.name!r} are more than JSON carries: "
+                f"JSON cannot carry the settings of observer {observer.name!r} of queue {config.name!r}: "
                 "configure this queue by its application, and export the others by name"
             )
 
@@ -205,7 +214,7 @@ def _check_carried(config: QueueConfig) -> None:
 # Reading a document
 
 
-def _parse(document: object) -> list[_Queue]:
+def _parse(document: object) -> list[_QueueSettings]:
     found = document.get("format") if isinstance(document, dict) else None
     if type(found) is int and found > FORMAT:
         raise CodeMismatch(
@@ -218,9 +227,9 @@ def _parse(document: object) -> list[_Queue]:
     return [_queue(check_name(name), fields["queues"][name]) for name in sorted(fields["queues"])]
 
 
-def _queue(name: str, found: object) -> _Queue:
+def _queue(name: str, found: object) -> _QueueSettings:
     where = f"queue {name!r}"
-    fields = _object({**_LATER, **found} if isinstance(found, dict) else found, _QUEUE, where)
+    fields = _object({**_ADDED_LATER, **found} if isinstance(found, dict) else found, _QUEUE, where)
     combiner = _object(fields["combiner"], _COMBINER, f"the combiner of {where}")
     observers = [_object(each, _OBSERVER, f"each observer of {where}") for each in fields["observers"]]
     names = [each["name"] for each in observers]
@@ -246,11 +255,11 @@ def _queue(name: str, found: object) -> _Queue:
         audit=Audit(1, fields["buckets"], True) if fields["audit"] else None,
         window=window,
     )
-    return _Queue(config, _flags(fields["flags"], f"flags of {where}"))
+    return _QueueSettings(config, _flags(fields["flags"], f"flags of {where}"))
 
 
 def _flags(found: dict[str, Any], where: str) -> Flags:
-    """Flags that are left out are as usual: an older cq may not have known them."""
+    """The flags in a document. Missing flags have their defaults: an older version of cq may not know them."""
     for what, value in found.items():
         _check_known(what, _FLAGS, where)
         kinds = _FLAGS[what]
@@ -260,7 +269,10 @@ def _flags(found: dict[str, Any], where: str) -> Flags:
 
 
 def _object(found: object, fields: Mapping[str, type], where: str) -> dict[str, Any]:
-    """An object of exactly these fields; raises `InvalidConfiguration`, which shows no values: they may be anything."""
+    """The object, which must have exactly these fields; raises `InvalidConfiguration`.
+
+    The message does not show values, because a wrong file may contain anything.
+    """
     if not isinstance(found, dict):
         raise InvalidConfiguration(
             f"expected {where} to be an object, got {_NAMES.get(type(found), 'something else')}"

@@ -137,7 +137,7 @@ def test_only_the_queues_named_are_combined(db: Any, name: str) -> None:
     assert_drained(db, name)
     assert_values(db, name, {"a": 1})
     assert message(assert_drained, db, name, other)[1:] == [
-        f"  queue {other!r}: updates wait, in commit order by bucket: 'a' 1"
+        f"  queue {other!r}: queued updates, in commit order by bucket: 'a' 1"
     ]
 
 
@@ -161,7 +161,7 @@ def test_an_export_is_done_and_one_that_fails_is_named(
     drain(db, name)
     assert_values(db, name, {"a": 1})
     (line,) = message(assert_drained, db, name)[1:]
-    assert line.startswith(f"  queue {name!r}: rows that wait to be exported: 1; the export is failing: ")
+    assert line.startswith(f"  queue {name!r}: rows to export: 1; the export is failing: ")
     assert DEFAULT_ENV in line
 
     monkeypatch.setenv(DEFAULT_ENV, f"sqlite:///{tmp_path / 'report.db'}")
@@ -183,7 +183,7 @@ def test_an_exporter_of_the_application_gets_what_waits(db: Any, name: str) -> N
 
     db.transact(lambda tr: ExportQueue(name).add(tr, "a", 1))
     assert message(assert_drained, db, name)[1:] == [
-        f"  queue {name!r}: rows that wait to be exported: 1; the export is active"
+        f"  queue {name!r}: rows to export: 1; the export is active"
     ]
 
     drain(db, name, app=app)
@@ -302,7 +302,7 @@ def test_what_waits_or_was_set_aside_explains_other_values(db: Any, name: str) -
     add(db, name, {"good": 2})
 
     left = [
-        "updates wait, in commit order by bucket: 'good' 2",
+        "queued updates, in commit order by bucket: 'good' 2",
         "set aside 'bad' [1]: observer 'check': ValueError: no bad",
     ]
     assert message(assert_values, db, name, {"bad": 1, "good": 3})[1:] == [

@@ -166,7 +166,9 @@ def test_settings_that_json_lacks_are_refused(cq_db: Any, carried: Any) -> None:
     app.queue("words", observers=[cq.ObserverSpec("own", 1, {"carried": carried}, made)])
     app.configure(cq_db, "words")
 
-    with pytest.raises(InvalidConfiguration, match="observer 'own' of queue 'words' are more than JSON"):
+    with pytest.raises(
+        InvalidConfiguration, match="JSON cannot carry the settings of observer 'own' of queue 'words'"
+    ):
         export_config(cq_db)
 
 
@@ -351,7 +353,7 @@ def test_a_document_is_an_object(cq_db: Any, document: Any) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe\x00", "[" * 100_000, "1" * 10_000])
 def test_what_is_no_json_is_said(text: str | bytes) -> None:
-    with pytest.raises(InvalidConfiguration, match="this is no JSON"):
+    with pytest.raises(InvalidConfiguration, match="this is not JSON"):
         from_text(text)
 
 
