@@ -108,7 +108,7 @@ def read_bounded(
         chunk = keys[start : start + window]
         for key, future in [(key, get(key)) for key in chunk]:
             if size > limit_bytes and found:
-                break
+                break  # later reads of the window were already started; their results are dropped
             value = found[key] = future.value
             size += 0 if value is None else len(value)
         start += window

@@ -230,6 +230,7 @@ def write_updates(
     for (bucket, rows), notification in zip(packed.rows.items(), notifications, strict=True):
         for row in rows:
             tr.set_versionstamped_key(queue.new_row(generation, bucket, next(_counter)), row)
+        # A unique value: a pass clears a notification only if no add has written it again since.
         tr.set_versionstamped_value(notification, INCOMPLETE_VERSIONSTAMP)
     if operation is not None:
         tr.set_versionstamped_key(queue.new_marker(operation), b"")

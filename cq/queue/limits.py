@@ -60,7 +60,9 @@ def limit(
         limited = read_flags(tr, name).is_limited
         if config.limited != limited:
             write_config(tr, replace(config, limited=limited))
-        tr.clear(QueueKeys(name).full)
+        tr.clear(
+            QueueKeys(name).full
+        )  # the mark belongs to the former limits; the next check may set it again
 
     transact(db, change)
 
@@ -179,6 +181,7 @@ _known: WeakKeyDictionary[Any, dict[str, tuple[float, Full | None]]] = WeakKeyDi
 
 def refuse_if_full(tr: Transaction, config: QueueConfig) -> None:
     """Raise `QueueFull` if the queue is full, by a mark read at most a second ago."""
+    # `limited` is in the cached configuration, so adds to a queue without limits never read the mark.
     if not config.limited or _admitting.get():
         return
     known = _known.setdefault(tr.db, {})

@@ -193,7 +193,7 @@ def _is_same(left: Any, right: Any) -> bool:
     return codec.encode(left) == codec.encode(right) or codec.is_same(left, right)
 
 
-# Operations for operators
+# Commands of operators
 
 
 def read_missed(tr: TransactionRead, name: str, encoded: bytes | None = None, *, limit: int = 0) -> list[Any]:

@@ -65,6 +65,7 @@ class Trim:
         """
         read_config(tr.snapshot, self._name)
         window = WindowKeys(self._name)
+        # These keys are in commit order, so the first one is of the oldest row with an operation in the window.
         expiring = tr.snapshot.get_range(*window.operations(), limit=1)
         oldest = [each for each in oldest_by_bucket(tr.snapshot, self._keys).values() if each is not None]
         oldest += [version_of(window.stamp_of_operation(row.key)) for row in expiring]

@@ -120,6 +120,7 @@ def split(content: list[Any]) -> list[bytes]:
     updates = len(content) // 2
     if len(row) <= ROW_BYTES or updates == 1:
         return [row]
+    # Updates differ in size, so an even division by number may leave a row too large: it is divided again.
     pieces = min(updates, -(-len(row) // ROW_BYTES))
     step = 2 * -(-updates // pieces)
     starts = range(1, len(content), step)

@@ -152,7 +152,7 @@ def by_key(rows: Iterable[Row]) -> Updates:
 def _are_encoded(keys: Collection[Any]) -> bool:
     if not keys:
         return True
-    # The least of all is the empty one.
+    # An empty key is invalid; it sorts before all others, so `min` finds it.
     return set(map(type, keys)) == {bytes} and min(keys) != b"" and max(map(len, keys)) <= MAX_KEY_BYTES
 
 
@@ -194,7 +194,7 @@ def find_rows(
     rows: list[tuple[bytes, bytes]] = []
     size = 0
     for row in snapshot.get_range(begin, bounds[1], streaming_mode=WANT_ALL):
-        if size > limit_bytes:
+        if size > limit_bytes:  # checked when another row is there: `at_end` is False only if more rows exist
             return FoundRows(rows, size, at_end=False, is_foreign=False)
         key, value = row.key, row.value
         if key >= foreign:

@@ -102,6 +102,7 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
         decoded = config.key.decode(found.encoded_key)
         some = found.updates[: fitting(_added_bytes(found))]
         left = found.updates[len(some) :]
+        # `write_updates` counts these updates as added a second time; this takes the second count back in advance.
         count_added(tr, config, [(found.encoded_key, update) for update in some], again=True)
         # Without a row in the window: the original add wrote one, so these updates have expired or will.
         write_updates(tr, queue, config, [(decoded, update) for update in some], None, due=None)
@@ -177,7 +178,7 @@ def _each_piece(
             tr.clear(piece)
             return after(piece), number
         tr.set(piece, left)
-        return piece, number
+        return piece, number  # the next step continues with the rest of this piece
 
     begin: bytes | None = None
     while (done := transact(db, partial(step, begin=begin))) is not None:

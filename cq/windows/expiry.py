@@ -81,7 +81,7 @@ def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired |
     wait = _seconds_to_next(tr.snapshot, window, config.window.slice, now)
     if wait > 0:
         return Expired(0, 0, wait)
-    lock = tr.get(window.lock)
+    lock = tr.get(window.lock)  # with a read conflict; started first, so that it costs no extra round trip
     found = _first_fitting(config, read_expiring(tr.snapshot, config, window.due_until(now), limit_bytes))
     lock.wait()
     sums = sum_up(tr.snapshot, QueueKeys(name), found.rows)
@@ -89,7 +89,9 @@ def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired |
         _add_negated(tr, config, sums)
     _set_broken_aside(tr, name, found)
     _clear(tr, window, found)
-    tr.set(window.lock, fresh_token())
+    tr.set(
+        window.lock, fresh_token()
+    )  # a concurrent expiry has read the lock, so only one of the two commits
     return Expired(len(found.keys), len(sums), 0.0)
 
 

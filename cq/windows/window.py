@@ -209,6 +209,7 @@ def _changed(
     totals = {encode(key): value for key, value in page.items}
     for encoded, change in changes.items():
         where = place(encoded)
+        # Keys without a stored value are on the page, too, if they sort between its ends.
         if where > after and (page.continuation is None or where <= page.continuation):
             totals[encoded] = totals.get(encoded, 0) + change
     return [
