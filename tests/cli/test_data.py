@@ -253,9 +253,9 @@ def test_a_file_that_has_changed_is_refused(here: Here, cli: Cli) -> None:
 
 DIE_AT_BATCH = """
 import os, signal
-from cq import jsonl
+from cq.intake import json_lines
 
-add, left = jsonl._add, [{batch}]
+add, left = json_lines._add, [{batch}]
 
 def add_or_die(*args):
     left[0] -= 1
@@ -265,7 +265,7 @@ def add_or_die(*args):
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-jsonl._add = add_or_die
+json_lines._add = add_or_die
 """
 
 
