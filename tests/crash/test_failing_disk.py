@@ -60,7 +60,7 @@ class TestFromBelow:
         assert told.failed
         for code, message in told.failed:
             assert code == IO_ERROR
-            assert f"there is no room for {path} (database or disk is full): make room" in message
+            assert f"there is no room for {path} (database or disk is full): free space" in message
         assert told.could_read
         assert told.count(0) == told.count(2) == COMMITS
         with Database(path) as db:
