@@ -78,7 +78,7 @@ class Database(AtomicOperations):
                 result = function(tr)
                 tr.commit().wait()
             except FDBError as error:
-                tr.on_error(error).wait()  # raises an error that is not retryable
+                tr.on_error(error).wait()  # raises errors without a retry
             else:
                 return result
 
@@ -132,11 +132,11 @@ class Database(AtomicOperations):
         self.transact(lambda tr: tr._atomic_operation(opcode, key, param))
 
     def get_and_watch(self, key: Any) -> tuple[Value, FutureVoid]:
-        """The value of a key, as `tr.get` returns it, and a future that is ready when the key has another value."""
+        """The value of a key, as from `tr.get`, and a future that becomes ready when the value changes."""
         return self.transact(lambda tr: (tr.get(key), tr.watch(key)))
 
     def set_and_watch(self, key: Any, value: Any) -> FutureVoid:
-        """Set a key; return a future that is ready when the key has another value."""
+        """Set a key; return a future that becomes ready when the value changes."""
 
         def run(tr: Transaction) -> FutureVoid:
             tr.set(key, value)
@@ -145,7 +145,7 @@ class Database(AtomicOperations):
         return self.transact(run)
 
     def clear_and_watch(self, key: Any) -> FutureVoid:
-        """Clear a key; return a future that is ready when the key has a value."""
+        """Clear a key; return a future that becomes ready when the key has a value."""
 
         def run(tr: Transaction) -> FutureVoid:
             tr.clear(key)

@@ -95,12 +95,12 @@ class ReadOnlyConnection(sqlite3.Connection):
 
 
 def _read_schema(connection: sqlite3.Connection) -> None:
-    # Not from `kv`, which may be a view in a file that was not checked yet.
+    # Not from `kv`, which may be a view in an unchecked file.
     connection.execute("SELECT 1 FROM sqlite_master").fetchone()
 
 
 def _connect(path: Path, read: Callable[[sqlite3.Connection], None] = _read_schema) -> ReadOnlyConnection:
-    """A connection that has called `read`: by its first read, SQLite opens the index, and keeps it."""
+    """A connection on which `read` has succeeded: SQLite opens the index for the first read, and keeps it."""
 
     def connect() -> ReadOnlyConnection:
         connection = _open(path)

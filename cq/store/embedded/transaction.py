@@ -64,7 +64,7 @@ class TransactionRead:
         return self.get_range(prefix, strinc(prefix), *args, **kwargs)
 
     def get_read_version(self) -> FutureInt64:
-        """The version that reads see. It includes every commit that had returned when it was taken."""
+        """The version that reads see. It includes every commit that returned before it was taken."""
         return self._core.read_version()
 
     def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
@@ -170,7 +170,7 @@ class Transaction(TransactionRead, AtomicOperations):
     # Life cycle
 
     def watch(self, key: Any) -> FutureVoid:
-        """A future that is ready when, after the commit, the key has another value than this transaction saw."""
+        """A future that becomes ready when, after the commit, the key has another value than in this transaction."""
         return self._core.watch(key_bytes(key))
 
     def set_read_version(self, version: int) -> None:

@@ -1,4 +1,4 @@
-"""Watches: futures that are ready when a key has another value than the transaction saw.
+"""Watches: futures that become ready when a key has another value than the transaction saw.
 
 One thread serves all watches of a database, and runs only while there are watches. Every commit of any process wakes it
 (see `lock_file`). It reads the keys written since its last round from the log of commits, and compares the values of

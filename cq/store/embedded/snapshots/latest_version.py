@@ -27,7 +27,7 @@ class LatestVersion:
         self._cached: tuple[int, bytes | None] | None = None
 
     def known(self) -> tuple[int, bytes | None] | None:
-        """A version at or after all returned commits, and its metadata version; None if that is unknown."""
+        """A version at or after all returned commits, and its metadata version, if known."""
         # Read first: a metadata change before this version is then announced as well.
         announced = self._lock.announced()
         if self._cached is None:

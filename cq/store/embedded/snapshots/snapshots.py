@@ -294,7 +294,7 @@ class SnapshotPool:
         try:
             return self._connect()
         except BaseException as error:
-            # Also after ^C: a connection that was counted but not opened would reduce the limit for ever.
+            # Also after ^C: counting a connection without opening it would lower the limit for ever.
             with self._changed:
                 self._count -= 1
             if isinstance(error, sqlite3.Error):
@@ -344,10 +344,10 @@ class SnapshotPool:
 
 
 def damaged_row(path: Path) -> FDBError:
-    """The error for a row that is not made of bytes."""
+    """The error for a row with other values than bytes."""
     return storage_error(sqlite3.DatabaseError("a row of it is not made of bytes"), path)
 
 
 def leak(connection: sqlite3.Connection) -> None:
-    """Add a reference to a connection that is never removed, so that it is never closed."""
+    """Keep a connection open for ever, by a reference that no code removes."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
