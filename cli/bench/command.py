@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.bench.systems.names import AGAINST, GROWING, REPORTING
-from cq.cli.bench.systems.workload import KINDS, Workload
+from cq.cli.bench.systems.workload import KINDS, BenchWorkload
 from cq.cli.shared.options import Json
 from cq.cli.shared.output import note, print_json, print_table, progress, say
 
@@ -165,7 +165,7 @@ def bench(
     from cq.cli.bench.systems.systems import Locations
 
     request = BenchRequest(
-        workload=Workload(keys=keys, skew=skew, kind=value),
+        workload=BenchWorkload(keys=keys, skew=skew, kind=value),
         plan=Plan(adders, threads, workers, seconds, warm_up=seconds / 2, repetitions=repetitions),
         buckets=buckets,
         sizes=_numbers(per_transaction),

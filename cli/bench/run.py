@@ -23,7 +23,7 @@ from cq.cli.bench.systems.systems import (
     make_queue,
     open_backends,
 )
-from cq.cli.bench.systems.workload import Workload
+from cq.cli.bench.systems.workload import BenchWorkload
 
 Notify = Callable[[str], object]
 
@@ -49,7 +49,7 @@ class BenchRequest:
     Raises `CannotMeasure` for invalid values.
     """
 
-    workload: Workload
+    workload: BenchWorkload
     plan: Plan
     buckets: int | None
     sizes: Sequence[int] = ()

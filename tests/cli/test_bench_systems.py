@@ -31,7 +31,7 @@ from cq.cli.bench.systems.postgres import Rollup, Upsert
 from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened
 from cq.cli.bench.systems.system import System
 from cq.cli.bench.systems.systems import Backends, Locations, make_against, open_backends
-from cq.cli.bench.systems.workload import KINDS, POOL_LEAST, POOL_UPDATES, Workload, word
+from cq.cli.bench.systems.workload import KINDS, POOL_LEAST, POOL_UPDATES, BenchWorkload, word
 
 rates = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -59,7 +59,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 def test_a_transaction_has_as_many_different_keys_as_asked_for_in_order(
     size: int, keys: int, skew: float, kind: str
 ) -> None:
-    workload = Workload(size, keys, skew, kind)
+    workload = BenchWorkload(size, keys, skew, kind)
     every = {word(rank) for rank in range(keys)}
 
     pool = workload.draw(1, updates=0)
@@ -91,7 +91,7 @@ class Noted:
 
 @pytest.mark.parametrize("is_fresh", [False, True])
 def test_a_run_has_a_pool_of_its_own_if_asked_for(is_fresh: bool) -> None:
-    workload = Workload(5, 1_000, skew=0)
+    workload = BenchWorkload(5, 1_000, skew=0)
     noted: Any = Noted()
     adding = AdderRole(noted, workload, 1, 7, most=POOL_UPDATES // 5, is_fresh=is_fresh)
     adding.prepare()
@@ -108,13 +108,13 @@ def test_a_run_has_a_pool_of_its_own_if_asked_for(is_fresh: bool) -> None:
 
 
 def test_every_process_draws_its_own_and_each_run_the_same() -> None:
-    workload = Workload(5, 1_000)
+    workload = BenchWorkload(5, 1_000)
 
     assert workload.draw(1, 500) == workload.draw(1, 500) != workload.draw(2, 500)
 
 
 def test_the_first_word_is_drawn_as_often_as_zipf_says() -> None:
-    pool = Workload(1, 1_000).draw(1, updates=20_000)
+    pool = BenchWorkload(1, 1_000).draw(1, updates=20_000)
 
     share = sum(word(0) in updates for updates in pool) / len(pool)
 
@@ -128,7 +128,7 @@ def test_no_two_ranks_share_a_word(ranks: set[int]) -> None:
 
 def test_what_cannot_be_drawn_is_said() -> None:
     with pytest.raises(CannotMeasure, match="cannot draw 50 different keys of 20"):
-        Workload(50, keys=20).draw(1)
+        BenchWorkload(50, keys=20).draw(1)
 
 
 # Figures
@@ -194,7 +194,7 @@ def counted(system: System, transactions: list[dict[str, Any]]) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [3, 1_200])
 def test_postgresql_counts_all(conninfo: str, kind: str, size: int) -> None:
-    pool = Workload(size, 5_000, kind=kind).draw(1, updates=0)[:20]
+    pool = BenchWorkload(size, 5_000, kind=kind).draw(1, updates=0)[:20]
     systems: list[System] = [Upsert(conninfo, kind), Rollup(conninfo, kind)]
 
     assert [counted(system, pool) for system in systems] == [20 * size, 20 * size]
@@ -207,7 +207,7 @@ def test_the_server_syncs_its_commits(conninfo: str) -> None:
 
 
 def test_the_store_counts_all_without_a_queue_and_with_one(url: str, tmp_path: Path) -> None:
-    pool, decimals = (Workload(3, 50, kind=kind).draw(1, updates=0)[:20] for kind in KINDS)
+    pool, decimals = (BenchWorkload(3, 50, kind=kind).draw(1, updates=0)[:20] for kind in KINDS)
     reporting = f"sqlite:///{tmp_path / 'reporting.db'}"
     systems: list[System] = [
         ReadModifyWrite(url, "embedded"),
@@ -225,7 +225,7 @@ def test_the_store_counts_all_without_a_queue_and_with_one(url: str, tmp_path: P
 def test_redis_counts_all(tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("no redis-server in $PATH")
-    pool = Workload(1_200, 5_000).draw(1, updates=0)[:20]
+    pool = BenchWorkload(1_200, 5_000).draw(1, updates=0)[:20]
     with redis_server.own_server(tmp_path / "redis") as socket:
         assert counted(redis.RedisHash(socket), pool) == 20 * 1_200
 
@@ -265,7 +265,7 @@ def test_what_fails_in_a_process_of_the_benchmark_is_said(url: str) -> None:
     system = QueueSystem(url, "embedded", "bench-missing", "int", 4)
 
     with (
-        BenchCrew([AdderRole(system, Workload(1, 10), 1, 1)]) as crew,
+        BenchCrew([AdderRole(system, BenchWorkload(1, 10), 1, 1)]) as crew,
         pytest.raises(CannotMeasure, match="'bench-missing' is not configured"),
     ):
         crew.run(0.1)

@@ -14,7 +14,7 @@ from cq.cli.bench.measures.phases import PhaseResult, Plan, measure
 from cq.cli.bench.measures.roles import AdderRole, AddResult
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import Adder
-from cq.cli.bench.systems.workload import Workload
+from cq.cli.bench.systems.workload import BenchWorkload
 from cq.intake.emitter import Emitter
 
 CALLERS: Final = 32
@@ -39,7 +39,7 @@ class EmitterResult:
 
 
 def measure_emitters(
-    make: Callable[[], QueueSystem], workload: Workload, plan: Plan, notify: Notify = lambda _: None
+    make: Callable[[], QueueSystem], workload: BenchWorkload, plan: Plan, notify: Notify = lambda _: None
 ) -> list[EmitterResult]:
     """Measure single adds, emitters in `durable` mode with many callers, and one in `fast` mode with one caller.
 

@@ -14,7 +14,7 @@ from cq.cli.bench.measures.phases import FIRST_SEED, Plan, check
 from cq.cli.bench.measures.roles import AdderRole, DrainerRole, FillerRole
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.names import BACKLOG, KEYS, SPARSE
-from cq.cli.bench.systems.workload import POOL_UPDATES, Workload
+from cq.cli.bench.systems.workload import POOL_UPDATES, BenchWorkload
 
 LEAST: Final = 10_000
 COMPARED: Final = 100_000
@@ -50,7 +50,12 @@ class GrowthResult:
 
 
 def measure_growth(
-    system: QueueSystem, what: str, workload: Workload, plan: Plan, most: int, notify: Notify = lambda _: None
+    system: QueueSystem,
+    what: str,
+    workload: BenchWorkload,
+    plan: Plan,
+    most: int,
+    notify: Notify = lambda _: None,
 ) -> list[GrowthResult]:
     """Measure a queue at 10^4, 10^5 ... up to `most` keys, or queued updates.
 
@@ -92,7 +97,7 @@ class _GrowthRun:
         self._system, self._plan, self._draining = system, plan, draining
         self._keys, self._updates = 0, 0
 
-    def fill(self, workload: Workload, keys: int) -> None:
+    def fill(self, workload: BenchWorkload, keys: int) -> None:
         """Add keys until the queue has `keys` keys."""
         number = self._plan.adders
         bounds = [self._keys + (keys - self._keys) * place // number for place in range(number + 1)]
@@ -103,7 +108,7 @@ class _GrowthRun:
         self._draining.run()
         check(self._system, self._updates)
 
-    def measure(self, what: str, size: int, updates: int, workload: Workload) -> GrowthResult:
+    def measure(self, what: str, size: int, updates: int, workload: BenchWorkload) -> GrowthResult:
         """Add `updates` updates and drain them, once per repetition."""
         adds, drains = [], []
         unmeasured = int(updates <= UPDATES)  # a warm-up; in longer runs its effect is too small to matter

@@ -22,7 +22,7 @@ from cq.cli.bench.measures.roles import AdderRole
 from cq.cli.bench.systems.cq_queue import QueueSystem, RunningWorker
 from cq.cli.bench.systems.errors import CannotMeasure
 from cq.cli.bench.systems.stored import close_opened
-from cq.cli.bench.systems.workload import KINDS, Workload
+from cq.cli.bench.systems.workload import KINDS, BenchWorkload
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.store.transact import transact
@@ -61,7 +61,11 @@ class LiveResult:
 
 
 def measure_live(
-    system: QueueSystem, workload: Workload, plan: Plan, rate: float | None, notify: Notify = lambda _: None
+    system: QueueSystem,
+    workload: BenchWorkload,
+    plan: Plan,
+    rate: float | None,
+    notify: Notify = lambda _: None,
 ) -> list[LiveResult]:
     """Measure a queue at the given rate; without a rate at full speed, and at a half and a quarter of that.
 
@@ -82,7 +86,7 @@ class _LiveRun:
     """A queue with its workers and prober; each measurement starts and ends its adders."""
 
     def __init__(
-        self, system: QueueSystem, workload: Workload, plan: Plan, probing: BenchCrew, notify: Notify
+        self, system: QueueSystem, workload: BenchWorkload, plan: Plan, probing: BenchCrew, notify: Notify
     ) -> None:
         self._system, self._workload, self._plan = system, workload, plan
         self._probing, self._notify = probing, notify

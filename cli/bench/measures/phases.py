@@ -13,7 +13,7 @@ from cq.cli.bench.measures.figures import Figure, harmonic
 from cq.cli.bench.measures.roles import AdderRole, DrainerRole
 from cq.cli.bench.systems.errors import WrongSum
 from cq.cli.bench.systems.system import System
-from cq.cli.bench.systems.workload import Workload
+from cq.cli.bench.systems.workload import BenchWorkload
 
 FIRST_SEED: Final = 1
 
@@ -62,7 +62,7 @@ class PhaseResult:
 
 def measure(
     system: System,
-    workload: Workload,
+    workload: BenchWorkload,
     plan: Plan,
     notify: Callable[[str], object] = lambda _: None,
     role: type[AdderRole] = AdderRole,
@@ -92,7 +92,7 @@ def measure(
 
 def _repeat(
     system: System,
-    workload: Workload,
+    workload: BenchWorkload,
     plan: Plan,
     adding: BenchCrew,
     draining: BenchCrew | None,

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from cq import runtime
 from cq.cli.bench.systems.stored import close_opened
 from cq.cli.bench.systems.system import System
-from cq.cli.bench.systems.workload import Workload
+from cq.cli.bench.systems.workload import BenchWorkload
 
 _FILL: Final = 1_000
 _SEEDS: Final = 1_000  # distance of the seeds of two pools of a process; more than there are processes
@@ -46,7 +46,7 @@ class AdderRole:
     def __init__(
         self,
         system: System,
-        workload: Workload,
+        workload: BenchWorkload,
         threads: int,
         seed: int,
         *,
@@ -107,7 +107,7 @@ class AdderRole:
 class FillerRole:
     """Creates a range of keys, by one update of each."""
 
-    def __init__(self, system: System, workload: Workload, ranks: range) -> None:
+    def __init__(self, system: System, workload: BenchWorkload, ranks: range) -> None:
         self._system, self._workload, self._ranks = system, workload, ranks
 
     def prepare(self) -> None:

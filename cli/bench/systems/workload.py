@@ -22,7 +22,7 @@ KINDS: Final = {"int": int, "decimal": Decimal}
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class BenchWorkload:
     """The updates of a benchmark.
 
     Args:
