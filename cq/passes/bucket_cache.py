@@ -49,7 +49,7 @@ class BucketCache:
             known.update(new)
             for encoded_key, value in new.items():
                 if value is not None and len(value) > _LARGEST_CACHED:
-                    del known[encoded_key]
+                    del known[encoded_key]  # a few large values would fill the cache
             self._bytes += _size(new)
         if self._bytes > self.max_bytes:
             self._bytes = _size(self.values) + _size(self.staged)

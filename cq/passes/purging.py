@@ -50,6 +50,7 @@ def purge_some(
     such updates are combined only when the purge is complete.
     """
     cursor, since = batch.state.purging, b""
+    # A new purge begins from the first value, even if an earlier one is not complete.
     if cursor is None or has_new_purge(config, batch.state):
         cursor, since = b"", _drop_queued(tr, config, bucket)
     queue = QueueKeys(config.name)

@@ -66,6 +66,7 @@ def pack_into_rows(pairs: Pairs, rows: Sequence[Row]) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     first, window = 0, _FIRST_WINDOW
     for row in rows:
+        # Join only about as many pairs as a row holds: all remaining ones for each row would take quadratic time.
         some = [encoded[position] for position in order[first : first + window]]
         while len(some) == window and sum(map(len, some)) <= ROW_BYTES:
             window *= 2

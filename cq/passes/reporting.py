@@ -114,7 +114,9 @@ class BackfillReader:
                 self.missed.check([encoded])
                 value = None if stored is None else codec.decode(stored)
             except CorruptData as error:
-                self.missed.note(encoded, str(error), {})
+                self.missed.note(
+                    encoded, str(error), {}
+                )  # an unreadable value cannot be reported: it stays missed
                 continue
             keys.append(encoded)
             change = self._change(encoded, value, value)
@@ -169,7 +171,7 @@ def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Cha
             continue
         reported += len(changes)
         try:
-            with admitted():
+            with admitted():  # a full queue must not refuse an observer's add: that would block this queue
                 function(tr, changes)
         except (KeyboardInterrupt, GeneratorExit):
             raise

@@ -141,6 +141,7 @@ class RunHead(NamedTuple):
         run, rows = self.run, self.rows
         if cut.rows == len(rows) and self.is_all:
             return None
+        # If all rows read are taken, the next row's key is unknown: begin after the last one read.
         first = rows[cut.rows].key if cut.rows < len(rows) else after(rows[-1].key)
         size = run.size - sum(len(row.key) + len(row.value) for row in rows[: cut.rows])
         return Run(first, run.last, run.rows - cut.rows, run.updates - cut.updates, size)

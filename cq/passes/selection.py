@@ -55,6 +55,7 @@ def choose(
         chosen.all_staged_known = last_staged is None
     waiting = _keys_in_hash_order(batch, last_staged)
     others, suspected = waiting, []
+    # A suspect is reported alone: if it fails again, no other key is delayed.
     if suspects:
         others = [encoded for encoded in waiting if encoded not in suspects]
         suspected = [encoded for encoded in waiting if encoded in suspects]

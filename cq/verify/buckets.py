@@ -104,7 +104,7 @@ def _pending_work(
         cursor = state.observers.get(each.generation, b"")
         is_new = each.generation not in state.observers
         if is_new and each.generation <= shape.backfilled_until:
-            continue
+            continue  # its backfill was complete when this shape began
         if cursor is not None and (not is_new or has_values or each in unswitched):
             return f"values to report to the observer {each.name!r}"
     return ""

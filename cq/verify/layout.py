@@ -26,7 +26,7 @@ _LENGTH: Final = Struct(">H")
 _COUNTER_BYTES: Final = 8
 _ROW_BYTES: Final = _PAIR.size + VERSIONSTAMP_BYTES + _COUNTER_BYTES
 _WORKER_BYTES: Final = 8
-_PLAIN: Final = frozenset(range(32, 127)) - {0x5C}
+_PLAIN: Final = frozenset(range(32, 127)) - {0x5C}  # the backslash begins an escape
 
 
 def shown(key: bytes) -> str:

@@ -43,7 +43,7 @@ def check_missed(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     except CorruptData as error:
         fix = partial(piece.follow_ups.append, partial(rebuild, observer=observer.name))
         piece.report("missed-unreadable", found.key, str(error), fix, key=key)
-    for config in piece.shapes:
+    for config in piece.shapes:  # buckets of both shapes report changes of the key
         _check_state(piece, config, hashed, found)
     return None
 

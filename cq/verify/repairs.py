@@ -46,6 +46,7 @@ def rewrite_state(piece: Piece, generation: int, bucket: int, **changes: Any) ->
 
 def _rewrite(piece: Piece, generation: int, bucket: int, changes: Mapping[str, Any]) -> None:
     key = piece.keys.state(generation, bucket)
+    # A conflicting read: passes over the bucket write this key, so none can commit between the check and the repair.
     try:
         state = BucketState.from_bytes(piece.tr.get(key).value)
     except CorruptData:

@@ -72,7 +72,7 @@ def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
         missed=True,  # not known: the next pass reads the missed reports
     )
     piece.tr.set(piece.keys.state(shape.generation, bucket), state.to_bytes())
-    notify(piece, shape.generation, bucket)
+    notify(piece, shape.generation, bucket)  # the lost state may have recorded work
 
 
 def check_attempt_note(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
@@ -164,7 +164,7 @@ def check_observer_data(piece: Piece, rest: bytes, found: KeyValue) -> bytes | N
     data = piece.keys.observer_data(generation)
     fix = partial(piece.tr.clear_range, data, prefix_end(data))
     piece.report("observer-data", data, f"of generation {generation}, which no observer has", fix)
-    return prefix_end(data)
+    return prefix_end(data)  # one difference covers all rows of the generation
 
 
 def _read_generations(piece: Piece) -> set[int]:

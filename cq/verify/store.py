@@ -84,6 +84,7 @@ def _check_queues(verification: Verification, piece: Piece, begin: bytes) -> byt
     """Check the next names that have any key; return where to continue."""
     end = layout.below_all_queues()[1]
     for _ in range(verification.share(_QUEUES)):
+        # One read for each name: the next search begins after all keys of this one.
         first = piece.snapshot.get_range(begin, end, limit=1).to_list()
         if not first:
             return None

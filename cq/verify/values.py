@@ -52,6 +52,7 @@ def check_staged(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
         return None
     shapes = [(config, bucket_at(hashed, config.buckets)) for config in piece.shapes]
     states = [piece.state(config.generation, bucket) for config, bucket in shapes]
+    # During a rebucketing either shape can have staged the updates. An unreadable state is a separate difference.
     if not any(state is None or state.staged for state in states):
         config, bucket = shapes[-1]
         piece.report(

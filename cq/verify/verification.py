@@ -135,6 +135,7 @@ class Piece:
     def combiner(self) -> Combiner | None:
         """The queue's combiner; None: it is an application's, and was not given."""
         wanted = self.config.combiner
+        # Another version of a combiner may treat other values as empty.
         for each in (self._own, BUILT_IN.get(wanted.name)):
             if each is not None and Named(each.name, each.version) == wanted:
                 return each
@@ -285,7 +286,7 @@ class Verification:
                 piece.finish(repair=self.repair)
                 differences = piece.differences
                 if piece.is_too_large() and self._share > 1 / self._rows:
-                    # How much a repair writes depends on the row, its key, and the buckets that it concerns.
+                    # The size of a repair depends on the row, its key, and the buckets that it touches.
                     self._share = max(self._share / 2, 1 / self._rows)
                     tr = self.db.create_transaction()
                     continue
@@ -317,7 +318,7 @@ class Verification:
         try:
             for part in self._parts:
                 yield from part(self)
-            while self._follow_ups:
+            while self._follow_ups:  # a follow-up may add others
                 yield from self._follow_ups.pop(0)(self)
         except CorruptConfiguration as error:
             yield Difference("config", self.keys.config, str(error))
@@ -369,6 +370,7 @@ def _stored_config(snapshot: TransactionRead, queue: QueueKeys, name: str) -> Qu
         config = QueueConfig.from_bytes(name, stored)
     except CorruptData as error:
         raise CorruptConfiguration(str(error)) from error
+    # Checks loop over all buckets: a damaged number must not make them run forever.
     numbers = config.buckets, config.generation, *(config.former or ())
     if any(type(number) is not int or number < 1 for number in numbers) or config.buckets > MAX_BUCKETS:
         raise CorruptConfiguration(
