@@ -1,4 +1,4 @@
-"""The top of a queue: an index of its keys by score, its reader, and the clouds that are published from it.
+"""The top of a queue: an index of its keys by score, the reader of the index, and the clouds published from it.
 
 The room may import scheduling, telemetry and the rooms of `cq`.
 """

@@ -1,10 +1,10 @@
-"""The published cloud: the top of a queue as it was at one moment, read in one piece and waited for without polling.
+"""The published cloud: a copy of a queue's top at one moment, read as a whole and awaited without polling.
 
-`Publisher` writes it; every web server reads it with one read, and is told when there is a newer one. Its version
-goes up by one with each publication and never back, whichever worker publishes; only when the top is taken out of
-the queue's configuration and put in again does it begin anew.
+`Publisher` writes it; a web server reads it with one read, and a watch reports a newer one. Each publication increases
+its version by one, whichever worker publishes. The version starts again only if the top is removed from the queue's
+configuration and added again.
 
-A cloud is one value, or, beyond what fits into one, a head and pieces under keys of that version. Head and pieces are
+A cloud is one value; if it is too large for one, a head and pieces under keys of its version. Head and pieces are
 read at one version of the store, so they always belong together.
 """
 
@@ -32,14 +32,14 @@ from cq.store.transact import transact
 from cq.store.watch import wait_for
 
 PIECE_BYTES: Final = 90_000
-"""What goes into one value, so that it stays below FoundationDB's limit of 100,000 bytes."""
+"""The most data in one value, so that it stays below FoundationDB's limit of 100,000 bytes."""
 CLOUD_BYTES: Final = 500_000
-"""About what a cloud takes at most: of keys as long as that it has fewer than the n configured."""
+"""About the maximum size of a cloud: with long keys it has fewer than the configured n entries."""
 
 _FORMAT: Final = 1
 _MOST_VERSIONS: Final = (1 << 63) - 1
 _MOST_PIECES: Final = 10
-"""More than a cloud of `CLOUD_BYTES` takes: a reader fetches all pieces into memory."""
+"""More than a cloud of `CLOUD_BYTES` needs; a limit, as a reader fetches all pieces into memory."""
 _KEY_PARTS: Final = frozenset((str, int, bytes))
 _LAST_MILLISECOND: Final = 253_402_300_799_999  # of the year 9999
 
@@ -58,10 +58,10 @@ class Cloud:
 
     Attributes:
         queue: the queue's name.
-        group: the group it is of, None for the whole queue.
-        version: counts the publications, from 1.
-        created: when it was published, in UTC, by the clock of the worker that did so.
-        entries: the highest score first, equal scores by key; empty once nothing has a score.
+        group: the group of the cloud, None for the whole queue.
+        version: number of the publication, from 1.
+        created: time of publication, in UTC, by the clock of the worker that published it.
+        entries: the highest score first, equal scores by key; empty if no key has a score any more.
     """
 
     queue: str
@@ -86,11 +86,11 @@ class CloudReader:
         self._current = QueueKeys(name).observer_current(NAME)
 
     def read(self, tr: TransactionRead) -> Cloud:
-        """The newest cloud, with one read; one more, of all pieces at once, when it exceeds 90 kB.
+        """The newest cloud, with one read; above 90 kB with a second, parallel read of all pieces.
 
         Raises:
-            NotReady: none has been published yet.
-            InvalidConfiguration, QueueNotConfigured: the queue keeps no top, or is none.
+            NotReady: no cloud has been published yet.
+            InvalidConfiguration, QueueNotConfigured: the queue has no top, or does not exist.
         """
         stored = tr.get(self._keys.head(self.group)).value
         if stored is None:
@@ -98,18 +98,18 @@ class CloudReader:
         return self._cloud(tr, CloudHead.from_bytes(stored))
 
     def wait(self, db: Database, version: int = 0, timeout: float | None = None) -> Cloud | None:
-        """Wait until there is a cloud of another version than this, which is a newer one, and return it.
+        """Wait for a cloud of another version, which is a newer one, and return it.
 
-        Nothing is polled: a watch tells. Begin with version 0, or with that of the cloud that is shown, and versions in
-        between may be left out. Waits for the first publication, too.
+        Uses a watch, without polling. Begin with version 0, or with the version of a displayed cloud; versions in
+        between may be skipped. Also waits for the first publication.
 
         Args:
             db: a database; the wait is outside of any transaction.
-            version: what the caller has.
+            version: of the caller's cloud.
             timeout: in seconds; None waits for ever.
 
-        Returns None when the time is over. Raises `InvalidConfiguration`, `QueueNotConfigured`, also when the top is
-        taken out of the configuration meanwhile.
+        Returns None at the timeout. Raises `InvalidConfiguration`, `QueueNotConfigured`, also if the top is removed
+        from the configuration during the wait.
         """
         end = None if timeout is None else runtime.monotonic() + timeout
         while True:
@@ -154,19 +154,19 @@ class CloudReader:
             return error
         of = "" if self.group is None else f", group {self.group!r}"
         return NotReady(
-            f"no cloud of queue {self.name!r}{of} has been published yet: workers do so once there is something in it"
+            f"no cloud of queue {self.name!r}{of} has been published yet: workers do so once it has entries"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CloudHead:
-    """What lies in a cloud's head.
+    """The head of a cloud.
 
     Attributes:
         version: of the cloud.
         created: in milliseconds since 1970.
         digest: of the encoded entries.
-        pieces: how many pieces hold the encoded entries; 0 when `data` does.
+        pieces: number of pieces that contain the encoded entries; 0 if `data` does.
         data: the encoded entries, if they fit.
     """
 
@@ -187,13 +187,11 @@ class CloudHead:
             (head.pieces, _MOST_PIECES),
         )
         if format_ != _FORMAT or not all(0 <= number <= most for number, most in numbers):
-            raise CorruptData(
-                "a cloud that this version of cq has not written: upgrade cq, or build the top anew"
-            )
+            raise CorruptData("this version of cq has not written this cloud: upgrade cq, or rebuild the top")
         return head
 
     def to_bytes(self) -> bytes:
-        """As stored."""
+        """The stored value."""
         return codec.encode([_FORMAT, self.version, self.created, self.digest, self.pieces, self.data])
 
     def entries(self, tr: TransactionRead, keys: CloudKeys, group: str | None) -> tuple[CloudEntry, ...]:
@@ -212,14 +210,14 @@ def encode_entries(entries: Sequence[tuple[Any, Any]]) -> bytes:
 
 
 def decode_entries(data: bytes) -> tuple[CloudEntry, ...]:
-    """The inverse of `encode_entries`; raises `CorruptData`, also for an entry of another type or range.
+    """The inverse of `encode_entries`; raises `CorruptData`, also for entries of a wrong type or range.
 
-    Pages are made of the entries, so a reader relies on their types: a weight that is text may be a script.
+    HTML pages are made from the entries, so their types matter for security: a weight that is text may be a script.
     """
     found = codec.decode(data)
     try:
         if type(found) is not list or len(found) > MAX_N:
-            raise InvalidData("they are no list, or too long")
+            raise InvalidData("not a list, or too long")
         return tuple(map(_entry, found))
     except InvalidData as error:
         raise CorruptData(
@@ -228,7 +226,7 @@ def decode_entries(data: bytes) -> tuple[CloudEntry, ...]:
 
 
 def _entry(stored: object) -> CloudEntry:
-    """The entry in this list; raises `InvalidData`."""
+    """The entry of a decoded list; raises `InvalidData`."""
     if type(stored) is not list or len(stored) != len(CloudEntry._fields):
         raise InvalidData(f"expected key, score and weight, got: {codec.brief(stored)}")
     key, score, weight = stored
@@ -242,5 +240,5 @@ def _entry(stored: object) -> CloudEntry:
 
 
 def digest_of(data: bytes) -> bytes:
-    """What tells encoded entries apart without reading them."""
+    """A digest of encoded entries, by which clouds are compared without reading them."""
     return blake2b(data, digest_size=16).digest()

@@ -1,10 +1,10 @@
-"""Following a published cloud: one watch for a whole process, however many threads and open pages wait for the next.
+"""A follower of a published cloud: one watch per process, for any number of threads and open pages that wait.
 
-A thread keeps the newest cloud in memory, and a watch on the store for the one after it. Those who wait are told by
-it, in threads or in asyncio, and take the newest one there is: nothing is kept for anybody who is slow.
+A thread keeps the newest cloud in memory, and a watch on the store for the next. It notifies the waiting callers, in
+threads or in asyncio, which take the newest cloud; no backlog is kept for slow callers.
 
-A page may have come from a server that knew a newer version than this process does yet. So the thread looks into the
-store before it is given an older one, which is right only if the queue's top, and its versions, were begun anew.
+A page may come from another server that knew a newer version than this process does yet. So the thread reads the store
+before a caller gets an older version, which is right only if the top was removed and its versions started again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cq.store.transact import transact
 from cq.store.watch_slot import WatchSlot
 
 SAFETY_SECONDS: Final = 30.0
-"""How often the store is looked at although the watch has not fired."""
+"""How often the store is read even if the watch does not fire."""
 _FIRST_PAUSE: Final = 0.1
 _LAST_PAUSE: Final = 10.0
 
@@ -34,8 +34,8 @@ log = logging.getLogger("cq.cloud")
 class CloudFollower:
     """The newest cloud of a queue, in memory, for all threads and tasks of a process.
 
-    Make one for each cloud and process, after forking, and close it at the end; it is a context manager, too. While
-    the store cannot be read, the cloud stays the one it was, and reading is tried again, every 10 s at least.
+    Create one for each cloud and process, after forking, and close it at the end; it is also a context manager. While
+    the store cannot be read, `latest` stays the same, and the read is retried, at least every 10 s.
 
     Args:
         db: a database of either store.
@@ -43,8 +43,8 @@ class CloudFollower:
         group: whose cloud, for a queue with groups.
 
     Attributes:
-        latest: the newest cloud that is known here, None before the first.
-        problem: why it cannot be read now; empty when it can.
+        latest: the newest cloud known to this process, None before the first.
+        problem: why the cloud cannot be read now; empty if it can.
     """
 
     def __init__(self, db: Database, name: str, group: str | None = None) -> None:
@@ -54,9 +54,9 @@ class CloudFollower:
         self._reader = CloudReader(name, group)
         self._lock = Lock()
         self._listeners: set[Callable[[], object]] = set()
-        self._begun = self._done = 0  # looks into the store
+        self._begun = self._done = 0  # reads of the store
         self._watch = WatchSlot()
-        self._has_failed = False  # the watch
+        self._has_failed = False  # whether the watch has failed since the latest read
         self._wake, self._closing, self._ended = runtime.event(), runtime.event(), runtime.event()
         runtime.start_thread(self._run, f"cq-cloud-{name}")
 
@@ -68,23 +68,23 @@ class CloudFollower:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is closed, so that nothing more is to be waited for."""
+        """Whether it is closed, so that callers should not wait any more."""
         return self._closing.is_set()
 
     def wait(self, version: int = 0, timeout: float | None = None) -> Cloud | None:
-        """Wait until there is a cloud of another version than this, which is a newer one, and return it.
+        """Wait for a cloud of another version, which is a newer one, and return it.
 
         Args:
-            version: what the caller has; 0 for none. Versions in between may be left out.
+            version: of the caller's cloud; 0 without one. Versions in between may be skipped.
             timeout: in seconds; None waits for ever.
 
-        Returns None when the time is over, or the follower is closed.
+        Returns None at the timeout, or once the follower is closed.
         """
         until = None if timeout is None else runtime.monotonic() + timeout
         changed = runtime.event()
         with self._listening(changed.set):
-            looks = self._looks_for(version)
-            while (cloud := self._newer(version, looks)) is None and not self.is_closed:
+            read = self._read_needed(version)
+            while (cloud := self._newer(version, read)) is None and not self.is_closed:
                 if not changed.wait(None if until is None else max(0.0, until - runtime.monotonic())):
                     break
                 changed.clear()
@@ -94,35 +94,34 @@ class CloudFollower:
         """As `wait`, for asyncio."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody awaits any more
+        def notify() -> None:
+            with suppress(RuntimeError):  # the loop is closed, so no task awaits the event any more
                 loop.call_soon_threadsafe(changed.set)
 
-        with self._listening(tell), suppress(TimeoutError):
-            looks = self._looks_for(version)
+        with self._listening(notify), suppress(TimeoutError):
+            read = self._read_needed(version)
             async with asyncio.timeout(timeout):
-                while (cloud := self._newer(version, looks)) is None and not self.is_closed:
+                while (cloud := self._newer(version, read)) is None and not self.is_closed:
                     await changed.wait()
                     changed.clear()
                 return cloud
         return None
 
     def close(self, timeout: float = 10.0) -> None:
-        """Follow no more, and let go those who wait. From any thread.
+        """Stop following, and end all waits. From any thread.
 
-        Waits for so many seconds at most until the store is not used any more, which is at once unless a read is
-        under way.
+        Waits up to `timeout` seconds for a read of the store under way.
         """
         self._closing.set()
         self._wake.set()
-        self._tell()
+        self._notify()
         self._ended.wait(timeout)
 
-    # Those who wait
+    # Waiting callers
 
     @contextmanager
     def _listening(self, listener: Callable[[], object]) -> Iterator[None]:
-        """Call it, from whatever thread, each time after the store was looked at."""
+        """A context in which `listener` is called, from any thread, after each read of the store."""
         with self._lock:
             self._listeners.add(listener)
         try:
@@ -131,36 +130,37 @@ class CloudFollower:
             with self._lock:
                 self._listeners.discard(listener)
 
-    def _looks_for(self, version: int) -> int:
-        """The number of the look that decides whether an older cloud than this is the newest; asks for that look."""
+    def _read_needed(self, version: int) -> int:
+        """The number of the read that must be done before an older cloud counts as the newest; requests that read."""
         with self._lock:
-            looks, latest = self._begun + 1, self.latest
+            read, latest = self._begun + 1, self.latest  # a read that has begun may have seen an older state
         if latest is not None and latest.version < version:
             self._wake.set()
-        return looks
+        return read
 
-    def _newer(self, version: int, looks: int) -> Cloud | None:
+    def _newer(self, version: int, read: int) -> Cloud | None:
+        """The latest cloud if its version is newer than `version`, or older as of the read number `read`."""
         with self._lock:
-            cloud, is_sure = self.latest, self._done >= looks
+            cloud, is_sure = self.latest, self._done >= read
         if cloud is None or cloud.version == version or (cloud.version < version and not is_sure):
             return None
         return cloud
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
 
-    # Its thread
+    # The follower's thread
 
     def _run(self) -> None:
         failures = 0
         while not self.is_closed:
             self._wake.clear()
             try:
-                self._look()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it may be over the next time
+                self._read()
+            except Exception as error:  # noqa: BLE001 - any error may be temporary
                 self._note(describe(error))
                 self._closing.wait(min(_FIRST_PAUSE * 2**failures, _LAST_PAUSE))
                 failures = min(failures + 1, 10)
@@ -174,8 +174,8 @@ class CloudFollower:
         self._watch.cancel()
         self._ended.set()
 
-    def _look(self) -> None:
-        """Take a newer cloud over, or watch for one."""
+    def _read(self) -> None:
+        """Store a newer cloud, or watch for one."""
         with self._lock:
             self._begun += 1
         version = 0 if self.latest is None else self.latest.version
@@ -185,9 +185,9 @@ class CloudFollower:
         with self._lock:
             self.latest = cloud or self.latest
             self._done = self._begun
-        self._tell()
+        self._notify()
         if cloud is not None:
-            self._wake.set()  # the next look watches for the one after it
+            self._wake.set()  # the next read makes a watch for the next cloud
 
     def _watch_failed(self) -> None:
         self._has_failed = True

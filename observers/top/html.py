@@ -1,8 +1,8 @@
-"""A cloud as a page of HTML that stands by itself: no script, no other file, light and dark.
+"""A cloud as a self-contained page of HTML: without scripts or other files, for light and dark displays.
 
-The words are a list in the order of the top, so that they are read out from the most important down, each with its
-score as text: the size says nothing that is not said in words. Type grows by the same ratio from weight to weight,
-and colours keep a contrast of at least 4.5 to 1 on their background.
+The words are a list in the order of the top, so that screen readers begin with the most important one. Each has its
+score as text, so the size of a word adds no information. The size of type grows by the same ratio from weight to
+weight, and colours keep a contrast of at least 4.5 to 1 on their background.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ h1 { margin: 0; font-size: 1.5rem; font-weight: 650; line-height: 1.25; overflow
 
 
 def to_html(cloud: Cloud, title: str | None = None, language: str = "en") -> str:
-    """The whole page, in UTF-8 once it is encoded.
+    """The whole page; encode it in UTF-8.
 
     Args:
-        cloud: as `CloudReader` reads it.
-        title: its heading; the queue's name and group if left out.
-        language: the page's, as an HTML language tag; the words may be of any.
+        cloud: from a `CloudReader`.
+        title: the page's heading; by default the queue's name and group.
+        language: of the page, as an HTML language tag; the words may be in any language.
     """
     heading = title or (cloud.queue if cloud.group is None else f"{cloud.queue}: {cloud.group}")
     return _PAGE.format(
@@ -110,14 +110,14 @@ def _about(cloud: Cloud) -> str:
 def _list(entries: tuple[CloudEntry, ...]) -> str:
     if not entries:
         return '<p class="empty">Nothing has a score yet.</p>'
-    # The role is said, since lists without bullets are no lists to some screen readers.
+    # The role is explicit, because some screen readers do not treat lists without bullets as lists.
     items = "\n".join(map(_item, entries))
     return f'<ol class="cloud" role="list" aria-labelledby="title">\n{items}\n</ol>'
 
 
 def _item(entry: CloudEntry) -> str:
     word = f'<span dir="auto">{escape(shown(entry.key))}</span>'
-    # A caller may have made the entry: the weight is escaped, too.
+    # The weight is escaped, too, because a caller may have created the entry with any object.
     return (
         f'<li class="w{escape(str(entry.weight))}">{word} '
         f'<span class="score">{escape(number(entry.score))}</span></li>'
@@ -125,14 +125,14 @@ def _item(entry: CloudEntry) -> str:
 
 
 def shown(key: Any) -> str:
-    """A key as people read it: the parts of a tuple side by side, bytes in base64, control characters visible."""
+    """A key as readable text: parts of a tuple separated by dots, bytes in base64, control characters visible."""
     parts = key if isinstance(key, tuple) else (key,)
     text = " · ".join(part if isinstance(part, str) else str(to_json(part)) for part in parts)
     return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text) or '""'
 
 
 def number(score: Score) -> str:
-    """A score as people read it: ints in groups of three, all others with six digits."""
+    """A score as readable text: ints with digits in groups of three, other numbers with six significant digits."""
     if isinstance(score, int) and abs(score) < 10**18:
         return f"{score:,}"
     return (

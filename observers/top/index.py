@@ -1,12 +1,12 @@
 """The top of a queue: an index of its keys by score, kept exact by the passes that change values.
 
-The index is written blindly from the old and the new value of each change, so it costs no read, and passes over
-different buckets never conflict over it. The order is by score, the highest first, as numbers (see
-`cq.observers.top.scores`), and among equal scores by key, ascending (see `cq.observers.top.sort_keys`). `Ranking`
-reads it, and what `Publisher` publishes of it is the cloud.
+The index is written from the old and the new value of each change, without reads, so passes over different buckets
+never conflict over it. The order is by score, the highest first, as numbers (see `cq.observers.top.scores`), and among
+equal scores by key, ascending (see `cq.observers.top.sort_keys`). `Ranking` reads the index, and `Publisher` publishes
+its first entries as the cloud.
 
-Counts are changed by atomic adds, which never conflict either. With `ranks` they are kept for every beginning of a
-score's bytes, a trie: the keys that score higher than some key are those below its path's left-hand siblings.
+Counts are changed by atomic adds, which never conflict either. With `ranks` there is a count for every prefix of a
+score's bytes, a trie: the keys with a higher score than a given key are those below the left-hand siblings of its path.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_N: Final = 10_000
 DEFAULT_N: Final = 100
 MAX_GROUP_BYTES: Final = 500
 MAX_ENTRY_BYTES: Final = 10_000
-"""Of the key of an entry: FoundationDB's limit."""
+"""The longest key of an entry: FoundationDB's limit."""
 _NUMBERS: Final = ("int", "float", "decimal", "any")
 COUNT_BYTES: Final = 8
 _NO_ENTRIES: Final = bytes(COUNT_BYTES)
@@ -54,12 +54,13 @@ def top(
     """The observer to configure a queue with, for `cq.configure` or `cq.App.queue`.
 
     Args:
-        n: how many keys the published cloud has; 1 to 10,000. The index has all.
-        every: the cloud is published once in so many milliseconds at most; 0 to 86,400,000.
+        n: how many keys the published cloud has; 1 to 10,000. The index has all keys.
+        every: least time between two publications of a cloud, in milliseconds; 0 to 86,400,000.
         ranks: keep the counts that ranks need: a few atomic adds for each change of a score.
-        score: what to order by; None for the value itself. What it raises sets the key aside.
-        group: keeps a top and a cloud for each group, a str of 1 to 500 bytes; None for one top of the whole queue.
-        version: of `score` and `group`, to be raised whenever they would give anything else.
+        score: function of the score to order by; None for the value itself. An error that it raises sets the key aside.
+        group: function of a key's group, a str of 1 to 500 bytes: keeps a top and a cloud for each; None for one top
+            of the whole queue.
+        version: of `score` and `group`; increase it whenever their results change.
 
     Raises `InvalidConfiguration`.
     """
@@ -87,8 +88,8 @@ def observer(
     """The function that keeps one generation of a queue's top.
 
     Raises:
-        CodeMismatch: the settings ask for a score or group function that is not given.
-        InvalidConfiguration: the queue's values are no numbers, and there is no score function.
+        CodeMismatch: the settings require a score or group function that is not given, or the other way round.
+        InvalidConfiguration: the queue's values are not numbers, and there is no score function.
     """
     for what, function in (("score", score), ("group", group)):
         if bool(settings.get(what)) != (function is not None):
@@ -107,7 +108,7 @@ def observer(
 
 
 class IndexPlace(NamedTuple):
-    """Where an entry stands: its group, its score's bytes, and the score."""
+    """The place of an entry in the index: its group, its score's bytes, and the score."""
 
     group: str | None
     place: bytes
@@ -117,7 +118,7 @@ class IndexPlace(NamedTuple):
 def place_of(
     key: Any, value: Any, score: ScoreFunction | None, group: GroupFunction | None
 ) -> IndexPlace | None:
-    """Where a key of this value stands, None when it is kept out; raises `InvalidData` and what the functions raise."""
+    """The place of a key with this value, None if it is kept out; raises `InvalidData`, and errors of the functions."""
     if value is None:
         return None
     number = value if score is None else score(key, value)
@@ -145,11 +146,11 @@ def _checked_group(group: object) -> str:
 
 
 class Index:
-    """Writes the index of one generation: the observer's function.
+    """The observer's function, which writes the index of one generation.
 
     Attributes:
         keys: of the generation.
-        ranks: whether counts are kept for ranks.
+        ranks: whether it keeps counts for ranks.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class Index:
         self._group = group
 
     def place(self, key: Any, value: Any) -> IndexPlace | None:
-        """Where a key of this value is to stand; as `place_of`."""
+        """The place of a key with this value, as `place_of`."""
         return place_of(key, value, self._score, self._group)
 
     def entry(self, place: IndexPlace, sort_key: bytes) -> bytes:
@@ -175,7 +176,7 @@ class Index:
         return self.keys.entries(place.group) + place.place + sort_key
 
     def __call__(self, tr: Transaction, changes: Sequence[Change]) -> None:
-        """Write what the changes make of the index: all validated before the first write, no reads."""
+        """Apply the changes to the index, without reads; all changes are validated before the first write."""
         moves = [move for change in changes if (move := self._move(change))]
         counts: Counter[bytes] = Counter()
         groups: dict[str | None, None] = {}
@@ -195,7 +196,7 @@ class Index:
             tr.set_versionstamped_value(self.keys.notification, INCOMPLETE_VERSIONSTAMP)
 
     def _move(self, change: Change) -> tuple[bytes, IndexPlace | None, IndexPlace | None, bytes] | None:
-        """Sort key, where the entry stood and is to stand, and its key then; None when that is the same."""
+        """Sort key, old and new place of the entry, and its new key; None if the place does not change."""
         old = self.place(change.key, change.old)
         new = self.place(change.key, change.new)
         if old is None or new is None:
@@ -213,7 +214,7 @@ class Index:
         return sort_key, old, new, entry
 
     def _count(self, counts: Counter[bytes], old: IndexPlace | None, new: IndexPlace | None) -> None:
-        """Note that an entry has come, gone or moved: what old and new place share stays as it is."""
+        """Add the differences of counts for a change; counts of prefixes common to old and new place stay the same."""
         shared = 0
         if old is not None and new is not None and old.group == new.group:
             if not self.ranks:
@@ -234,4 +235,4 @@ def _add(tr: Transaction, key: bytes, difference: int) -> None:
     if difference:
         tr.add(key, difference.to_bytes(COUNT_BYTES, "little", signed=True))
     if difference < 0:
-        tr.compare_and_clear(key, _NO_ENTRIES)  # applied behind the add, wherever others add meanwhile
+        tr.compare_and_clear(key, _NO_ENTRIES)  # applied at commit, so no concurrent add is lost

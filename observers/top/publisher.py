@@ -1,11 +1,11 @@
-"""Publishes a queue's clouds: a worker's task, which wakes when the top has changed.
+"""The publisher of a queue's clouds: a worker's task, notified when the top changes.
 
-What has changed is marked by the passes, for each group. A step takes the marks one after the other: it reads the
-group's first n entries, and writes a new version of the cloud if they differ from what is published. The mark is
-removed in the same transaction, if it is still the one that was read: a later change leaves it.
+Passes mark each group whose top they change. A step processes the marks one by one: it reads the group's first n
+entries, and writes a new version of the cloud if they differ from the published one. The same transaction removes the
+mark if it is still the one that was read, so a mark by a later change stays.
 
-Any number of workers may publish. A publication really reads the cloud's head, so of two at once one begins again
-and finds the other's; and the generation that readers use, so none comes after a switch to another.
+Any number of workers may publish. A publication reads the cloud's head with a conflict range, so of two concurrent ones
+the second retries and finds the first's; it also reads the generation in use so, and fails after a switch to another.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 
 BUILDING_SECONDS: Final = 1.0
-"""How often a publisher looks whether the top that it is for has been built."""
+"""How often a publisher checks whether the backfill of its top is complete."""
 MARKS: Final = 100
-"""How many groups one step looks at."""
-_HEADS: Final = 20  # how many clouds of earlier generations are marked at once; they may have 100 kB each
+"""The most groups in one step."""
+_HEADS: Final = 20  # clouds of earlier generations that one transaction marks; each may have 100 kB
 
 
 @dataclass(slots=True)
 class _MarkScan:
-    """One way through all marks.
+    """The state of one scan of all marks.
 
     Attributes:
-        notification: the value that was there when it began.
-        place: behind which mark to go on.
-        pause: the seconds until the first of the groups left for later may be published, None if there are none.
+        notification: its value at the start of the scan.
+        place: key of the latest mark processed.
+        pause: seconds until the first of the postponed groups may be published, None without any.
     """
 
     notification: bytes
@@ -50,7 +50,7 @@ class _MarkScan:
 
 
 class Publisher(Task):
-    """The clouds of one generation of a queue's top; a task for a worker.
+    """The task that publishes the clouds of one generation of a queue's top.
 
     Args:
         db: a database of either store.
@@ -70,7 +70,7 @@ class Publisher(Task):
         self._keys = TopKeys(self._queue, observer.generation)
         self._clouds = CloudKeys(self._queue)
         self._adopted = False
-        self._round: _MarkScan | None = None
+        self._scan: _MarkScan | None = None
         self._next = runtime.monotonic()
         self.notification = self._keys.notification
 
@@ -78,29 +78,29 @@ class Publisher(Task):
         return f"the cloud of queue {self._config.name!r}"
 
     def prepare(self, tr: Transaction) -> None:
-        """Notify the task that clouds of earlier generations may be there, of which nothing else would tell."""
+        """Notify the task if clouds of earlier generations may exist: no change of the top would replace them."""
         if not tr.snapshot.get(self._keys.adopted).present():
             tr.set_versionstamped_value(self.notification, INCOMPLETE_VERSIONSTAMP)
 
     def run(self) -> float:
-        """One step: up to 100 groups. Returns when to run again, as tasks do.
+        """Publish the clouds of up to 100 marked groups; returns the seconds until the next step, as `Task.run`.
 
-        Never publishes a group's cloud twice within the time configured, by this worker's clock and that of the worker
-        that published it last. Raises the store's `FDBError`; the step can then be taken again.
+        Never publishes a group's cloud twice within the configured time, by this worker's clock and that of the worker
+        that published it last. Raises the store's `FDBError`; the step can then be repeated.
         """
-        if self._round is None:
+        if self._scan is None:
             started = self._start()
             if isinstance(started, float):
                 return started
-            self._round = started
-        return self._step(self._round)
+            self._scan = started
+        return self._step(self._scan)
 
     def _start(self) -> _MarkScan | float:
-        """A new round, or when to look again whether there is to be one."""
+        """A new scan, or the seconds until the next try to start one."""
         pause = self._next - runtime.monotonic()
         if pause > 0:
             return pause
-        notification, current = transact(self._db, self._look)
+        notification, current = transact(self._db, self._read_state)
         if notification is None:
             return DONE
         if not current:
@@ -109,35 +109,36 @@ class Publisher(Task):
             self._adopt()
         return _MarkScan(notification, self._keys.marks())
 
-    def _look(self, tr: Transaction) -> tuple[bytes | None, bool]:
+    def _read_state(self, tr: Transaction) -> tuple[bytes | None, bool]:
         notification = tr.snapshot.get(self._keys.notification)
         return notification.value, self._is_current(tr)
 
     def _is_current(self, tr: Transaction) -> bool:
-        """Whether readers use this generation; a real read, so that what depends on it does not outlive it."""
+        """Whether readers use this generation; read with a conflict range, so no write commits after a switch."""
         current = tr.get(self._queue.observer_current(NAME)).value
         return current is not None and parse_generation(current) == self._generation
 
-    def _step(self, going: _MarkScan) -> float:
+    def _step(self, scan: _MarkScan) -> float:
         end = prefix_end(self._keys.marks())
         marks = transact(
             self._db,
             lambda tr: tr.snapshot.get_range(
-                after(going.place), end, limit=MARKS, streaming_mode=WANT_ALL
+                after(scan.place), end, limit=MARKS, streaming_mode=WANT_ALL
             ).to_list(),
         )
         for mark in marks:
             pause = self._publish_marked(mark.key, mark.value)
             if pause > 0:
-                going.pause = pause if going.pause is None else min(pause, going.pause)
-            going.place = mark.key
+                scan.pause = pause if scan.pause is None else min(pause, scan.pause)
+            scan.place = mark.key
         if len(marks) == MARKS:
             return 0.0
-        self._round = None
-        self._next = runtime.monotonic() + (self._every if going.pause is None else going.pause)
-        if going.pause is not None:
-            return going.pause
-        transact(self._db, lambda tr: tr.compare_and_clear(self._keys.notification, going.notification))
+        self._scan = None
+        self._next = runtime.monotonic() + (self._every if scan.pause is None else scan.pause)
+        if scan.pause is not None:
+            return scan.pause
+        # A mark set during the scan also changed the notification, which then stays.
+        transact(self._db, lambda tr: tr.compare_and_clear(self._keys.notification, scan.notification))
         return DONE
 
     def _publish_marked(self, mark: bytes, value: bytes) -> float:
@@ -150,7 +151,7 @@ class Publisher(Task):
     def _publish(self, tr: Transaction, group: str | None, mark: bytes) -> tuple[float, int | None]:
         """Publish a group's cloud if it differs.
 
-        Returns 0, or after how many seconds it may be published, and the version that is published, if any.
+        Returns the seconds until it may be published (0 if processed), and the published version, if any.
         """
         stored = tr.get(self._clouds.head(group))
         prefix = self._keys.entries(group)
@@ -173,7 +174,7 @@ class Publisher(Task):
     def _write(
         self, tr: Transaction, group: str | None, old: CloudHead | None, data: bytes, new: CloudHead
     ) -> None:
-        """Write a version, in one value or in pieces, and remove the pieces of the one before."""
+        """Write a version, in one value or in pieces, and clear the pieces of the previous version."""
         if old is not None and old.pieces:
             pieces = self._clouds.pieces(group, old.version)
             tr.clear_range(pieces, prefix_end(pieces))
@@ -191,7 +192,7 @@ class Publisher(Task):
     # The clouds of earlier generations
 
     def _adopt(self) -> None:
-        """Mark all clouds there are, once for each generation: of groups that it lacks, empty ones are published."""
+        """Mark all existing clouds, once per generation; groups that this generation lacks get an empty cloud."""
         place: bytes | None = self._clouds.heads()
         while place is not None:
             begin = after(place)
@@ -199,7 +200,7 @@ class Publisher(Task):
         self._adopted = True
 
     def _mark_published(self, tr: Transaction, begin: bytes) -> bytes | None:
-        """Mark some of the published clouds; returns behind which to go on."""
+        """Mark up to `_HEADS` published clouds; returns the key to continue after, None at the end."""
         if not self._is_current(tr) or tr.get(self._keys.adopted).present():
             return None
         prefix = self._clouds.heads()
@@ -215,7 +216,7 @@ class Publisher(Task):
 
 
 def first_entries(config: QueueConfig, rows: Any, prefix_length: int) -> bytes:
-    """The entries of a cloud, encoded, that these rows of an index make: as many as a cloud takes."""
+    """The encoded entries of a cloud from these rows of an index, up to about `CLOUD_BYTES`."""
     entries, size = [], 0
     for row in rows:
         size += len(row.key) - prefix_length + len(row.value)
@@ -227,7 +228,7 @@ def first_entries(config: QueueConfig, rows: Any, prefix_length: int) -> bytes:
 
 
 def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """The tasks of a worker for a queue with a top."""
+    """A worker's tasks for a queue with a top."""
     task = Publisher(db, config, observer)
     transact(db, task.prepare)
     return [task]

@@ -1,7 +1,7 @@
-"""Reading the top of a queue: the first, the last, those of a range of scores, how many, and ranks.
+"""The reader of a queue's top: first and last entries, entries in a range of scores, counts, and ranks.
 
-What a read costs is what it returns, whatever the number of keys. All reads see one version of the store, at which
-the index is exact: it changes in the transactions that change values.
+The cost of a read depends on its result, not on the number of keys. All reads see one version of the store, at which
+the index is exact, since it changes in the transactions that change values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCAN: Final = 1000
 
 
 class RankedEntry(NamedTuple):
-    """A key with its score; `value` only when it was asked for."""
+    """A key with its score; `value` only if requested."""
 
     key: Any
     score: Any
@@ -33,7 +33,7 @@ class RankedEntry(NamedTuple):
 
 
 class TopPage(NamedTuple):
-    """A piece of the order, and where to go on: `continuation` is what `after=` takes, None when there is no more."""
+    """A page of entries; pass `continuation` as `after=` for the next page, None after the last."""
 
     entries: list[RankedEntry]
     continuation: bytes | None
@@ -42,14 +42,14 @@ class TopPage(NamedTuple):
 class Ranking:
     """Reads the top of a queue; a handle without state, for transactions of either store.
 
-    Every method takes a transaction, or its `.snapshot` to read without conflicting with the passes that change what
-    is read. Every method raises `QueueNotConfigured`; `InvalidConfiguration` when the queue keeps no top, when it has
-    groups and none is named, and when one is named and it has none; and `NotReady` while its first top is being built.
-    While another version of it is being built, the one before is read as it was when it was replaced.
+    Every method takes a transaction, or its `.snapshot` to read without conflicts with passes that change the index.
+    Every method raises `QueueNotConfigured`; `InvalidConfiguration` if the queue has no top, if it has groups and no
+    group is given, or the other way round; and `NotReady` during the backfill of the queue's first top. During the
+    backfill of a later version, methods read the previous one, as it was at its replacement.
 
     Args:
         name: the queue's name.
-        score, group: those of the application that the top is configured with; only `rank` needs them.
+        score, group: the application's functions that the top is configured with; only `rank` needs them.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Ranking:
 
         Args:
             limit: at least 1.
-            group: whose top, for a queue with groups.
-            bottom: from the end of that order backwards: the lowest score first.
-            after: a continuation: begin behind that place, whether or not its key stands there still.
-            lowest, highest: only scores from the one to the other, both included; InvalidData for NaN.
-            values: with the values last reported, one more read for each entry, all at once.
+            group: the group to read, for a queue with groups.
+            bottom: read in reverse order: the lowest score first.
+            after: the continuation of a page: begin after its place, even if its key has moved since.
+            lowest, highest: only scores in this range, both included; InvalidData for NaN.
+            values: add the values last reported, by one more read for each entry, in parallel.
         """
         if limit < 1:
             raise ValueError(f"expected a limit of 1 or more, got: {limit}")
@@ -96,9 +96,9 @@ class Ranking:
         return TopPage(entries, rows[-1].key[len(prefix) :] if len(rows) == limit else None)
 
     def scan(self, db: Database, *, group: str | None = None, bottom: bool = False) -> Iterator[RankedEntry]:
-        """All entries from the top, or from the bottom, a transaction for each thousand of them.
+        """All entries from the top, or from the bottom, in one transaction per 1,000 entries.
 
-        No consistent picture of one moment: a key whose score changes meanwhile may come twice, or not at all.
+        The result is not consistent: a key whose score changes during the scan may come twice, or not at all.
         """
         place: bytes | None = None
         while True:
@@ -120,9 +120,9 @@ class Ranking:
         lowest: Score | None = None,
         highest: Score | None = None,
     ) -> int:
-        """How many keys have a score, by one read; or a score in a range, both ends included, which takes ranks.
+        """The number of keys with a score, by one read; or with a score in a range, both ends included.
 
-        Raises `InvalidConfiguration` for a range when the top keeps no ranks.
+        A range needs ranks: raises `InvalidConfiguration` if the top keeps none.
         """
         _, keys = self._open(tr, group)
         if lowest is None and highest is None:
@@ -136,18 +136,18 @@ class Ranking:
     def groups(
         self, tr: TransactionRead, limit: int = 1000, after: str | None = None
     ) -> list[tuple[str, int]]:
-        """Up to `limit` groups that have keys, with how many, in a stable order, beginning behind the group `after`."""
+        """Up to `limit` (group, number of keys), for groups that have keys, in a stable order, from after `after`."""
         _, keys = self._open(tr, "")
         begin = keys.counts() + b"\x00\x01" if after is None else keys.count(after) + b"\x00"
         rows = tr.get_range(begin, prefix_end(keys.counts()), limit=limit, streaming_mode=WANT_ALL)
         return [(group_of(row.key[len(keys.counts()) :]) or "", _int(row.value)) for row in rows]
 
     def rank(self, tr: TransactionRead, key: Any) -> int | None:
-        """1 plus the number of keys (of the key's group) with a strictly higher score; None when it has no score.
+        """1 plus the number of keys (of the key's group) with a strictly higher score; None if the key has no score.
 
-        Costs two rounds of reads: the value, then as many small ranges at once as the score has bytes, about one for
-        every two digits. Raises `InvalidConfiguration` when the top keeps no ranks, `InvalidData` for a key that is not
-        of the queue's type, `CodeMismatch` when the top is configured with functions that this reader lacks.
+        Costs two rounds of reads: the value, then in parallel one small range for each byte of the score, about one for
+        every two digits. Raises `InvalidConfiguration` if the top keeps no ranks, `InvalidData` for a key of another
+        type than the queue's, `CodeMismatch` if the top is configured with functions that this reader lacks.
         """
         config = read_config(snapshot_of(tr), self.name)
         value = tr.get(self._queue.value(config.key.encoder()(key)))
@@ -159,7 +159,7 @@ class Ranking:
         return None if place is None else self._rank(tr, keys, place.group, place.place)
 
     def rank_of_score(self, tr: TransactionRead, score: Score, group: str | None = None) -> int:
-        """1 plus the number of keys with a strictly higher score than this one, which no key need have."""
+        """1 plus the number of keys with a strictly higher score than `score`; no key needs to have this score."""
         _, keys = self._open(tr, group)
         return self._rank(tr, keys, group, descending(score))
 
@@ -169,7 +169,7 @@ class Ranking:
         return 1 + path.higher()
 
     def _root(self, tr: TransactionRead, keys: TopKeys, group: str | None) -> int:
-        """How many keys the counts of ranks know of; raises when none are kept."""
+        """The number of keys in the counts for ranks; raises `InvalidConfiguration` if the top keeps no ranks."""
         root, count = tr.get(keys.node(group, b"")), tr.get(keys.count(group))
         if _number(root) != _number(count):
             raise InvalidConfiguration(
@@ -184,7 +184,7 @@ class Ranking:
         return config, keys
 
     def _current(self, tr: TransactionRead, config: QueueConfig) -> tuple[Mapping[str, Any], TopKeys]:
-        """Settings and keys of the generation to be read; no settings when another one is being built."""
+        """Settings and keys of the generation in use; settings are empty while another one replaces it."""
         stored = snapshot_of(tr).get(self._queue.observer_current(NAME)).value
         if stored is None:
             raise missing(config)
@@ -211,7 +211,7 @@ class Ranking:
 
 
 class _Path:
-    """The counts beside the way to a score's place in the trie; all reads are under way once it is made."""
+    """The counts along the path to a score in the trie; the constructor starts all reads in parallel."""
 
     def __init__(self, tr: TransactionRead, keys: TopKeys, group: str | None, place: bytes) -> None:
         self._before: list[Range] = [
@@ -221,16 +221,16 @@ class _Path:
         self._here = tr.get(keys.node(group, place))
 
     def higher(self) -> int:
-        """How many keys have a higher score."""
+        """The number of keys with a higher score."""
         return sum(_int(row.value) for rows in self._before for row in rows)
 
     def equal(self) -> int:
-        """How many keys have this score."""
+        """The number of keys with this score."""
         return _number(self._here)
 
 
 def missing(config: QueueConfig) -> NotReady | InvalidConfiguration:
-    """Why there is no top to be read."""
+    """The error for a queue without a readable top."""
     if any(observer.name == NAME for observer in config.observers):
         return NotReady(
             f"the top of queue {config.name!r} is being built, which takes a worker: read it later"
@@ -241,7 +241,7 @@ def missing(config: QueueConfig) -> NotReady | InvalidConfiguration:
 
 
 def settings_of(config: QueueConfig, generation: int) -> Mapping[str, Any]:
-    """The settings of this generation of the queue's top; empty when another one has replaced them."""
+    """The settings of this generation of the queue's top; empty if another generation is configured."""
     for observer in config.observers:
         if (observer.name, observer.generation) == (NAME, generation):
             return observer.settings
@@ -249,7 +249,7 @@ def settings_of(config: QueueConfig, generation: int) -> Mapping[str, Any]:
 
 
 def check_group(config: QueueConfig, settings: Mapping[str, Any], group: str | None) -> None:
-    """Raises `InvalidConfiguration` unless there is a group if and only if the top is kept in groups."""
+    """Raise `InvalidConfiguration` unless a group is given if and only if the top has groups."""
     if settings and bool(settings.get("group")) != (group is not None):
         raise InvalidConfiguration(
             f"the top of queue {config.name!r} is not kept in groups"
@@ -260,12 +260,12 @@ def check_group(config: QueueConfig, settings: Mapping[str, Any], group: str | N
 
 
 def entry_of(config: QueueConfig, place: bytes, score: bytes) -> RankedEntry:
-    """The entry that stands in the index at this place, with this value."""
+    """The entry of the index at this place, with this value; raises `CorruptData`."""
     number = codec.decode(score)
     try:
         expected = descending(number)
     except InvalidData as error:
-        raise CorruptData(f"a score in the top of queue {config.name!r} is none: {error}") from None
+        raise CorruptData(f"a score in the top of queue {config.name!r} is not a number: {error}") from None
     if not place.startswith(expected):
         raise CorruptData(f"a score in the top of queue {config.name!r} is not that of its place")
     return RankedEntry(from_sort_key(config.key, place[len(expected) :]), number)

@@ -1,7 +1,7 @@
-"""Scores as bytes that sort as the numbers do: one exact order of int, Decimal and float.
+"""The encoding of scores as bytes that sort as the numbers do: one exact order of int, Decimal and float.
 
-Every float and every int is a decimal fraction of finitely many digits, so decimal digits are what the three have in
-common. A number is written as 0.ddd... x 100^e with digits of base 100, the first of them not 0:
+Every float and every int is a decimal fraction with finitely many digits, so decimal digits represent all three types
+exactly. A number is written as 0.ddd... x 100^e with digits of base 100, the first of them not 0:
 
     00                              minus infinity
     01..7F                          a negative number: the bytes of its absolute value, inverted
@@ -10,9 +10,9 @@ common. A number is written as 0.ddd... x 100^e with digits of base 100, the fir
         digit+1 ... 00              the digits, the last of them not 0, and an end that sorts before all digits
     FF                              infinity
 
-So 0.1 (the float) stands just above Decimal("0.1"), as it is the larger number; 1, 1.0 and Decimal("1.00") are
-one score, and so are 0.0 and -0.0. No encoding begins with another, and each differs from its neighbours at the
-first byte where the numbers do: that is what ranks count by.
+So the float 0.1 sorts just above Decimal("0.1"), as it is the larger number; 1, 1.0 and Decimal("1.00") are one
+score, and so are 0.0 and -0.0. No encoding is a prefix of another, and two encodings differ at the first byte where
+the numbers differ: ranks rely on both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cq.errors import InvalidData, TooLarge
 Score = int | Decimal | float
 
 SCORE_BYTES: Final = 400
-"""The longest encoding: it takes every float, and every number of up to 780 significant digits."""
+"""The longest encoding: enough for every float, and for numbers of up to 780 significant digits."""
 
 _SHORT: Final = 10**18
 _EXPONENT_MAX: Final = 60
@@ -35,9 +35,9 @@ _EXPONENT_OFFSET: Final = 1 << 63
 _DESCENDING: Final = bytes(range(255, -1, -1))
 _DIGITS: Final = bytes(
     min(10 * (pair >> 4) + (pair & 15) + 1, 255) for pair in range(256)
-)  # of two decimal ones
+)  # index: two decimal digits, read as hexadecimal
 _REMEMBERED: Final = (
-    10_000  # ints: most counts are small, and the old score is the new one of the change before
+    10_000  # ints: most counts are small, and a change's old score is the previous change's new score
 )
 _ZERO: Final = b"\x80"
 _INFINITY: Final = b"\xff"
@@ -51,8 +51,8 @@ def ascending(score: Score) -> bytes:
     >>> ascending(-0.5).hex()
     '3fccff'
 
-    Raises `InvalidData` for what is no int, Decimal or float, and for NaN, which has no place in any order; `TooLarge`
-    for more than 780 significant digits.
+    Raises `InvalidData` for other types than int, Decimal and float, and for NaN, which has no place in any order;
+    `TooLarge` for more than 780 significant digits.
     """
     if type(score) is int and -_SHORT < score < _SHORT:
         text = str(abs(score))
@@ -67,7 +67,7 @@ def ascending(score: Score) -> bytes:
 
 
 def descending(score: Score) -> bytes:
-    """The score's bytes, in which a higher score sorts earlier: its place. Raises as `ascending` does."""
+    """The score's bytes, in which a higher score sorts earlier, as in the index. Raises as `ascending` does."""
     return _of_int(score) if type(score) is int else ascending(score).translate(_DESCENDING)
 
 
@@ -77,7 +77,7 @@ def _of_int(score: int) -> bytes:
 
 
 def exact(score: object) -> Decimal:
-    """The score as a Decimal, with all digits; raises `InvalidData` for what is no score."""
+    """The score as a Decimal, with all digits; raises `InvalidData` for other types, and for NaN."""
     if type(score) is float or type(score) is int or isinstance(score, Decimal):
         number = Decimal(score)
         if not number.is_nan():
@@ -96,7 +96,7 @@ def _magnitude(digits: str, point: int) -> bytes:
     exponent = -(-point // 2)
     digits = "0" * (point % 2) + digits
     digits += "0" * (len(digits) % 2)
-    # Two decimal digits are read as one byte of hexadecimal ones, and then mapped to what that byte stands for.
+    # Fast conversion: `fromhex` reads two decimal digits as one byte, which the table maps to the digit of base 100.
     return _exponent(exponent) + bytes.fromhex(digits).translate(_DIGITS) + b"\x00"
 
 

@@ -1,7 +1,7 @@
-"""A queue's keys as bytes that sort as the keys do: what orders keys of equal score.
+"""The encoding of a queue's keys as bytes that sort as the keys do: it orders keys of equal score.
 
 Strings sort by code points, bytes by their bytes, ints by their value, tuples by their parts. The last part of a
-key is written as it is; a string or bytes before it ends with 00 01, and a 00 within becomes 00 FF.
+key is written unchanged; earlier parts of type str or bytes end with 00 01, and a 00 inside becomes 00 FF.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _part(part: Any) -> bytes:
 def _take(name: str, data: bytes) -> tuple[Any, bytes]:
     if name == "int":
         return _from_int(data)
-    end = data.index(_END)  # a 00 within is followed by FF
+    end = data.index(_END)  # the first one is the end, since a 00 inside is followed by FF
     return _typed(name, data[:end].replace(_ESCAPED, _NUL)), data[end + len(_END) :]
 
 

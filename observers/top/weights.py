@@ -12,7 +12,7 @@ LEAST: Final = 1
 MOST: Final = 9
 MIDDLE: Final = 5
 
-# Decimals, since they take every int and float, and give the same everywhere: logarithms are rounded correctly.
+# Decimals represent every int and float, and give the same result on every machine: logarithms are rounded correctly.
 _CONTEXT: Final = Context(prec=25, rounding=ROUND_HALF_UP, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 
 
