@@ -1,4 +1,4 @@
-"""Checks of what observers keep for a queue: tops, clouds, exports and their tables.
+"""Checks of the data that observers keep for a queue: tops, clouds, exports and their tables.
 
 The room may import every observer, and `cq.verify`, whose checks it extends.
 """

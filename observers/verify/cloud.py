@@ -1,7 +1,7 @@
-"""What a verification looks at in a queue's published clouds: that each is whole, and the one that the top makes.
+"""Checks of a queue's published clouds: each must be readable, and equal to the first entries of its top.
 
-A cloud that differs from the top has a mark, which goes in the transaction that publishes it. What cannot be read is
-cleared and marked, so that it is published anew.
+A cloud that differs from the top must have a mark, which the transaction that publishes it removes. The repair clears
+and marks an unreadable cloud, so that a worker publishes it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cq.verify.verification import Piece
 
 
 def check_cloud(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A row of the published clouds."""
+    """Check a row of the published clouds."""
     observer = top_of(piece.config)
     try:
         name, tail = parse_published(rest)
@@ -34,14 +34,14 @@ def check_cloud(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     keys = CloudKeys(piece.keys)
     try:
         if tail[:1] == b"h":
-            group, behind = split_group(tail[1:])
-            if behind:
+            group, excess = split_group(tail[1:])
+            if excess:
                 raise CorruptData("the key is not one of a cloud")
             _check_head(piece, observer, keys, group, found)
         elif tail[:1] == b"p":
             _check_piece(piece, keys, tail[1:], found)
         else:
-            raise CorruptData("no key of a cloud's begins so")
+            raise CorruptData("not a key of a cloud")
     except CorruptData as error:
         piece.report("cloud-piece", found.key, str(error), partial(piece.tr.clear, found.key))
     return None
@@ -50,9 +50,9 @@ def check_cloud(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
 def _check_head(
     piece: Piece, observer: ObserverConfig, keys: CloudKeys, group: str | None, found: KeyValue
 ) -> None:
-    """A cloud that can be read, and that is the one that its top makes unless it is marked."""
+    """Check that a cloud can be read, and that it equals its top unless it is marked."""
     top = TopKeys(piece.keys, observer.generation)
-    fix = partial(_publish_anew, piece, keys, top, group)
+    fix = partial(_publish_again, piece, keys, top, group)
     try:
         head = CloudHead.from_bytes(found.value)
         pieces = [piece.snapshot.get(keys.piece(group, head.version, each)) for each in range(head.pieces)]
@@ -60,29 +60,33 @@ def _check_head(
         piece.report("cloud-unreadable", found.key, str(error), fix)
         return
     current = piece.snapshot.get(piece.keys.observer_current(NAME))
-    settled = piece.snapshot.get(top.adopted)
+    adopted = piece.snapshot.get(top.adopted)
     mark = piece.snapshot.get(top.mark(group))
     prefix = top.entries(group)
     rows = piece.snapshot.get_range(prefix, prefix_end(prefix), limit=observer.settings["n"])
 
-    def look() -> None:
+    def check() -> None:
         data = b"".join(each.value or b"" for each in pieces) if head.pieces else head.data
         if digest_of(data) != head.digest:
-            piece.report("cloud-unreadable", found.key, "its pieces are not what was published", fix)
+            piece.report("cloud-unreadable", found.key, "its pieces differ from the published data", fix)
             return
         is_current = current.value == codec.encode(observer.generation)
-        if not is_current or settled.value is None or mark.value is not None:
+        # Until the publisher has marked the clouds of earlier generations, these may differ from the top.
+        if not is_current or adopted.value is None or mark.value is not None:
             return
         if (digest := _digest(piece.config, rows, len(prefix))) is not None and digest != head.digest:
             piece.report(
-                "cloud-different", found.key, "it is not what the top is now, and not to be published", fix
+                "cloud-different",
+                found.key,
+                "it differs from the top, and is not marked for publication",
+                fix,
             )
 
-    piece.defer(look)
+    piece.defer(check)
 
 
 def _digest(config: QueueConfig, rows: object, prefix_length: int) -> bytes | None:
-    """Of the cloud that these entries make; None when they cannot be read, which is a difference of its own."""
+    """The digest of the cloud with these entries; None for unreadable entries, which another check reports."""
     try:
         return digest_of(first_entries(config, rows, prefix_length))
     except (CorruptData, ValueError):
@@ -90,11 +94,11 @@ def _digest(config: QueueConfig, rows: object, prefix_length: int) -> bytes | No
 
 
 def _check_piece(piece: Piece, keys: CloudKeys, data: bytes, found: KeyValue) -> None:
-    """A piece belongs to the version that is published."""
+    """Check that a piece belongs to the published version."""
     group, version, number = split_piece(data)
     stored = piece.snapshot.get(keys.head(group))
 
-    def look() -> None:
+    def check() -> None:
         try:
             head = CloudHead.from_bytes(stored.value) if stored.value is not None else None
         except CorruptData:
@@ -103,11 +107,11 @@ def _check_piece(piece: Piece, keys: CloudKeys, data: bytes, found: KeyValue) ->
             what = "a piece of a cloud that is not published"
             piece.report("cloud-piece", found.key, what, partial(piece.tr.clear, found.key))
 
-    piece.defer(look)
+    piece.defer(check)
 
 
-def _publish_anew(piece: Piece, keys: CloudKeys, top: TopKeys, group: str | None) -> None:
-    """Clear a cloud, and have a worker publish it."""
+def _publish_again(piece: Piece, keys: CloudKeys, top: TopKeys, group: str | None) -> None:
+    """Clear a cloud, and notify workers to publish it."""
     piece.tr.clear(keys.head(group))
     pieces = keys.pieces_of(group)
     piece.tr.clear_range(pieces, prefix_end(pieces))

@@ -1,7 +1,7 @@
-"""What a verification looks at in a queue's export: entries that wait, how far each bucket is, the table.
+"""Checks of a queue's export: queued entries, the progress of each bucket, entries set aside, and the table.
 
-Entries and notifications are added and taken away together, so at any one version a bucket without a notification has
-no entries. The table is compared by `cq.observers.sql.verify`, which waits for changes on their way.
+Entries and notifications are added and removed together, so at any version a bucket without a notification has no
+entries. `cq.observers.sql.verify` compares the table; it waits for pending changes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cq.observers.sql.configured import NAME, find_export
 from cq.store.api import KeyValue, Value
 from cq.verify.verification import Difference, Piece, Verification
 
-_FAILURE: Final = b"f"  # of a bucket, or of the export as a whole
+_FAILURE: Final = b"f"  # of a bucket, or of the whole export
 
 
 def check_export(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-    """A row of an export queue."""
+    """Check a row of an export queue."""
     keys = ExportKeys(piece.name)
     letter, data = rest[:1], rest[1:]
     if letter == b"q":
@@ -40,7 +40,7 @@ def check_export(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
     elif letter in _STATES:
         _check_state(piece, letter, data, found)
     else:
-        piece.report("unknown-key", found.key, "no key of an export queue begins so")
+        piece.report("unknown-key", found.key, "not a key of an export queue")
     return None
 
 
@@ -58,7 +58,7 @@ def _check_state(piece: Piece, letter: bytes, data: bytes, found: KeyValue) -> N
 
 def _check_bucket(data: bytes) -> None:
     if len(data) != 4 or ExportKeys.bucket_of(data) >= BUCKETS:
-        raise CorruptData("of a bucket that there is not")
+        raise CorruptData("of a bucket that does not exist")
 
 
 def _check_stamp(value: bytes) -> None:
@@ -73,7 +73,7 @@ _STATES: Final[dict[bytes, tuple[bool, Callable[[bytes], object]]]] = {
     b"k": (False, _check_stamp),
     b"s": (False, check_stopped),
 }
-"""{letter: (whether a bucket stands behind it, what raises `CorruptData` for another value)}."""
+"""{letter: (whether a bucket follows it, function that raises `CorruptData` for an invalid value)}."""
 
 
 def _check_notification(piece: Piece, data: bytes, found: KeyValue) -> None:
@@ -83,17 +83,17 @@ def _check_notification(piece: Piece, data: bytes, found: KeyValue) -> None:
         piece.report("export-notification", found.key, str(error), partial(piece.tr.clear, found.key))
 
 
-# Entries that wait
+# Queued entries
 
 
 def _check_row(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> bytes | None:
-    """A row of entries: of a bucket that there is, with a notification, not from the future, and readable."""
+    """Check a row of entries: its bucket exists and is notified, it is not of the future, and it is readable."""
     try:
         sequence = keys.sequence_of_row(found.key)
         bucket = ExportKeys.bucket_of(data)
         _check_bucket(data[:4])
     except CorruptData as error:
-        # What it is worth is not known: it is kept, where exports keep what they cannot export.
+        # The row may be valuable: the repair sets it aside, as exports do with entries that they cannot export.
         piece.report("export-row", found.key, str(error), partial(_keep_lost, piece, keys, found, str(error)))
         return None
     version = version_of(versionstamp_of(sequence))
@@ -108,30 +108,30 @@ def _check_row(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> 
         )
         return None
 
-    def look() -> None:
+    def check() -> None:
         if notification.value is None:
             piece.report(
                 "export-notification",
                 found.key,
-                f"entries wait in bucket {bucket}, and no worker is told",
+                f"bucket {bucket} has entries but no notification",
                 partial(
                     piece.tr.set_versionstamped_value, keys.notification(bucket), INCOMPLETE_VERSIONSTAMP
                 ),
             )
 
-    piece.defer(look)
+    piece.defer(check)
     _check_entries(piece, keys, bucket, sequence, found)
     return keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
 
 
 def _check_entries(piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes, found: KeyValue) -> None:
-    """The entries of a row; those of pieces are looked at with the first of them."""
+    """Check the entries of a row; an entry in several pieces is checked with its first piece."""
     if is_whole(found.value):
         _check_unpacked(piece, keys, bucket, [(sequence, found.value)], found)
         return
     before = _neighbour(piece, keys, bucket, sequence, -1)
 
-    def look() -> None:
+    def check() -> None:
         if before is not None and (value := before[1].value) is not None and is_piece(value):
             return
         pieces = [(sequence, found.value)]
@@ -142,13 +142,13 @@ def _check_entries(piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes,
             pieces.append((following[0], value))
         _check_unpacked(piece, keys, bucket, pieces, found)
 
-    piece.defer(look)
+    piece.defer(check)
 
 
 def _neighbour(
     piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes, offset: int
 ) -> tuple[bytes, Value] | None:
-    """The sequence so far from another one, and what is read of its row; None when there is no such sequence."""
+    """The sequence at an offset from another one, and the read of its row; None if there is no such sequence."""
     try:
         other = sequence_at(sequence, offset)
     except CorruptData:
@@ -166,12 +166,12 @@ def _check_unpacked(
         piece.report("export-row", found.key, broken.error, fix)
     astray = [entry for entry in unpacked.entries if bucket_of(entry.encoded_key, BUCKETS) != bucket]
     if astray:
-        what = f"{len(astray):,} entries wait in bucket {bucket}, to which their keys do not belong"
+        what = f"{len(astray):,} entries in bucket {bucket} have keys of other buckets"
         piece.report("export-row", found.key, what, key=astray[0].key)
 
 
 def _keep(piece: Piece, keys: ExportKeys, bucket: int, rows: list[tuple[bytes, bytes]], error: str) -> None:
-    """Set rows aside as exports do with those that they cannot read; one that does so meanwhile writes the same."""
+    """Set unreadable rows aside, as exports do; a concurrent export would write the same."""
     data = b"".join(value for _, value in rows)
     set_entry_aside(piece.tr, keys, bucket, rows[0][0], error, None, data)
     for sequence, _ in rows:
@@ -184,55 +184,57 @@ def _keep_lost(piece: Piece, keys: ExportKeys, found: KeyValue, error: str) -> N
     piece.tr.clear(found.key)
 
 
-# What was set aside
+# Entries set aside
 
 
 def _check_aside(piece: Piece, keys: ExportKeys, found: KeyValue) -> None:
-    """A piece of an entry that was set aside; the entry is looked at with the first of them."""
+    """Check a piece of an entry set aside; the whole entry is checked with its first piece."""
     parsed = keys.parse_aside(found.key)
     if parsed is None:
-        _tell_of_aside(piece, found, "the key is not one of an export queue")
+        _report_aside(piece, found, "the key is not one of an export queue")
         return
     bucket, sequence, number = parsed
     if number:
         first = piece.snapshot.get(keys.aside_piece(bucket, sequence, 0))
 
-        def look_for_first() -> None:
+        def check_first() -> None:
             if first.value is None:
-                _tell_of_aside(piece, found, "a piece without the first one")
+                _report_aside(piece, found, "a piece without the first one")
 
-        piece.defer(look_for_first)
+        piece.defer(check_first)
         return
     following = piece.snapshot.get_range(found.key, keys.aside_end(bucket, sequence))
 
-    def look() -> None:
+    def check() -> None:
         try:
             content = codec.decode(b"".join(each.value for each in following))
         except CorruptData as error:
-            _tell_of_aside(piece, found, str(error))
+            _report_aside(piece, found, str(error))
         else:
             if not isinstance(content, list) or len(content) != 3:
-                _tell_of_aside(piece, found, "it holds no error, key and value")
+                _report_aside(piece, found, "it holds no error, key and value")
 
-    piece.defer(look)
+    piece.defer(check)
 
 
-def _tell_of_aside(piece: Piece, found: KeyValue, what: str) -> None:
+def _report_aside(piece: Piece, found: KeyValue, what: str) -> None:
     piece.report("export-aside", found.key, f"{what}; `cq export rebuild` exports the current values")
 
 
 # The table
 
 
-def look_at_table(wait_seconds: float, url_env: str | None) -> Callable[[Verification], Iterator[Difference]]:
-    """The part that compares the table with the values, if the queue has one and the URL of its database is known.
+def check_table(wait_seconds: float, url_env: str | None) -> Callable[[Verification], Iterator[Difference]]:
+    """A part of the verification that compares the exported table with the values.
+
+    It is skipped without an export, and with a note if the URL of the database is not set.
 
     Args:
-        wait_seconds: how long to wait for changes on their way.
-        url_env: the environment variable with the URL, None for the one configured.
+        wait_seconds: how long to wait for pending changes.
+        url_env: the environment variable with the URL, None for the configured one.
     """
 
-    def look(verification: Verification) -> Iterator[Difference]:
+    def check(verification: Verification) -> Iterator[Difference]:
         verification.part = "table"
         config, _ = verification.piece(lambda piece: piece.config)
         observer = next((each for each in config.observers if each.name == NAME), None)
@@ -244,7 +246,7 @@ def look_at_table(wait_seconds: float, url_env: str | None) -> Callable[[Verific
             return
         yield from _compare(verification, variable, wait_seconds)
 
-    return look
+    return check
 
 
 def _compare(verification: Verification, variable: str, wait_seconds: float) -> Iterator[Difference]:
@@ -259,17 +261,17 @@ def _compare(verification: Verification, variable: str, wait_seconds: float) -> 
         raise
     except (
         CqError
-    ) as error:  # it is being filled, or a value cannot be read, which is a difference of its own
+    ) as error:  # the table is being filled, or a value cannot be read, which another check reports
         verification.note(f"the table was not compared with the values: {error}")
         return
     finally:
         found.reporting.close()
     if result.undecided:
         verification.note(
-            f"{len(result.undecided):,} keys of the table were not compared: changes are on their way"
+            f"{len(result.undecided):,} keys of the table were not compared: their changes are not exported yet"
         )
     if not result.is_complete:
-        verification.note("so much of the table differs that the rest was not looked at")
+        verification.note("the comparison of the table stopped early because of too many differences")
     for each in result.differences:
         value = "no value" if each.value is None else repr(each.value)[:40]
         row = "no row" if each.row is None else repr(each.row)[:80]

@@ -1,4 +1,4 @@
-"""Verifying a queue while it is in use, with all that its observers keep: `cq verify`."""
+"""The verification of a live queue, with the data of its observers: `cq verify`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cq.config.queue import read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
 from cq.observers.verify.cloud import check_cloud
-from cq.observers.verify.export import check_export, look_at_table
+from cq.observers.verify.export import check_export, check_table
 from cq.observers.verify.top import TopChecks
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -27,7 +27,7 @@ from cq.verify.window import check_window_totals
 __all__ = ["WAIT_SECONDS", "Difference", "Verification", "VerifyProgress", "verification"]
 
 WAIT_SECONDS: Final = 30.0
-"""How long changes may be on their way to the exported table, unless told otherwise."""
+"""Default time to wait for pending changes of the exported table."""
 
 
 def verification(
@@ -40,23 +40,23 @@ def verification(
     url_env: str | None = None,
     progress: Callable[[VerifyProgress], object] = lambda progress: None,
 ) -> Verification:
-    """A verification of a queue with its top, clouds and export; `run()` goes through it.
+    """A verification of a queue with its top, clouds and export; `run()` executes it.
 
-    As `cq.verify.queue.verify`, and exact on a queue in use as that is. Only the table is not read at one moment
-    with the values: what differs there counts once all that waited has been exported, and it differs still.
+    Extends `cq.verify.queue.verify`, and is as exact on a live queue. Only the table is not read at one moment with the
+    values: a difference there counts if it remains after all changes of its time have been exported.
 
     Args:
         db: a database of either store.
         name: the queue.
-        app: has the combiner, and the score and group functions of the top, of an application's own.
-        repair: whether to mend what can be derived; see `cq.verify.kinds.KINDS`.
-        wait_seconds: how long changes may be on their way to the table, all in all.
-        url_env: the environment variable with the URL of the table's database, None for the one configured. Without
-            a URL the table is not looked at.
+        app: the application, with its combiner and the score and group functions of its top.
+        repair: whether to repair data that can be derived; see `cq.verify.kinds.KINDS`.
+        wait_seconds: how long to wait, in total, for pending changes of the table.
+        url_env: the environment variable with the URL of the table's database, None for the configured one. Without
+            a URL the table is not checked.
         progress: called after each piece.
 
-    `run()` raises `QueueNotConfigured`; `CodeMismatch` for a queue that a newer version of cq has configured;
-    `ExportFailed` when the reporting database cannot be read; and the store's `FDBError` when that cannot go on.
+    `run()` raises `QueueNotConfigured`; `CodeMismatch` for a queue configured by a newer version of cq; `ExportFailed`
+    if the reporting database cannot be read; and the store's `FDBError` if the store fails.
     """
     top = TopChecks(app)
     handlers = {
@@ -70,8 +70,8 @@ def verification(
         check_configuration,
         every_row(handlers),
         check_buckets,
-        top.look_at_counts,
-        look_at_table(wait_seconds, url_env),
+        top.check_counts,
+        check_table(wait_seconds, url_env),
         check_audit_balance,
         check_window_totals,
         check_store,
@@ -82,7 +82,7 @@ def verification(
 
 
 def _combiner(db: Database, name: str, app: App | None) -> Combiner | None:
-    """The queue's combiner, None when this process lacks it: then empty values are not found."""
+    """The queue's combiner, None if this process lacks it: then empty values are not detected."""
     with suppress(CodeMismatch, CorruptData):
         config = transact(db, lambda tr: read_config(tr.snapshot, name))
         return (app or App()).code(config, FACTORIES).combiner

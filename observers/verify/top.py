@@ -1,8 +1,8 @@
-"""What a verification looks at in a queue's top: that the index says what the values do, and the counts what it does.
+"""Checks of a queue's top: the index must agree with the values, and the counts with the index.
 
-The passes that change values change the index in the same transaction, so at any one version the two agree, for all
-values of which the top has been told. Only the generation that is configured is looked at: one that is being replaced
-stands still. What differs is mended by building the top anew, from all values, while readers go on.
+Passes change values and index in the same transaction, so at any version the two agree for all values that have been
+reported to the top. Only the configured generation is checked, since passes no longer change a generation during its
+replacement. The repair rebuilds the top from all values, while readers continue.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from cq.verify.verification import Difference, Piece, Verification
 
 COUNTS: Final = "counts of the top"
 _COUNTED: Final = 5_000
-"""Entries that are counted in one transaction, at most."""
+"""The most entries that one transaction counts."""
 _TRIES: Final = 3
 
 
 def top_of(config: QueueConfig) -> ObserverConfig | None:
-    """The top that a queue is configured with."""
+    """The configured top of a queue, None without one."""
     return next((each for each in config.observers if each.name == NAME), None)
 
 
 class TopChecks:
-    """Looks at one queue's top.
+    """The checks of one queue's top.
 
     Args:
-        app: has the score and group functions that the top may be configured with.
+        app: the application with the score and group functions of the top.
 
     Attributes:
-        problem: why the top cannot be compared with the values; empty when it can.
+        problem: why the top cannot be compared with the values; empty if it can.
     """
 
     def __init__(self, app: App | None) -> None:
@@ -60,36 +60,36 @@ class TopChecks:
     # Rows of values and of the index
 
     def check_value(self, piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-        """A value of which the top has been told has its entry."""
+        """Check that a value which has been reported to the top has its entry."""
         index, observer = self._index(piece.config), top_of(piece.config)
         if index is None or observer is None:
             return None
         try:
             hashed, encoded = parse_value(rest)
             key, value = piece.config.key.decode(encoded), codec.decode(found.value)
-            if not _is_told(piece, observer.generation, hashed, rest):
+            if not _is_reported(piece, observer.generation, hashed, rest):
                 return None
             if has_missed(piece, observer.generation, encoded):
                 return None
             place = index.place(key, value)
             entry = None if place is None else index.entry(place, to_sort_key(piece.config.key, key))
-        except Exception:  # noqa: BLE001 - of what cannot be told to the top, an application's functions included
+        except Exception:  # noqa: BLE001 - values that cannot be reported, also by errors of an application's functions
             return None
         if place is None or entry is None or len(entry) > MAX_ENTRY_BYTES:
             return None
         stored = piece.snapshot.get(entry)
         score = place.score
 
-        def look() -> None:
+        def check() -> None:
             if stored.value is None:
                 what = f"the top has no entry of its score, {score!r:.40}"
                 piece.report("top-missing", found.key, what, partial(self._rebuild_later, piece), key=key)
 
-        piece.defer(look)
+        piece.defer(check)
         return None
 
     def check_data(self, piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
-        """A row of what the configured top keeps."""
+        """Check a row of the configured top."""
         observer = top_of(piece.config)
         try:
             generation, tail = parse_observer_data(rest)
@@ -107,18 +107,18 @@ class TopChecks:
                 pass
             case _:
                 fix = partial(piece.tr.clear, found.key)
-                piece.report("top-unreadable", found.key, "no key of a top's begins so", fix)
+                piece.report("top-unreadable", found.key, "not a key of a top", fix)
         return None
 
     def _check_entry(self, piece: Piece, keys: TopKeys, data: bytes, found: KeyValue) -> None:
-        """An entry stands where the value of its key says."""
+        """Check that an entry has the place that follows from its key's value."""
         fix = partial(self._rebuild_later, piece)
         try:
             group, rest = split_group(data)
             score = codec.decode(found.value)
             place = descending(score)
             if not rest.startswith(place):
-                raise CorruptData(f"it does not stand where its score does, {score!r:.40}")
+                raise CorruptData(f"its place is not that of its score, {score!r:.40}")
             key = from_sort_key(piece.config.key, rest[len(place) :])
             encoded = piece.config.key.encoder()(key)
         except (CorruptData, ValueError) as error:
@@ -128,7 +128,7 @@ class TopChecks:
         value = piece.snapshot.get(piece.keys.value(encoded))
         node = piece.snapshot.get(keys.node(group, place)) if index is not None and index.ranks else None
 
-        def look() -> None:
+        def check() -> None:
             observer = top_of(piece.config)
             if observer is not None and has_missed(piece, observer.generation, encoded):
                 return
@@ -139,27 +139,27 @@ class TopChecks:
             elif node is not None and node.value is None:
                 piece.report("top-rank", found.key, "no count for ranks has the entry's score", fix, key=key)
 
-        piece.defer(look)
+        piece.defer(check)
 
     def _check_mark(self, piece: Piece, keys: TopKeys, found: KeyValue) -> None:
-        """A cloud that is to be published is notified."""
+        """Check that the publisher is notified if a cloud is marked for publication."""
         notification = piece.snapshot.get(keys.notification)
 
-        def look() -> None:
+        def check() -> None:
             if notification.value is None:
                 piece.report(
                     "cloud-notification",
                     found.key,
-                    "a cloud is to be published, and no worker is told",
+                    "a cloud is marked for publication without a notification",
                     partial(piece.tr.set_versionstamped_value, keys.notification, INCOMPLETE_VERSIONSTAMP),
                 )
 
-        piece.defer(look)
+        piece.defer(check)
 
     # Counts
 
-    def look_at_counts(self, verification: Verification) -> Iterator[Difference]:
-        """The part that compares counts with entries."""
+    def check_counts(self, verification: Verification) -> Iterator[Difference]:
+        """The part of the verification that compares counts with entries."""
         verification.part = COUNTS
         config, _ = verification.piece(lambda piece: piece.config)
         observer = top_of(config)
@@ -175,7 +175,7 @@ class TopChecks:
             yield from verification.walk(nodes, prefix_end(nodes), partial(self._check_node, keys=keys))
 
     def _check_count(self, piece: Piece, row: KeyValue, keys: TopKeys) -> bytes | None:
-        """The number of a group's entries."""
+        """Check the number of a group's entries."""
         if not _is_configured(piece, keys):
             return None
         try:
@@ -189,7 +189,7 @@ class TopChecks:
         return None
 
     def _check_group(self, piece: Piece, row: KeyValue, keys: TopKeys) -> bytes | None:
-        """A group that has entries has a count; goes on with the next group."""
+        """Check that a group with entries has a count; returns the key of the next group."""
         if not _is_configured(piece, keys):
             return None
         try:
@@ -198,16 +198,16 @@ class TopChecks:
             return None
         count = piece.snapshot.get(keys.count(group))
 
-        def look() -> None:
+        def check() -> None:
             if count.value is None:
                 what = "entries of a group that has no count"
                 piece.report("top-count", keys.count(group), what, partial(self._rebuild_later, piece))
 
-        piece.defer(look)
+        piece.defer(check)
         return prefix_end(keys.entries(group))
 
     def _check_node(self, piece: Piece, row: KeyValue, keys: TopKeys) -> bytes | None:
-        """A count for ranks: the sum of those one byte longer, or the number of entries of one score."""
+        """Check a count for ranks: the sum of the counts one byte longer, or the number of entries of one score."""
         if not _is_configured(piece, keys):
             return None
         fix = partial(self._rebuild_later, piece)
@@ -219,7 +219,7 @@ class TopChecks:
         below = piece.snapshot.get_range(*keys.nodes_below(group, place), streaming_mode=WANT_ALL)
         above = piece.snapshot.get(keys.node(group, place[:-1]) if place else keys.count(group))
 
-        def look() -> None:
+        def check() -> None:
             counts = [_number(each.value) for each in below]
             if above.value is None:
                 piece.report("top-rank", row.key, "a count for ranks that no shorter one has", fix)
@@ -229,28 +229,28 @@ class TopChecks:
             elif not counts:
                 self._compare(piece, "top-rank", row, keys.entries(group) + place)
 
-        piece.defer(look)
+        piece.defer(check)
         return None
 
     def _compare(self, piece: Piece, kind: str, row: KeyValue, prefix: bytes) -> None:
-        """Compare a count with the entries under a prefix: in this piece, or afterwards when these are many."""
+        """Compare a count with the entries under a prefix: in this piece, or after the walk if there are many."""
         entries = piece.snapshot.get_range(
             prefix, prefix_end(prefix), limit=_COUNTED + 1, streaming_mode=WANT_ALL
         )
 
-        def look() -> None:
+        def check() -> None:
             there = len(entries.to_list())
             if there > _COUNTED:
                 piece.follow_ups.append(partial(self._count_slowly, kind=kind, where=row.key, prefix=prefix))
             elif there != _number(row.value):
                 piece.report(kind, row.key, _counted(row.value, there), partial(self._rebuild_later, piece))
 
-        piece.defer(look)
+        piece.defer(check)
 
     def _count_slowly(
         self, verification: Verification, kind: str, where: bytes, prefix: bytes
     ) -> Iterator[Difference]:
-        """Count entries in several transactions; that is exact if no pass has been committed meanwhile."""
+        """Compare a count with entries that several transactions count; exact if no pass commits in between."""
         verification.part = COUNTS
         for _ in range(_TRIES):
             (count, before), _ = verification.piece(partial(_count_and_sign, where=where))
@@ -271,28 +271,28 @@ class TopChecks:
             "counts of the top changed too fast to be compared: verify it again while the queue is paused"
         )
 
-    # Mending
+    # Repair
 
     def _rebuild_later(self, piece: Piece) -> None:
         if self._rebuild not in piece.follow_ups:
             piece.follow_ups.append(self._rebuild)
 
     def _rebuild(self, verification: Verification) -> Iterator[Difference]:
-        """Have the passes build the top anew, from all values; once for all that differs."""
+        """Start a rebuild of the top from all values, once for all differences."""
         if not self._rebuilt:
             self._rebuilt = True
             rebuild_observer(verification.db, verification.name, NAME)
         return iter(())
 
-    # What it is made by
+    # The index function
 
     def _index(self, config: QueueConfig) -> Index | None:
-        """What writes the index of the configured top; None without one, or without its functions."""
+        """The function that writes the configured index; None without a top, or without its functions."""
         if self._known is None or self._known[0] != config:
-            self._known = config, self._made(config)
+            self._known = config, self._make_index(config)
         return self._known[1]
 
-    def _made(self, config: QueueConfig) -> Index | None:
+    def _make_index(self, config: QueueConfig) -> Index | None:
         observer = top_of(config)
         if observer is None:
             return None
@@ -308,13 +308,13 @@ class TopChecks:
 
 
 def _is_configured(piece: Piece, keys: TopKeys) -> bool:
-    """Whether these are still the keys of the top that is configured."""
+    """Whether these are still the keys of the configured top."""
     observer = top_of(piece.config)
     return observer is not None and TopKeys(piece.keys, observer.generation).data() == keys.data()
 
 
-def _is_told(piece: Piece, generation: int, hashed: int, place: bytes) -> bool:
-    """Whether an observer has been told of the value at a place in hash order."""
+def _is_reported(piece: Piece, generation: int, hashed: int, place: bytes) -> bool:
+    """Whether the value at a place in hash order has been reported to an observer, by its backfill or a pass."""
     config = piece.config
     state = piece.state(config.generation, bucket_at(hashed, config.buckets))
     if state is None:
@@ -326,16 +326,16 @@ def _is_told(piece: Piece, generation: int, hashed: int, place: bytes) -> bool:
 
 
 def _stands(index: Index, key: Any, value: bytes, group: str | None, place: bytes) -> bool:
-    """Whether an entry stands where it is to; also when that cannot be told."""
+    """Whether an entry has the place that its value requires; True if the place cannot be computed."""
     try:
         wanted: IndexPlace | None = index.place(key, codec.decode(value))
-    except Exception:  # noqa: BLE001 - a value that is a difference of its own, or an application's functions
+    except Exception:  # noqa: BLE001 - an unreadable value, reported separately, or an application's functions
         return True
     return wanted is not None and wanted[:2] == (group, place)
 
 
 def _count_and_sign(piece: Piece, where: bytes) -> tuple[bytes | None, object]:
-    """A count, and what is another one once the top may have changed: by a pass, or as it is configured anew."""
+    """A count, and a token that changes with each pass and each change of the configuration."""
     count: Value = piece.snapshot.get(where)
     tokens = [state.token for config in piece.shapes for state in read_states(piece.snapshot, config)]
     return count.value, (piece.config, tokens)
