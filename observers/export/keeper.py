@@ -18,9 +18,8 @@ from cq.keys.export import ExportKeys, first_sequence, versionstamp_of
 from cq.observers.export.batch import ExportBatch, ExportPosition
 from cq.observers.export.errors import ExportStopped, OutdatedBatch
 from cq.observers.export.failure_note import FailureNote
-from cq.observers.export.position import read_position
 from cq.observers.export.queue import BUCKETS
-from cq.observers.export.state import ExportView, read_control, read_view, stop
+from cq.observers.export.state import ExportView, read_control, read_position, read_view, stop
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit

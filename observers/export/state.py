@@ -17,6 +17,8 @@ from cq import keys, runtime
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration
 from cq.keys.export import ExportKeys, name_of, queue_end, queue_names_below
+from cq.observers.export.batch import ExportPosition
+from cq.observers.export.rows import holds
 from cq.plain_text import printable
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -276,3 +278,13 @@ def _list_of(data: bytes, types: list[type]) -> list[Any]:
     if not isinstance(content, list) or list(map(type, content)) != types:
         raise CorruptData(f"this is not the stored state of an export: {data[:60]!r}")
     return content
+
+
+def read_position(
+    snapshot: TransactionRead, queue: ExportKeys, bucket: int, sequence: bytes
+) -> ExportPosition:
+    """Read a bucket's position, and whether the bucket holds the entry with this sequence, at one version."""
+    export = read_view(snapshot, queue, [bucket])
+    held = holds(snapshot, queue, bucket, sequence)
+    found = export()
+    return ExportPosition(found.control.epoch, found.cleared(bucket), held)

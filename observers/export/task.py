@@ -24,9 +24,8 @@ from cq.keys.export import ExportKeys
 from cq.observers.export.batch import ExportBatch, Exporter, ExportPosition, PoisonEntryIsolator
 from cq.observers.export.errors import ExportFailed, ExportStopped, OutdatedBatch
 from cq.observers.export.failure_note import FailureNote
-from cq.observers.export.position import read_position
 from cq.observers.export.rows import QueuedEntries, read_entries
-from cq.observers.export.state import ExportState, ExportView, read_view, set_entry_aside, stop
+from cq.observers.export.state import ExportState, ExportView, read_position, read_view, set_entry_aside, stop
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
