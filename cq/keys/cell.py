@@ -38,7 +38,7 @@ IDENTITY: Final = CELLS + b"i"
 _FENCES: Final = CELLS + b"f"
 _PROGRESS: Final = CELLS + b"p"
 _DATA: Final = CELLS + b"d"
-_LOAD: Final = Struct("<q")
+_LOAD: Final = Struct("<q")  # little-endian, because atomic additions are
 
 
 def encoded_user(user: Any) -> bytes:

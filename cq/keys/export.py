@@ -77,6 +77,7 @@ class ExportKeys:
 
     def rows_later_than(self, bucket: int, sequence: bytes, version: int) -> bytes:
         """The first key of rows of a bucket, in the generation of `sequence`, with a later commit version."""
+        # A versionstamp begins with the commit version, so this sorts after all rows of `version`.
         return self.row(bucket, sequence[:4] + (version + 1).to_bytes(8, "big"))
 
     def all_rows(self) -> tuple[bytes, bytes]:

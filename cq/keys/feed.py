@@ -287,4 +287,5 @@ def _stamped(prefix: bytes, counter: int) -> bytes:
 
 
 def _after(prefix: bytes, id_: bytes) -> bytes:
+    # The first key after that of the id. Empty bytes are the beginning.
     return prefix + id_ + b"\x00" if id_ else prefix

@@ -46,6 +46,7 @@ class WindowKeys:
 
     def due_until(self, time: int) -> tuple[bytes, bytes]:
         """The range of the rows that expire up to and including a time."""
+        # The end is exclusive, so it is one millisecond later. The bounds keep it within eight bytes.
         return self._rows, self._rows + _TIME.pack(min(max(time, -1), MAX_TIME_MS) + 1)
 
     def new_row(self, due: int, counter: int) -> bytes:
