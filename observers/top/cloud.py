@@ -41,7 +41,7 @@ _MOST_VERSIONS: Final = (1 << 63) - 1
 _MOST_PIECES: Final = 10
 """More than a cloud of `CLOUD_BYTES` needs; a limit, as a reader fetches all pieces into memory."""
 _KEY_PARTS: Final = frozenset((str, int, bytes))
-_LAST_MILLISECOND: Final = 253_402_300_799_999  # of the year 9999
+_LAST_MILLISECOND: Final = 253_402_300_799_999  # the end of the year 9999, the latest that datetime supports
 
 
 class CloudEntry(NamedTuple):
@@ -240,5 +240,5 @@ def _entry(stored: object) -> CloudEntry:
 
 
 def digest_of(data: bytes) -> bytes:
-    """A digest of encoded entries, by which clouds are compared without reading them."""
+    """A digest of encoded entries, to compare clouds without reading their pieces."""
     return blake2b(data, digest_size=16).digest()

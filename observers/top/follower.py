@@ -4,7 +4,7 @@ A thread keeps the newest cloud in memory, and a watch on the store for the next
 threads or in asyncio, which take the newest cloud; no backlog is kept for slow callers.
 
 A page may come from another server that knew a newer version than this process does yet. So the thread reads the store
-before a caller gets an older version, which is right only if the top was removed and its versions started again.
+before a caller gets an older version: that is correct only if the top was removed and its versions started again.
 """
 
 from __future__ import annotations

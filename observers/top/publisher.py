@@ -162,7 +162,7 @@ class Publisher(Task):
         now = runtime.time_ns() // 1_000_000
         if head is not None and 0 <= now - head.created < self._every * 1000:
             return (head.created - now) / 1000 + self._every, None
-        tr.compare_and_clear(self._keys.mark(group), mark)
+        tr.compare_and_clear(self._keys.mark(group), mark)  # a mark by a later change stays
         data = first_entries(self._config, rows, len(prefix))
         digest = digest_of(data)
         if head is not None and head.digest == digest:

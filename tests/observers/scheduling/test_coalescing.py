@@ -1,4 +1,4 @@
-"""Gathering: whoever has time to spare works at once, whoever is busy lets work come together, for so long at most."""
+"""Coalescing: an idle worker runs tasks at once; a busy one lets work accumulate, up to a limit."""
 
 from __future__ import annotations
 
