@@ -197,6 +197,18 @@ def test_folders_are_small() -> None:
     assert {folder: n for folder, n in sizes.items() if n > MODULES_MAX} == {}
 
 
+def test_no_two_classes_share_a_name() -> None:
+    """A leading underscore makes no other name. cq/store/api.py describes classes of the binding by their own names."""
+    found: dict[str, list[str]] = {}
+    for module in modules("cq", "observers", "cli"):
+        if name(module) != "cq/store/api.py":
+            classes = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.ClassDef)]
+            for each in classes:
+                found.setdefault(each.name.lstrip("_"), []).append(name(module))
+
+    assert {each: files for each, files in found.items() if len(files) > 1} == {}
+
+
 def test_no_package_exports_a_name_of_one_of_its_modules() -> None:
     """Else `from package import name` is the function or the module, depending on what was imported before."""
     wrong = {}

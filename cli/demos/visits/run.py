@@ -1,4 +1,4 @@
-"""The demo of visits: web servers replay a log and are killed, and every look equals a recount.
+"""The demo of visits: web servers replay a log and are killed, and each reading of the counts equals a recount.
 
 A look reads all numbers in one transaction, together with the position of each web server. The positions say which
 visits the numbers must include, even while servers and workers run. The numbers are compared with a recount of exactly
