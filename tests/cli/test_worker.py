@@ -312,7 +312,7 @@ def test_steps_that_come_to_no_end_are_left_after_a_time(cli: Cli, db: Any) -> N
     _, err = worker.communicate(timeout=SECONDS)
 
     assert worker.returncode == 0
-    assert b"have not come to an end" in err
+    assert b"have not ended" in err
     assert wait_for_workers(db, 0) == []
     assert not is_drained(db, "words")
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.conftest import cluster_url
 from tests.docs.test_following import DOCS, SECONDS, Reader, blocks, steps
 from tests.postgres import PostgresServer
 
@@ -58,7 +59,7 @@ PAGES = [
     Page("howto/reporting.md", left={"db.example": SERVER}),
     Page("howto/workers.md"),
     Page("howto/verify.md"),
-    Page("howto/foundationdb.md", left={"": "needs a FoundationDB cluster"}),
+    Page("howto/foundationdb.md", left={"": "needs a FoundationDB cluster: see below"}),
     Page(
         "systems/visits.md",
         left={"cq demo": DEMO, "measure_visits": "takes minutes, on an idle machine"},
@@ -188,3 +189,20 @@ def test_an_export_to_postgresql_is_switched_on_by_the_same_commands(
     following.type(blocks(DOCS / page.path, "sh")[0])
 
     assert "values 2, rows 2, differences 0" in following.type("cq export verify words")
+
+
+@pytest.mark.cluster
+def test_the_page_of_clusters_is_followed_on_a_cluster(reader: Reader) -> None:
+    """With the cluster file of the tests in the place of the one that the page names."""
+    page = DOCS / "howto" / "foundationdb.md"
+    url = cluster_url()
+    reader.environment |= {"CQ_STORE": url, "FDB_CLUSTER_FILE": url.removeprefix("fdb:")}
+    (first,) = blocks(page, "sh")
+    (program,) = blocks(page, "python")
+    reader.type("cq delete words --yes")  # of an earlier run
+
+    assert reader.type(first.replace("fdb:/etc/foundationdb/fdb.cluster", url))[0] == 0
+    assert reader.type("cq configure words")[0] == 0
+    reader.save("save.py", program)
+    assert reader.type("python save.py")[0] == 0
+    assert reader.type("cq get words texts --pending") == (0, "texts\t1\n")
