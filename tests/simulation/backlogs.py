@@ -33,7 +33,7 @@ from tests.simulation.store import CommitRequest
 COUNTS: Final = "counts"
 LATEST: Final = "latest"
 _LAST_LIMITS: Final = Limits(read_bytes=1_000, repack_bytes=1_000, max_report=20)
-_LOCAL_EVERY: Final = 5
+_LOCAL_EVERY: Final = 16
 _LAST_LATENCY: Final = 0.03
 """So slow that passes take longer than a worker waits after a conflict: neither worker gets ahead by waiting less."""
 
@@ -51,9 +51,8 @@ class Backlogs(Scenario):
         self.row_bytes = self.rng.choice((100, 300, 8_000))
         self.workers = WorkerPool(self, self._worker)
         self._limits = [self._drawn_limits(), self._drawn_limits()]
-        if (
-            plan.seed % _LOCAL_EVERY == 0
-        ):  # the limits as they are: such a worker takes a whole backlog in one pass
+        # Such a worker takes a whole backlog in one pass.
+        if plan.seed % _LOCAL_EVERY == _LOCAL_EVERY - 1:
             self._limits[1] = LOCAL_LIMITS
         self._tokens = 0
         self._stored: dict[str, tuple[bytes, list[Any]]] = {}
