@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 import cq
-from cq.admin.status import is_drained
+from cq.admin.queue_status import is_drained
 from cq.cli.demos.options import DEMO_URL, DemoStore
 from cq.cli.demos.word_count import count_words, files_below
 from cq.cli.operate.worker import stop_on_signals

@@ -8,7 +8,7 @@ import typer
 
 from cq.cli.shared.options import AppPath, Json, Store, load_app
 from cq.cli.shared.output import print_json, say
-from cq.observers.monitoring.doctor import doctor
+from cq.observers.monitoring.diagnosis import doctor
 
 
 def register(app: typer.Typer) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from cq.cli.shared.options import Json, Store, read_store
 from cq.cli.shared.output import print_json, say
-from cq.observers.monitoring.health import MAX_AGE_SECONDS, health
+from cq.observers.monitoring.health_check import MAX_AGE_SECONDS, health
 
 
 def register(app: typer.Typer) -> None:

@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cq.admin.status import QueueStatus
+from cq.admin.queue_status import QueueStatus
 from cq.cli.shared.options import Json, Store, read_store
 from cq.cli.shared.output import make_console, make_lines, make_table, print_json, say
-from cq.observers.monitoring.overview import Overview, WorkerStatus, overview, remarks
+from cq.observers.monitoring.store_overview import Overview, WorkerStatus, overview, remarks
 
 WATCH_SECONDS: Final = 2.0
 

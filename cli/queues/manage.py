@@ -11,7 +11,7 @@ import typer
 
 import cq
 from cq.admin.purge import is_purging
-from cq.admin.status import is_drained
+from cq.admin.queue_status import is_drained
 from cq.cli.shared.options import Json, Queue, Store, open_store, read_store, seconds_of
 from cq.cli.shared.output import note, print_json, progress, quantity, say
 from cq.config.queue import read_config, read_flags

@@ -8,12 +8,16 @@ from cq.admin.audit import (
     audit_findings,
     check_audit,
 )
-from cq.admin.status import (
+from cq.admin.queue_status import (
+    QueueStatus,
     is_drained,
+    status,
 )
 
 __all__ = [
+    "QueueStatus",
     "audit_findings",
     "check_audit",
     "is_drained",
+    "status",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cq import runtime
-from cq.admin.status import current_version
+from cq.admin.queue_status import current_version
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.store import OpenDatabase
 from cq.store.api import VERSIONS_PER_SECOND

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from cq.admin.backfill import current_generation
-from cq.admin.status import current_version
+from cq.admin.queue_status import current_version
 from cq.config.queue import queue_names, read_config
 from cq.errors import CqError, QueueNotConfigured
 from cq.keys import version_of

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import cq
-from cq.admin.status import is_drained, status
+from cq.admin.queue_status import is_drained, status
 from cq.config.queue import read_config
 from cq.observers.scheduling.members import read_members
 from cq.store.transact import transact

@@ -19,7 +19,7 @@ import pytest
 
 import cq
 from cq import keys
-from cq.admin.status import is_drained
+from cq.admin.queue_status import is_drained
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.scheduling.members import Member, read_members

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq.admin.status import status
+from cq.admin.queue_status import status
 from cq.config import features
 from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import codec

@@ -13,7 +13,7 @@ from typing import Any, Final
 import cq
 from cq import keys
 from cq.admin.backfill import publish_generations
-from cq.admin.status import status
+from cq.admin.queue_status import status
 from cq.app import App
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
@@ -28,8 +28,8 @@ from cq.observers.export.spec import export_spec
 from cq.observers.export.state import ExportFailure, entries_aside, set_entry_aside, stop, write_failure
 from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
-from cq.observers.monitoring.health import health
-from cq.observers.monitoring.overview import overview, remarks
+from cq.observers.monitoring.health_check import health
+from cq.observers.monitoring.store_overview import overview, remarks
 from cq.observers.scheduling.members import ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.task import Task

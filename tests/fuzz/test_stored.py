@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.admin.status import status
+from cq.admin.queue_status import status
 from cq.config.queue import Named, QueueConfig
 from cq.config.store_id import ensure_store_id
 from cq.encoding import codec
@@ -22,8 +22,8 @@ from cq.keys.export import ExportKeys
 from cq.observers.export.state import entries_aside, export_names
 from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
-from cq.observers.monitoring.health import health
-from cq.observers.monitoring.overview import overview, remarks
+from cq.observers.monitoring.health_check import health
+from cq.observers.monitoring.store_overview import overview, remarks
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.fuzz import stores

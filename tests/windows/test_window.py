@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq.admin.status import status
+from cq.admin.queue_status import status
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.errors import (

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import runtime
-from cq.admin.status import is_drained
+from cq.admin.queue_status import is_drained
 from cq.cli.bench.systems.errors import WrongSum
 from cq.cli.bench.systems.stored import opened
 from cq.cli.bench.systems.system import Adder

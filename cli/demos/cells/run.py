@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
-from cq.admin.status import is_drained
+from cq.admin.queue_status import is_drained
 from cq.cells.records import HERE, Fence
 from cq.cli.demos.cells.roles import ALL, QUEUE, CellWorkers, Mover, WriteLoad, Writer, read_position
 from cq.cli.demos.crew.crew import DemoCrew, DemoRole

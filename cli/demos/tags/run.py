@@ -16,7 +16,7 @@ from typing import Final
 
 import cq
 from cq import keys, runtime
-from cq.admin.status import is_drained
+from cq.admin.queue_status import is_drained
 from cq.cli.demos.crew.counted_database import Meter, WriteCounts
 from cq.cli.demos.crew.crew import DemoCrew, DemoRole
 from cq.cli.demos.crew.errors import DemoFailed

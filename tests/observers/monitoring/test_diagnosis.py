@@ -20,7 +20,7 @@ from cq.config.queue import QueueConfig
 from cq.errors import CodeMismatch, StoreUnreachable
 from cq.observers.forward.spec import forward_spec
 from cq.observers.monitoring import doctor_cluster, doctor_embedded
-from cq.observers.monitoring.doctor import Check, doctor
+from cq.observers.monitoring.diagnosis import Check, doctor
 from cq.observers.sql.configured import export_spec
 from cq.store.embedded import Database as Embedded
 from tests.conftest import cluster_url

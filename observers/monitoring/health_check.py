@@ -6,7 +6,7 @@ import socket
 from typing import Final, NamedTuple
 
 from cq import runtime
-from cq.admin.status import CLOCK
+from cq.admin.queue_status import CLOCK
 from cq.config.queue import queue_names, read_flags
 from cq.errors import CorruptData
 from cq.keys import QueueKeys

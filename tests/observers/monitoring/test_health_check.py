@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers.monitoring.health import health
+from cq.observers.monitoring.health_check import health
 from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership

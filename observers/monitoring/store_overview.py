@@ -1,6 +1,6 @@
 """The overview for operators: backlogs of queues, workers with their rates, and remarks on unusual findings.
 
-No backlog is scanned, see `cq.admin.status.status`. Figures of workers are those that they write with each beat.
+No backlog is scanned, see `cq.admin.status`. Figures of workers are those that they write with each beat.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cq.admin.status import QueueStatus, current_version, status
+from cq.admin.queue_status import QueueStatus, current_version, status
 from cq.config.queue import MAX_BUCKETS
 from cq.observers.monitoring.export_status import ExportStatus, export_status
 from cq.observers.scheduling.members import Member, TaskId, read_members

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq.admin import status as module
-from cq.admin.status import QueueStatus, current_version, is_drained, status
+from cq.admin import queue_status as module
+from cq.admin.queue_status import QueueStatus, current_version, is_drained, status
 from cq.errors import QueueNotConfigured
 from cq.queue.limits import compare
 from cq.store import range_size

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq.admin.status import current_version, status
-from cq.observers.monitoring.overview import Activity, Overview, WorkerStatus, overview, remarks
+from cq.admin.queue_status import current_version, status
+from cq.observers.monitoring.store_overview import Activity, Overview, WorkerStatus, overview, remarks
 from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
