@@ -12,12 +12,13 @@ from cq.store.api import error_code
 from tests.simulation.application import BAD_KEY, CONCATENATE, SUMS, TEXTS
 from tests.simulation.hub import Process
 from tests.simulation.model import Added, Violation
+from tests.simulation.scenario import END_SECONDS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CLOSE_SECONDS: Final = 30.0
-"""How long after the last fault an emitter can take to commit what it holds."""
+"""How long an emitter can take to commit its increments, after the last fault and unless its process is frozen."""
 _TASKS: Final = 2
 
 
@@ -122,9 +123,11 @@ class Emitters:
         self.world.hub.start(process, "emit", lambda: self._run(process))
 
     def close(self) -> None:
-        """Close them all, now that nothing goes wrong any more: nothing of what they hold may be lost."""
+        """Close them all after the last fault: none of their increments may be lost."""
+        # The caller's process is not frozen, but the thread of a frozen emitter commits only once its freeze has ended.
+        frozen = END_SECONDS + self.world.frozen_seconds if "freezes" in self.world.plan else 0.0
         for emitter in list(self.running):
-            emitter.timeout = CLOSE_SECONDS
+            emitter.timeout = CLOSE_SECONDS + frozen
             self._close(emitter)
 
     def check(self) -> None:

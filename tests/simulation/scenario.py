@@ -137,17 +137,21 @@ class Scenario(ABC):
     def end(self) -> None:
         """Let everything be done, and check it. Raises `Violation`."""
         self.calm()
-        frozen = LONG_SECONDS if "long freezes" in self.plan else 0.0
-        self._wait(END_SECONDS + frozen, self._begun)
+        self._wait(END_SECONDS + self.frozen_seconds, self._begun)
         self.settle()
-        self._wait(END_SECONDS + frozen, self.left)
-        self._wait(CONVERGE_SECONDS + frozen, self.unsettled)
+        self._wait(END_SECONDS + self.frozen_seconds, self.left)
+        self._wait(CONVERGE_SECONDS + self.frozen_seconds, self.unsettled)
         if self.hub.failures:
             where, error = self.hub.failures[0]
             raise Violation(f"{where} has raised {error!r}") from error
         if self.violations:
             raise Violation(self.violations[0])
         self.check()
+
+    @property
+    def frozen_seconds(self) -> float:
+        """How long after the last fault a process may still be frozen."""
+        return LONG_SECONDS if "long freezes" in self.plan else 0.0
 
     def close(self) -> None:
         """End what is left of it."""
