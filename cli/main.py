@@ -17,7 +17,7 @@ from cq.cli.demos.chat import command as demochat
 from cq.cli.demos.tags import command as demotags
 from cq.cli.demos.visits import command as demovisits
 from cq.cli.operate import config, doctor, health, status, worker
-from cq.cli.queues import cells, configure, data, export, feed, manage, set_aside, top, transfer, verify
+from cq.cli.queues import cells, configure, data, export, feed, manage, set_aside, top, verify
 from cq.cli.shared import streams
 from cq.cli.shared.options import opened
 from cq.cli.shared.output import note, say
@@ -68,7 +68,6 @@ for module in (
     worker,
     health,
     config,
-    transfer,
     doctor,
     verify,
     command,

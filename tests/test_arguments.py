@@ -16,7 +16,6 @@ from cq.observers.visits import Visits
 from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
-from cq.transfer import export_config
 from tests.helpers import add
 
 CONFLICT = 1020
@@ -103,35 +102,3 @@ def test_feeds_exports_and_visits_refuse_iterators(db: Any, name: str) -> None:
     for call in calls:
         with pytest.raises(TypeError, match="retried"):
             transact(db, call)
-
-
-def test_a_retried_export_of_the_configuration_reads_the_same_queues(db: Any, name: str) -> None:
-    """An iterator of names is read once, before the transaction."""
-    cq.configure(db, name)
-    cq.configure(db, f"{name}-other")
-    assert list(export_config(_FailsOnce(db), iter([name]))["queues"]) == [name]  # type: ignore[arg-type]
-
-
-class _FailsOnce:
-    """A database whose first commit ends with a conflict."""
-
-    def __init__(self, db: Any) -> None:
-        self._db = db
-
-    def create_transaction(self) -> Any:
-        return _ConflictOnce(self._db.create_transaction())
-
-
-class _ConflictOnce:
-    def __init__(self, tr: Any) -> None:
-        self._tr = tr
-        self._has_failed = False
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
-
-    def commit(self) -> Any:
-        if not self._has_failed:
-            self._has_failed = True
-            raise FDBError(CONFLICT)
-        return self._tr.commit()

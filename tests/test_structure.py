@@ -45,7 +45,6 @@ cq/bucket
 cq/verify
 cq/cells
 cq/feeds
-cq/transfer.py
 cq/__init__.py
 observers/telemetry
 observers/scheduling

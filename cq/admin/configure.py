@@ -20,7 +20,6 @@ from cq.config.queue import (
     LOCAL_BUCKETS,
     MAX_BUCKETS,
     MAX_PRIORITY,
-    Flags,
     Named,
     ObserverConfig,
     QueueConfig,
@@ -37,7 +36,7 @@ from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.keys import QueueKeys
 from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
-from cq.queue.limits import check_limits, is_positive
+from cq.queue.limits import is_positive
 from cq.queue.missed_reports import forget_missed
 from cq.store import is_local
 from cq.store.api import Database, Transaction
@@ -274,24 +273,6 @@ def _change_audit(tr: Transaction, current: QueueConfig, wanted: bool) -> QueueC
     changed = with_audit(current, whole=False) if wanted else without_audit(tr, current)
     write_config(tr, changed)
     return changed
-
-
-def create(tr: Transaction, wanted: QueueConfig, combiner: Combiner, flags: Flags) -> None:
-    """Create a queue with the settings of a queue of another store, without a check of its code.
-
-    Raises `InvalidConfiguration`.
-    """
-    observers = [_spec(each) for each in wanted.observers]
-    has_audit = wanted.audit is not None
-    requested = _RequestedSettings(
-        wanted.key, wanted.value, combiner, wanted.buckets, observers, has_audit, wanted.window
-    )
-    created = _create(tr, wanted.name, requested, _NEW)
-    if flags != Flags():
-        check_priority(flags.priority)
-        check_limits(flags.max_seconds, flags.max_bytes, flags.when_full)
-        write_config(tr, replace(created, limited=flags.is_limited))
-        tr.set(QueueKeys(wanted.name).flags, flags.to_bytes())
 
 
 def _create(tr: Transaction, name: str, requested: _RequestedSettings, new: QueueConfig) -> QueueConfig:

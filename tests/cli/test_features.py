@@ -28,7 +28,6 @@ def words(db: Any) -> None:
         "add words a", "get words a", "get words a --pending", "items words", "top words", "status words",
         "configure words --buckets 1", "rebucket words --buckets 2", "limit words --max-age 5s", "pause words",
         "purge words --yes", "delete words --yes", "aside retry words", "verify words", "worker words --drain",
-        "export-config words",
     ],
 )  # fmt: skip
 def test_it_is_refused_in_one_line(here: Here, command: str) -> None:

@@ -31,7 +31,6 @@ READING = [
     ["verify", "words"],
     ["export", "list"],
     ["export", "aside", "words"],
-    ["export-config"],
     ["aside", "list", "words"],
     ["aside", "show", "words"],
     ["drain", "words"],

@@ -17,8 +17,6 @@ from tests.cli.conftest import Cli, Here
 FILES = {
     "broken.py": "import nothing_of_this_name",
     "fine.py": "import cq\napp = cq.App()\nfunction = print",
-    "empty.json": "{}",
-    "newer.json": '{"format": 99}',
 }
 
 
@@ -68,7 +66,6 @@ def test_the_commands_are_these() -> None:
         "export rebase",
         "export rebuild",
         "export verify",
-        "export-config",
         "feed append",
         "feed configure",
         "feed delete",
@@ -78,7 +75,6 @@ def test_the_commands_are_these() -> None:
         "feed verify",
         "get",
         "health",
-        "import-config",
         "items",
         "limit",
         "pause",
@@ -154,7 +150,6 @@ def test_the_version_is_printed(here: Here) -> None:
         ["add", "words", "--jsonl", "-", "--once", "x"],
         ["get", "words"],
         ["items", "words", "--limit", "-1"],
-        ["import-config"],
         ["limit", "words"],
         ["limit", "words", "--none", "--max-bytes", "1"],
         ["rebucket", "words"],
@@ -242,14 +237,6 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
         (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
         (["worker", "--drain", "paused"], "is paused (for this test)"),
         (["worker", "--metrics", "here"], "expected an address such as 127.0.0.1:9100"),
-        (["export-config", "nothing"], "'nothing' is not configured"),
-        (["export-config", "no/name"], "expected a queue name"),
-        (["import-config", "nothing.json"], "No such file"),
-        (["import-config", "."], "Is a directory"),
-        (["import-config", "fine.py"], "this is not JSON"),
-        (["import-config", "empty.json"], "expected the document to have 'format'"),
-        (["import-config", "newer.json"], "upgrade cq"),
-        (["import-config", "fine.py", "--app", "nothing:app"], "this is not JSON"),
         (["bench", "--against", "nothing"], "expected a system to compare with of read-modify-write"),
         (["bench", "--value", "text"], "expected values of kind int or decimal"),
         (["bench", "--per-transaction", "0"], "expected at least 1 update in a transaction"),

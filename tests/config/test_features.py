@@ -20,7 +20,6 @@ from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
-from cq.transfer import export_config
 from tests.helpers import add, code_of, get
 
 REFUSED: Final = r"needs features that this version of cq lacks \('time travel'\): upgrade cq"
@@ -112,7 +111,6 @@ def run_pass(db: Any, name: str) -> None:
         retry_aside,
         cq.purge,
         cq.delete,
-        lambda db, name: export_config(db, [name]),
         status,
     ],
 )  # fmt: skip

@@ -23,7 +23,7 @@ from cq.intake.documents import Documents
 from cq.intake.json_lines import add_jsonl
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.export import ExportKeys
-from cq.observers.builtin import CHECKED, FACTORIES
+from cq.observers.builtin import FACTORIES
 from cq.observers.export.spec import export_spec
 from cq.observers.export.state import ExportFailure, entries_aside, set_entry_aside, stop, write_failure
 from cq.observers.export.task import ExportTask
@@ -46,7 +46,6 @@ from cq.queue.set_aside import drop_aside, read_aside, retry_aside, set_aside
 from cq.store.api import METADATA_VERSION, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact
-from cq.transfer import export_config, import_config
 from tests.fuzz.inputs import broken, mutated
 from tests.helpers import add
 
@@ -227,7 +226,6 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
     yield "beat", lambda: Membership(db).beat(MemberReport())
     yield "load", lambda: _load(db, code)
     yield "trim", lambda: _trim(db, name)
-    yield "export-config", lambda: import_config(db, export_config(db), code, CHECKED)
     yield "combine", lambda: combine(db, name)
     yield "retry", lambda: retry_aside(db, name)
     yield "drop", lambda: drop_aside(db, name)

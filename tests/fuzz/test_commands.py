@@ -60,8 +60,8 @@ def looks(name: str) -> list[list[str]]:
         ["get", name, key], ["get", name, key, "--json"], ["get", name, key, "--pending"], ["aside", "list", name],
         ["aside", "list", name, "--json"], ["aside", "show", name], ["aside", "show", name, key, "--json"],
         ["aside", "retry", name], ["top", name], ["top", name, "--groups", "--json"], ["top", name, "--json"],
-        ["cloud", name], ["cloud", name, "--json"], ["cloud", name, "--html", "-"], ["export-config"],
-        ["export-config", name, "--json"], ["settings"], ["pause", name], ["resume", name], ["limit", name, "--none"],
+        ["cloud", name], ["cloud", name, "--json"], ["cloud", name, "--html", "-"],
+        ["settings"], ["pause", name], ["resume", name], ["limit", name, "--none"],
         ["configure", name, "--priority", "5"], ["configure", name, "--top"], ["aside", "drop", name],
         ["purge", name, "--yes", "--no-wait"], ["rebucket", name, "--buckets", "3", "--no-wait"],
         ["export", "rebuild", name], ["export", "verify", name], ["delete", name, "--yes"],
@@ -216,18 +216,6 @@ def test_settings_of_any_kind_are_taken_or_refused(place: Any) -> None:
         status, said = run("settings")
         assert status in (0, 2), said
         assert len(said) < 10_000
-
-
-@pytest.mark.parametrize(
-    "document",
-    [b"", b"\xff\xfe", b"[" * 100_000, b"1e999999999999999999999", b'{"format": ' + b"9" * 5_000 + b"}"],
-)
-def test_documents_of_any_kind_are_imported_or_refused(place: Any, document: bytes) -> None:
-    Path("queues.json").write_bytes(document)
-
-    status, said = run("import-config", "queues.json")
-
-    assert (status, len(said.splitlines())) == (1, 1)
 
 
 def test_a_process_stays_small_and_ends_whatever_is_stored(place: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import random
 import stat
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import transfer
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import CqError, InvalidData, NotAStore
 from cq.intake.json_lines import add_jsonl
-from cq.observers.builtin import CHECKED
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
 from cq.observers.top.index import top
@@ -114,34 +111,8 @@ def test_what_operators_give(store: Any, wanted: Any) -> None:
         lambda: cq.put_observer(store, "ints", cq.ObserverSpec(wanted, 1)),
         lambda: cq.put_observer(store, "ints", cq.ObserverSpec("own", 1, {"x": wanted})),
         lambda: cq.remove_observer(store, "ints", "own"),
-        lambda: transfer.import_config(store, wanted, None, CHECKED),
-        lambda: transfer.import_config(store, {"format": 1, "queues": {"new": wanted}}, None, CHECKED),
     ):
         tried(change)
-    transfer.export_config(store, ["anything"])
-
-
-def test_documents_of_settings_that_were_changed(store: Any) -> None:
-    real = transfer.export_config(store)
-    text = transfer.to_text(real).encode()
-    for rng in searched(150):
-        changed = mutated(text, rng)
-        document = tried(lambda: transfer.from_text(changed))  # noqa: B023
-        if not isinstance(document, CqError):
-            tried(lambda: transfer.import_config(store, document, None, CHECKED))  # noqa: B023
-        tried(lambda: transfer.import_config(store, _changed(real, rng), None, CHECKED))  # noqa: B023
-
-
-def _changed(content: Any, rng: random.Random) -> Any:
-    others = [None, True, -1, 2**70, 0.5, float("nan"), "x", "\ud800", "", [], {}, nested(50), [{}], {"": 0}]
-    if isinstance(content, dict) and content and rng.random() < 0.9:
-        at = rng.choice(sorted(content))
-        return (
-            {**content, at: _changed(content[at], rng)}
-            if rng.random() < 0.9
-            else {**content, "more": rng.choice(others)}
-        )
-    return rng.choice(others)
 
 
 UPDATES = [

@@ -48,7 +48,7 @@ def looks(name: str) -> list[list[str]]:
         ["items", name, "--json"], ["get", name, key], ["get", name, key, "--pending"], ["aside", "list", name],
         ["aside", "list", name, "--json"], ["aside", "show", name], ["aside", "show", name, "--json"], ["top", name],
         ["top", name, "--groups"], ["cloud", name], ["cloud", name, "--json"], ["cloud", name, "--html", "-"],
-        ["export-config"], ["export-config", "--json"], ["verify", name, "--wait", "0"],
+        ["verify", name, "--wait", "0"],
         ["verify", name, "--wait", "0", "--json"], ["configure", name], ["worker", name, "--drain"],
         ["worker", name, "--drain", "--log", "json"],
     ]  # fmt: skip
@@ -199,7 +199,6 @@ class TestFields:
         "command",
         [
             ["status", "--store", f"embedded:{HOSTILE}/no.db"],
-            ["import-config", HOSTILE],
             ["add", "words", "--jsonl", HOSTILE],
             [HOSTILE],
             ["status", "words", HOSTILE],

@@ -18,7 +18,6 @@ from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
-from cq.transfer import export_config, import_config
 from tests.simulation.application import SUMS, TEXTS, app
 from tests.simulation.model import Shaped, Violation
 
@@ -53,7 +52,6 @@ class Administrator:
             "table set back": self._set_table_back,
             "delete": self._delete,
             "repair": self._repair,
-            "import": self._import,
             "damage": self._damage,
             "drains": lambda name: self.world.drains.start(),
         }
@@ -175,16 +173,6 @@ class Administrator:
         cq.delete(self.db, TEXTS)
         self.db.shape_note = None
         self.make_texts()
-
-    def _import(self, name: str) -> None:
-        """Delete the queue of texts and make it of its exported settings."""
-        document = export_config(self.db, [TEXTS])
-        observers = {each["name"]: each["version"] for each in document["queues"][TEXTS]["observers"]}
-        self.db.shape_note = Shaped(TEXTS, deleted=True)
-        cq.delete(self.db, TEXTS)
-        self.db.shape_note = Shaped(TEXTS, observers=observers)
-        import_config(self.db, document, app(self.world, observers.get("extra", 0)))
-        self.world.workers.replace()
 
     def _damage(self, name: str) -> None:
         """Lose the notification of a bucket, and repair the queue while it is in use."""

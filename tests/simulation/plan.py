@@ -72,7 +72,6 @@ NEWEST: Final = (
     "pending reads",  # `get(pending=True)`
     "two operators",
     "late tries",  # operation ids that are used again after their commit was known
-    "import",  # queues are made of the settings that were exported before
     "damage",  # a notification is lost, and the repair of a queue in use replaces it
     "drill",  # at the end, without faults: a pause, a full queue, and a lost notification
 )
