@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from cq.admin.configure import put_observer
@@ -25,15 +26,6 @@ from cq.observers.top.publisher import publishers
 from cq.store.api import Database
 from cq.store.transact import transact
 
-FACTORIES: Final[Mapping[str, Factory]] = {
-    "top": index.observer,
-    "export": export.observer,
-    "forward": forward.observer,
-    "feed": feedobserver.observer,
-    distinct.NAME: distinct.observer,
-}
-"""{kind: factory of the observer's function}."""
-
 _TASKS: Final[Mapping[str, tuple[str, Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task]]]]] = {
     "top": ("publish", publishers),
     "export": ("export", export_tasks),
@@ -42,10 +34,10 @@ _TASKS: Final[Mapping[str, tuple[str, Callable[[Database, QueueConfig, ObserverC
 """{kind: (role, function that makes a worker's tasks)}."""
 
 
-def _checked(kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
-    """Return the factory of a kind for foreign settings: it accepts only settings that `spec` can return."""
+def _checked(make: Factory, kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
+    """Return the factory of a kind, for settings of any process: it accepts only settings that `spec` can return."""
 
-    def make(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
+    def checked(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
         try:
             fits = spec(**settings).settings == settings
         except (TypeError, AttributeError):  # unknown settings, or settings of other types
@@ -54,30 +46,26 @@ def _checked(kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
             raise InvalidConfiguration(
                 f"the observer {kind!r} of queue {config.name!r} has settings that are invalid for its kind"
             )
-        return FACTORIES[kind](config, settings, generation)
+        return make(config, settings, generation)
 
-    return make
-
-
-def _top(score: object, group: object, **settings: Any) -> ObserverSpec:
-    return index.top(**settings)  # without functions: settings that need one do not match
+    return checked
 
 
-CHECKED: Final[Mapping[str, Factory]] = {
-    "top": _checked("top", _top),
-    "export": _checked("export", export_spec),
-    "forward": _checked("forward", forward_spec),
-    "feed": _checked("feed", feed_spec),
-    distinct.NAME: _checked(distinct.NAME, distinct.distinct),
+def _top(score: bool, group: bool, **settings: Any) -> ObserverSpec:
+    spec = index.top(
+        **settings
+    )  # without functions: `index.observer` says if it lacks those of an application
+    return replace(spec, settings={**spec.settings, "score": bool(score), "group": bool(group)})
+
+
+FACTORIES: Final[Mapping[str, Factory]] = {
+    "top": _checked(index.observer, "top", _top),
+    "export": _checked(export.observer, "export", export_spec),
+    "forward": _checked(forward.observer, "forward", forward_spec),
+    "feed": _checked(feedobserver.observer, "feed", feed_spec),
+    distinct.NAME: _checked(distinct.observer, distinct.NAME, distinct.distinct),
 }
-"""`FACTORIES` for settings of other processes: they raise `InvalidConfiguration` for invalid ones."""
-
-
-def check_settings(config: QueueConfig) -> None:
-    """Raise `InvalidConfiguration` for invalid settings of built-in observers."""
-    for each in config.observers:
-        if each.is_built_in and each.name in CHECKED:
-            CHECKED[each.name](config, each.settings, each.generation)
+"""{kind: factory of the observer's function}; they raise `InvalidConfiguration` for invalid settings."""
 
 
 def put_built_in(db: Database, config: QueueConfig, observer: ObserverSpec) -> QueueConfig:

@@ -14,7 +14,7 @@ from cq.config.queue import Flags, queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigured
 from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
-from cq.observers.builtin import FACTORIES, check_settings
+from cq.observers.builtin import FACTORIES
 from cq.observers.feeds.observer import check_feed
 from cq.plain_text import describe
 from cq.queue.rows import notified
@@ -76,7 +76,6 @@ def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
         if flags.is_paused(runtime.time()):
             return QueueCheck(None, f"queue {name!r} is paused ({flags.reason})", flags=flags)
         code = app.code(config, FACTORIES)
-        check_settings(config)
         check_feed(tr.snapshot, config)
         switched = all(
             current_generation(tr.snapshot, name, each.name) == each.generation for each in config.observers

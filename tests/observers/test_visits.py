@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq.errors import InvalidConfiguration
-from cq.observers.builtin import CHECKED, put_built_in
+from cq.observers.builtin import FACTORIES, put_built_in
 from cq.observers.distinct import distinct
 from cq.observers.visits import PageVisits, VisitEmitter, Visits
 from cq.observers.worker.worker import Worker
@@ -162,4 +162,4 @@ def test_what_cannot_be_counted_into_another_queue_is_refused(db: Any, name: str
     with pytest.raises(InvalidConfiguration, match="at least 1"):
         distinct("other", parts=0)
     with pytest.raises(InvalidConfiguration, match="settings that are invalid"):
-        CHECKED["distinct"](pairs, {"into": "other"}, 1)
+        FACTORIES["distinct"](pairs, {"into": "other"}, 1)
