@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.bench.systems.names import AGAINST, GROWING, REPORTING
+from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING
 from cq.cli.bench.systems.workload import KINDS, BenchWorkload
 from cq.cli.shared.options import Json
 from cq.cli.shared.output import note, print_json, print_table, progress, say

@@ -13,9 +13,7 @@ from cq.cli.bench.measures.live import measure_live
 from cq.cli.bench.measures.phases import Plan, measure
 from cq.cli.bench.report import BenchReport
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.errors import CannotMeasure, Unavailable
-from cq.cli.bench.systems.names import AGAINST, GROWING, REPORTING
-from cq.cli.bench.systems.system import System
+from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING, CannotMeasure, System, Unavailable
 from cq.cli.bench.systems.systems import (
     Backends,
     Locations,
@@ -40,7 +38,7 @@ class BenchRequest:
         against: systems to compare with in that part; None: all available systems.
         live: transaction sizes for adding and combining at the same time.
         rate: updates per second of that part; None: full speed, then a half and a quarter of that.
-        grow: kinds of growth, of `names.GROWING`.
+        grow: kinds of growth, of `GROWING`.
         grow_to: the largest size.
         emitters: whether to measure single increments.
         cloud, export: whether to measure the queue with a cloud, and the kind of database to export to. In turn the

@@ -1,1 +1,1 @@
-"""Options, output and settings that the commands share."""
+"""Options, output, settings and child processes that the commands share."""

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from cq.cli.bench.systems.postgres_server import own_server
+from cq.cli.bench.systems.servers import own_postgres
 from cq.config.queue import queue_names
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
@@ -24,7 +24,7 @@ LITTLE = ("--seconds", "0.1", "--repetitions", "1", "--adders", "1", "--threads"
 @pytest.fixture(scope="module")
 def conninfo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A PostgreSQL server."""
-    with own_server(tmp_path_factory.mktemp("bench") / "postgres") as found:
+    with own_postgres(tmp_path_factory.mktemp("bench") / "postgres") as found:
         yield found
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import math
 import shutil
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,14 @@ from cq.cli.bench.measures.live import LiveResult
 from cq.cli.bench.measures.phases import PhaseResult, check
 from cq.cli.bench.measures.roles import AdderRole
 from cq.cli.bench.report import BenchReport
-from cq.cli.bench.systems import names, postgres_server, redis, redis_server, systems
+from cq.cli.bench.systems import redis, servers, system, systems
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.errors import CannotMeasure, WrongSum
 from cq.cli.bench.systems.postgres import Rollup, Upsert
 from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened
-from cq.cli.bench.systems.system import System
+from cq.cli.bench.systems.system import Add, CannotMeasure, System, WrongSum
 from cq.cli.bench.systems.systems import Backends, Locations, make_against, open_backends
 from cq.cli.bench.systems.workload import KINDS, POOL_LEAST, POOL_UPDATES, BenchWorkload, word
+from cq.cli.shared.crew import ProcessFailed
 
 rates = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -39,7 +41,7 @@ rates = st.floats(min_value=1e-3, max_value=1e9)
 @pytest.fixture(scope="module")
 def conninfo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A PostgreSQL server as the benchmark starts it."""
-    with postgres_server.own_server(tmp_path_factory.mktemp("bench") / "postgres") as found:
+    with servers.own_postgres(tmp_path_factory.mktemp("bench") / "postgres") as found:
         yield found
 
 
@@ -79,32 +81,24 @@ class Noted:
     def __init__(self) -> None:
         self.added: list[dict[str, Any]] = []
 
-    def adder(self) -> Noted:
-        return self
-
-    def add(self, updates: dict[str, Any]) -> None:
-        self.added.append(updates)
-
-    def close(self) -> None:
-        """There is nothing to close."""
+    def adder(self, stack: ExitStack) -> Add:
+        return lambda updates: self.added.append(dict(updates))
 
 
-@pytest.mark.parametrize("is_fresh", [False, True])
-def test_a_run_has_a_pool_of_its_own_if_asked_for(is_fresh: bool) -> None:
+@pytest.mark.parametrize("most", [None, POOL_UPDATES // 5])
+def test_each_run_of_a_number_of_updates_has_its_own_pool(most: int | None) -> None:
     workload = BenchWorkload(5, 1_000, skew=0)
     noted: Any = Noted()
-    adding = AdderRole(noted, workload, 1, 7, most=POOL_UPDATES // 5, is_fresh=is_fresh)
-    adding.prepare()
-    runs = []
-    for _ in range(2):
-        noted.added = []
-        assert adding.run(0.0, math.inf).updates == POOL_UPDATES
-        runs.append(noted.added)
-    adding.close()
+    with ExitStack() as stack:
+        run = AdderRole(noted, workload, 1, 7, most=most).prepare(stack)
+        for _ in range(2):
+            updates = run(0.0, math.inf if most else time.monotonic() + 0.2).updates
+            assert most is None or updates == POOL_UPDATES
     gc.unfreeze()  # what a process of the benchmark has frozen for good
 
-    assert runs[0] == workload.draw(7)
-    assert (runs[0] == runs[1]) is not is_fresh
+    pool, added = workload.draw(7), noted.added
+    assert added[: len(pool)] == pool[: len(added)]
+    assert (added == [pool[place % len(pool)] for place in range(len(added))]) is (most is None)
 
 
 def test_every_process_draws_its_own_and_each_run_the_same() -> None:
@@ -175,16 +169,14 @@ def test_sizes_grow_tenfold_up_to_the_most() -> None:
 def counted(system: System, transactions: list[dict[str, Any]]) -> Any:
     """What a system that was just made has counted of these."""
     system.prepare()
-    adder = system.adder()
-    for updates in transactions:
-        adder.add(updates)
-    adder.close()
+    with ExitStack() as stack:
+        add = system.adder(stack)
+        for updates in transactions:
+            add(updates)
     if system.defers:
-        drainers = [system.drainer(place, 2) for place in range(2)]
-        for drainer in drainers:
-            drainer.drain()
-        for drainer in drainers:
-            drainer.close()
+        with ExitStack() as stack:
+            for drain in [system.drainer(stack, place, 2) for place in range(2)]:
+                drain()
     total = system.total()
     system.settle()
     system.remove()
@@ -226,13 +218,14 @@ def test_redis_counts_all(tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("no redis-server in $PATH")
     pool = BenchWorkload(1_200, 5_000).draw(1, updates=0)[:20]
-    with redis_server.own_server(tmp_path / "redis") as socket:
+    with servers.own_redis(tmp_path / "redis") as socket:
         assert counted(redis.RedisHash(socket), pool) == 20 * 1_200
 
 
 def test_a_wrong_sum_is_an_error_and_no_figure(url: str) -> None:
     system = AtomicAdd(url, "embedded")
-    system.adder().add({"a": 1, "b": 1})
+    with ExitStack() as stack:
+        system.adder(stack)({"a": 1, "b": 1})
 
     check(system, 2)
     with pytest.raises(WrongSum, match="has counted 2 of 3 updates"):
@@ -265,8 +258,8 @@ def test_what_fails_in_a_process_of_the_benchmark_is_said(url: str) -> None:
     system = QueueSystem(url, "embedded", "bench-missing", "int", 4)
 
     with (
-        BenchCrew([AdderRole(system, BenchWorkload(1, 10), 1, 1)]) as crew,
-        pytest.raises(CannotMeasure, match="'bench-missing' is not configured"),
+        BenchCrew("adder", [AdderRole(system, BenchWorkload(1, 10), 1, 1).prepare]) as crew,
+        pytest.raises(ProcessFailed, match=r"'adder 1' has failed: .*'bench-missing' is not configured"),
     ):
         crew.run(0.1)
 
@@ -337,4 +330,4 @@ def test_a_chart_is_well_formed_and_says_its_figures_in_words() -> None:
 
 
 def test_what_can_be_asked_for_can_be_made() -> None:
-    assert tuple(systems._MAKERS) == names.AGAINST
+    assert tuple(systems._MAKERS) == system.AGAINST

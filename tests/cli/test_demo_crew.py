@@ -17,6 +17,7 @@ from cq import keys
 from cq.cli.demos.crew.crew import DemoCrew
 from cq.cli.demos.crew.errors import DemoFailed
 from cq.cli.demos.crew.worker import WorkerRole
+from cq.cli.shared.crew import ProcessFailed
 from cq.errors import InvalidData
 
 
@@ -54,7 +55,7 @@ def test_processes_that_are_killed_go_on_until_all_is_done(tmp_path: Path) -> No
 
 def test_a_process_that_fails_ends_the_demo() -> None:
     with (
-        pytest.raises(DemoFailed, match="'bad' has failed: told"),
+        pytest.raises(ProcessFailed, match="'bad' has failed: told"),
         DemoCrew({"bad": Failing()}, Random(1)) as crew,
     ):
         crew.run(lambda: False, seconds=60)

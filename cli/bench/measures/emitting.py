@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any, ClassVar, Final
@@ -13,7 +14,7 @@ from cq import runtime
 from cq.cli.bench.measures.phases import PhaseResult, Plan, measure
 from cq.cli.bench.measures.roles import AdderRole, AddResult
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.system import Adder
+from cq.cli.bench.systems.system import Add
 from cq.cli.bench.systems.workload import BenchWorkload
 from cq.intake.emitter import Emitter
 
@@ -84,28 +85,22 @@ class EmitterQueue(QueueSystem):
     def name(self) -> str:
         return f"emitter {self.mode}" + (f", {self.caller}s" if self.mode == "durable" else "")
 
-    def adder(self) -> Adder:
+    def adder(self, stack: ExitStack) -> Add:
+        # The threads of a process share its emitter: emitters merge the increments of one process.
         if self.queue not in _emitters:
-            _emitters[self.queue] = Emitter(cq.CombineQueue(self.queue), self.open(), mode=self.mode)
-        return EmitterAdder(_emitters[self.queue])
+            emitter = Emitter(cq.CombineQueue(self.queue), self.open(), mode=self.mode)
+            _emitters[self.queue] = stack.enter_context(emitter)
+        emit = _emitters[self.queue].emit
+
+        def add(updates: Mapping[str, Any]) -> None:
+            for key, update in updates.items():
+                emit(key, update)
+
+        return add
 
 
 _emitters: Final[dict[str, Emitter]] = {}
-"""{queue: the emitter of this process}: its threads share it, as emitters merge the increments of one process."""
-
-
-class EmitterAdder:
-    """Emits increments one by one."""
-
-    def __init__(self, emitter: Emitter) -> None:
-        self.emitter = emitter
-
-    def add(self, updates: Mapping[str, Any]) -> None:
-        for key, update in updates.items():
-            self.emitter.emit(key, update)
-
-    def close(self) -> None:
-        self.emitter.close()
+"""{queue: the emitter of this process}."""
 
 
 class EmitterRole(AdderRole):
@@ -115,6 +110,7 @@ class EmitterRole(AdderRole):
 
     def run(self, begin: float, end: float) -> AddResult:
         added = super().run(begin, end)
+        # In `fast` mode emits return before their commit: the time until the commit counts, too.
         for emitter in _emitters.values():
             emitter.flush()
         return added._replace(ended=runtime.monotonic())
@@ -126,16 +122,15 @@ class AsyncEmitterRole(EmitterRole):
     caller: ClassVar[str] = "task"
 
     def run(self, begin: float, end: float) -> AddResult:
-        transactions = asyncio.run(self._all(end))
-        return AddResult(transactions, transactions, runtime.monotonic())
+        return AddResult(asyncio.run(self._all(end)), runtime.monotonic())
 
     def _draw(self) -> None:
-        pool = self._workload.draw(self._seed)
+        pool = self.workload.draw(self.seed)
         self._next_one = cycle([update for updates in pool for update in updates.items()]).__next__
 
     async def _all(self, end: float) -> int:
         (emitter,) = _emitters.values()
-        return sum(await asyncio.gather(*(self._emit(emitter, end) for _ in range(self._threads))))
+        return sum(await asyncio.gather(*(self._emit(emitter, end) for _ in range(self.threads))))
 
     async def _emit(self, emitter: Emitter, end: float) -> int:
         """Emit increments in one task until `end`; returns the number of committed increments."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
 from cq.cli.bench.measures.crew import BenchCrew
 from cq.cli.bench.measures.figures import Figure
-from cq.cli.bench.measures.phases import FIRST_SEED, Plan, check
-from cq.cli.bench.measures.roles import AdderRole, DrainerRole, FillerRole
+from cq.cli.bench.measures.phases import Plan, check
+from cq.cli.bench.measures.roles import AdderRole, AddResult, adding, draining, filling
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.names import BACKLOG, KEYS, SPARSE
+from cq.cli.bench.systems.system import BACKLOG, KEYS, SPARSE
 from cq.cli.bench.systems.workload import POOL_UPDATES, BenchWorkload
 
 LEAST: Final = 10_000
@@ -35,7 +36,7 @@ class GrowthResult:
     """The cost of an update at one size.
 
     Attributes:
-        what: one of `names.GROWING`.
+        what: one of `GROWING`.
         size: number of keys, or of queued updates.
         updates: number of added and drained updates in each repetition.
         add, drain, cost: microseconds per update; `cost` is the sum of both.
@@ -66,8 +67,7 @@ def measure_growth(
     with ExitStack() as stack:
         stack.callback(system.remove)
         system.prepare()
-        drainers = [DrainerRole(system, number, plan.workers) for number in range(plan.workers)]
-        growing = _GrowthRun(system, plan, stack.enter_context(BenchCrew(drainers)))
+        growing = _GrowthRun(system, plan, stack.enter_context(draining(system, plan.workers)))
         if what == BACKLOG:
             notify("growth of the backlog: creating the keys")
             growing.fill(workload, workload.keys)
@@ -101,9 +101,8 @@ class _GrowthRun:
         """Add keys until the queue has `keys` keys."""
         number = self._plan.adders
         bounds = [self._keys + (keys - self._keys) * place // number for place in range(number + 1)]
-        roles = [FillerRole(self._system, workload, range(*pair)) for pair in pairwise(bounds)]
-        with BenchCrew(roles) as filling:
-            self._updates += sum(filling.run()[1])
+        with filling(self._system, workload, [range(*pair) for pair in pairwise(bounds)]) as fillers:
+            self._updates += sum(fillers.run()[1])
         self._keys = keys
         self._draining.run()
         check(self._system, self._updates)
@@ -115,29 +114,21 @@ class _GrowthRun:
         # Large numbers are added in pieces, because a pool of updates must fit into memory.
         pieces = -(-updates // (POOL_UPDATES * self._plan.adders))
         most = max(1, updates // pieces // workload.per_transaction)
-        roles = [
-            AdderRole(
-                self._system,
-                workload,
-                self._plan.threads,
-                FIRST_SEED + place,
-                most=(most + place) // self._plan.adders,
-                is_fresh=True,
-            )
-            for place in range(self._plan.adders)
-        ]
-        with BenchCrew(roles) as adding:
+        shares = iter((most + place) // self._plan.adders for place in range(self._plan.adders))
+        roles = partial(AdderRole, self._system, workload, self._plan.threads)
+        with adding(self._plan.adders, lambda seed: roles(seed, most=next(shares))) as adders:
             for _ in range(self._plan.repetitions + unmeasured):
-                added, seconds = 0, 0.0
+                updates, seconds = 0, 0.0
                 for _ in range(pieces):
-                    begin, results = adding.run(_FOR_EVER)
-                    added += sum(each.updates for each in results)
-                    seconds += max(each.ended for each in results) - begin
-                adds.append(seconds / added * _MICRO)
+                    begin, results = adders.run(_FOR_EVER)
+                    added = AddResult.of_all(results)
+                    updates += added.updates
+                    seconds += added.ended - begin
+                adds.append(seconds / updates * _MICRO)
                 begin, ends = self._draining.run()
-                drains.append((max(ends) - begin) / added * _MICRO)
-                self._updates += added
+                drains.append((max(ends) - begin) / updates * _MICRO)
+                self._updates += updates
         check(self._system, self._updates)
         add, drain = Figure(tuple(adds[unmeasured:])), Figure(tuple(drains[unmeasured:]))
         costs = tuple(map(sum, zip(add.values, drain.values, strict=True)))
-        return GrowthResult(what, size, added, add, drain, Figure(costs))
+        return GrowthResult(what, size, updates, add, drain, Figure(costs))

@@ -11,17 +11,17 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import cq
 from cq import runtime
-from cq.cli.bench.measures.crew import BenchCrew
+from cq.cli.bench.measures.crew import BenchCrew, TimedWork
 from cq.cli.bench.measures.figures import Figure, quantile
-from cq.cli.bench.measures.phases import FIRST_SEED, Plan, check
-from cq.cli.bench.measures.roles import AdderRole
-from cq.cli.bench.systems.cq_queue import QueueSystem, RunningWorker
-from cq.cli.bench.systems.errors import CannotMeasure
-from cq.cli.bench.systems.stored import close_opened
+from cq.cli.bench.measures.phases import Plan, check
+from cq.cli.bench.measures.roles import AdderRole, AddResult, adding
+from cq.cli.bench.systems.cq_queue import QueueSystem
+from cq.cli.bench.systems.system import CannotMeasure
 from cq.cli.bench.systems.workload import KINDS, BenchWorkload
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
@@ -74,8 +74,8 @@ def measure_live(
     with ExitStack() as stack:
         stack.callback(system.remove)
         system.prepare()
-        stack.enter_context(BenchCrew([LiveWorkerRole(system) for _ in range(plan.workers)]))
-        probing = stack.enter_context(BenchCrew([ProberRole(system)]))
+        stack.enter_context(BenchCrew("worker", [partial(_work, system)] * plan.workers))
+        probing = stack.enter_context(BenchCrew("prober", [ProberRole(system).prepare]))
         running = _LiveRun(system, workload, plan, probing, notify)
         first = running.measure(rate)
         shares = _SHARES if rate is None else ()
@@ -95,17 +95,14 @@ class _LiveRun:
     def measure(self, rate: float | None) -> LiveResult:
         plan, speed = self._plan, "at full speed" if rate is None else f"at {rate:,.0f} updates/s"
         share = None if rate is None else rate / plan.adders
-        roles = [
-            AdderRole(self._system, self._workload, plan.threads, FIRST_SEED + number, rate=share)
-            for number in range(plan.adders)
-        ]
-        with BenchCrew(roles) as adding:
+        role = partial(AdderRole, self._system, self._workload, plan.threads, rate=share)
+        with adding(plan.adders, role) as adders:
             self._notify(f"live, {speed}: warm-up")
-            self._once(adding, plan.warm_up)
+            self._once(adders, plan.warm_up)
             rounds = []
             for number in range(plan.repetitions):
                 self._notify(f"live, {speed}: repetition {number + 1} of {plan.repetitions}")
-                rounds.append(self._once(adding, plan.seconds))
+                rounds.append(self._once(adders, plan.seconds))
         added, done, latencies = zip(*rounds, strict=True)
         return LiveResult(
             system=self._system.name,
@@ -120,37 +117,24 @@ class _LiveRun:
             probes=sum(map(len, latencies)),
         )
 
-    def _once(self, adding: BenchCrew, seconds: float) -> tuple[float, float, list[float]]:
+    def _once(self, adders: BenchCrew, seconds: float) -> tuple[float, float, list[float]]:
         """One repetition: added and done updates per second, and the latencies in ascending order."""
-        begin = adding.start(seconds)
+        begin = adders.start(seconds)
         self._probing.start(seconds, begin)
-        results = adding.results()
-        added = sum(each.updates for each in results)
+        added = AddResult.of_all(adders.results())
         self._system.wait_until_done()
         ended = runtime.monotonic()
         (latencies,) = self._probing.results()
-        self._updates += added + len(latencies)
+        self._updates += added.updates + len(latencies)
         self._system.wait_until_done()  # the prober may have added more after the adders ended
         check(self._system, self._updates)
-        last = max(each.ended for each in results)
-        return added / (last - begin), added / (ended - begin), sorted(latencies)
+        return added.updates / (added.ended - begin), added.updates / (ended - begin), sorted(latencies)
 
 
-class LiveWorkerRole:
-    """A process that combines until its end."""
-
-    def __init__(self, system: QueueSystem) -> None:
-        self._system = system
-
-    def prepare(self) -> None:
-        self._worker = RunningWorker(self._system)
-
-    def run(self, begin: float, end: float) -> None:
-        """Do nothing: the worker runs since `prepare`."""
-
-    def close(self) -> None:
-        self._worker.close()
-        close_opened()
+def _work(system: QueueSystem, stack: ExitStack) -> TimedWork:
+    """The role of a process that combines from its start to its end, whatever the times."""
+    system.run_worker(stack)
+    return lambda begin, end: None
 
 
 class ProberRole:
@@ -159,13 +143,14 @@ class ProberRole:
     def __init__(self, system: QueueSystem) -> None:
         self._system = system
 
-    def prepare(self) -> None:
+    def prepare(self, stack: ExitStack) -> TimedWork:
         self._db = self._system.open()
         self._queue = cq.CombineQueue(self._system.queue)
         config = transact(self._db, lambda tr: read_config(tr.snapshot, self._system.queue))
         self._encode = config.key.encoder()
         self._update = KINDS[self._system.kind](1)
         self._number = 0
+        return self.run
 
     def run(self, begin: float, end: float) -> list[float]:
         """The seconds of each probe; raises `CannotMeasure` after a probe of more than `_REPORT_SECONDS`."""
@@ -187,9 +172,6 @@ class ProberRole:
         transact(self._db, lambda tr: self._queue.add(tr, {key: self._update}))
         probe.committed = runtime.monotonic()
         return probe
-
-    def close(self) -> None:
-        close_opened()
 
 
 class _Probe:

@@ -6,16 +6,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
 
-from cq.cli.bench.measures.crew import BenchCrew
 from cq.cli.bench.measures.figures import Figure, harmonic
-from cq.cli.bench.measures.roles import AdderRole, DrainerRole
-from cq.cli.bench.systems.errors import WrongSum
-from cq.cli.bench.systems.system import System
+from cq.cli.bench.measures.roles import AdderRole, AddResult, adding, draining
+from cq.cli.bench.systems.system import System, WrongSum
 from cq.cli.bench.systems.workload import BenchWorkload
-
-FIRST_SEED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,43 +70,31 @@ def measure(
 
     Raises:
         WrongSum: the counts of the system differ from the added updates.
-        CannotMeasure: a process of the benchmark has failed.
+        ProcessFailed: a process of the benchmark has failed.
     """
     with ExitStack() as stack:
         stack.callback(system.remove)
         system.prepare()
         notify("drawing words")
-        adders = [role(system, workload, plan.threads, FIRST_SEED + number) for number in range(plan.adders)]
-        adding = stack.enter_context(BenchCrew(adders))
-        draining = None
-        if system.defers:
-            drainers = [DrainerRole(system, number, plan.workers) for number in range(plan.workers)]
-            draining = stack.enter_context(BenchCrew(drainers))
-        return _repeat(system, workload, plan, adding, draining, notify)
-
-
-def _repeat(
-    system: System,
-    workload: BenchWorkload,
-    plan: Plan,
-    adding: BenchCrew,
-    draining: BenchCrew | None,
-    notify: Callable[[str], object],
-) -> PhaseResult:
-    adds: list[float] = []
-    drains: list[float] = []
-    updates = 0
-    for number in range(plan.repetitions + 1):
-        notify(f"repetition {number} of {plan.repetitions}" if number else "warm-up")
-        begin, results = adding.run(plan.seconds if number else plan.warm_up)
-        added = sum(each.updates for each in results)
-        updates += added
-        adds.append(added / (max(each.ended for each in results) - begin))
-        if draining is not None:
-            begin, ends = draining.run()
-            drains.append(added / (max(ends) - begin))
-        check(system, updates)
-        system.settle()
+        adders = stack.enter_context(
+            adding(plan.adders, lambda seed: role(system, workload, plan.threads, seed))
+        )
+        drainers = stack.enter_context(draining(system, plan.workers)) if system.defers else None
+        adds: list[float] = []
+        drains: list[float] = []
+        updates = 0
+        for number in range(plan.repetitions + 1):
+            notify(f"repetition {number} of {plan.repetitions}" if number else "warm-up")
+            begin, results = adders.run(plan.seconds if number else plan.warm_up)
+            added = AddResult.of_all(results)
+            updates += added.updates
+            adds.append(added.updates / (added.ended - begin))
+            if drainers is not None:
+                begin, ends = drainers.run()
+                drains.append(added.updates / (max(ends) - begin))
+            check(system, updates)  # outside of the measured times
+            system.settle()
+    # The first repetition was the warm-up.
     add, drain = Figure(tuple(adds[1:])), Figure(tuple(drains[1:])) if drains else None
     both = add if drain is None else Figure(tuple(map(harmonic, add.values, drain.values)))
     return PhaseResult(system.name, system.store, workload.per_transaction, add, drain, both, updates)

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from typing import Any, Final, NamedTuple
 
 from cq import runtime
-from cq.cli.bench.systems.stored import close_opened
+from cq.cli.bench.measures.crew import BenchCrew, TimedWork
 from cq.cli.bench.systems.system import System
 from cq.cli.bench.systems.workload import BenchWorkload
 
+FIRST_SEED: Final = 1
 _FILL: Final = 1_000
 _SEEDS: Final = 1_000  # distance of the seeds of two pools of a process; more than there are processes
 
 
 class AddResult(NamedTuple):
-    """The result of adding in one process.
+    """The result of adding.
 
     Attributes:
         updates: number of updates, all committed.
-        transactions: number of their transactions.
         ended: time of the last commit, by the machine's monotonic clock.
     """
 
     updates: int
-    transactions: int
     ended: float
 
+    @classmethod
+    def of_all(cls, results: Iterable[AddResult]) -> AddResult:
+        """The result of all processes together."""
+        updates, ends = zip(*results, strict=True)
+        return cls(sum(updates), max(ends))
 
+
+@dataclass
 class AdderRole:
     """Adds the transactions of a pool to a system, in several threads.
 
@@ -39,105 +48,87 @@ class AdderRole:
         threads: number of threads.
         seed: seed of the pool.
         rate: updates per second of the whole process; None: full speed.
-        most: maximum number of transactions; None: no maximum.
-        is_fresh: whether each run draws a new pool, which is not timed.
+        most: maximum number of transactions in a run; each run then draws a new pool, which is not timed. None: no
+            maximum.
     """
 
-    def __init__(
-        self,
-        system: System,
-        workload: BenchWorkload,
-        threads: int,
-        seed: int,
-        *,
-        rate: float | None = None,
-        most: int | None = None,
-        is_fresh: bool = False,
-    ) -> None:
-        self._system, self._workload = system, workload
-        self._threads, self._seed = threads, seed
-        self._rate, self._most, self._is_fresh = rate, most, is_fresh
+    system: System
+    workload: BenchWorkload
+    threads: int
+    seed: int
+    rate: float | None = None
+    most: int | None = None
 
-    def prepare(self) -> None:
+    def prepare(self, stack: ExitStack) -> TimedWork:
         self._draw()
-        self._adders = [self._system.adder() for _ in range(self._threads)]
-        self._pool = ThreadPoolExecutor(self._threads)
+        self._adders = [self.system.adder(stack) for _ in range(self.threads)]
+        self._pool = stack.enter_context(ThreadPoolExecutor(self.threads))
         gc.collect()
         gc.freeze()  # garbage collections must not scan the large pool, which lives as long as the process
+        return self.run
 
     def run(self, begin: float, end: float) -> AddResult:
-        done = list(self._pool.map(lambda place: self._add(place, begin, end), range(self._threads)))
-        transactions = sum(done)
-        added = AddResult(transactions * self._workload.per_transaction, transactions, runtime.monotonic())
-        if self._is_fresh:
-            self._seed += _SEEDS
-            self._draw()
+        done = list(self._pool.map(lambda place: self._add(place, begin, end), range(self.threads)))
+        added = AddResult(sum(done) * self.workload.per_transaction, runtime.monotonic())
+        if self.most is not None:
+            self.seed += _SEEDS
+            self._draw()  # after the clock was read: drawing takes longer than adding
         return added
 
     def _draw(self) -> None:
-        pool = self._workload.draw(self._seed)
+        pool = self.workload.draw(self.seed)
         self._next = cycle(pool).__next__  # thread-safe: one call in C, which the interpreter lock protects
 
     def _add(self, place: int, begin: float, end: float) -> int:
         """Add in one thread from `begin` to `end`; returns the number of committed transactions."""
-        adder, pause, most = self._adders[place], 0.0, None
-        if self._rate is not None:
-            pause = self._workload.per_transaction * self._threads / self._rate
-        if self._most is not None:
-            most = (self._most + place) // self._threads  # the shares of all threads sum up to `self._most`
+        add, pause, most = self._adders[place], 0.0, None
+        if self.rate is not None:
+            pause = self.workload.per_transaction * self.threads / self.rate
+        if self.most is not None:
+            most = (self.most + place) // self.threads  # the shares of all threads sum up to `self.most`
         # Threads begin at different times, so that their transactions are evenly spaced.
-        number, due = 0, begin + pause * place / self._threads
+        number, due = 0, begin + pause * place / self.threads
         while (now := runtime.monotonic()) < end and number != most:
             if due > now:
                 runtime.sleep(min(due, end) - now)
                 continue
-            adder.add(self._next())
+            add(self._next())
             number += 1
             due += pause
         return number
 
-    def close(self) -> None:
-        with ExitStack() as stack:
-            stack.callback(close_opened)
-            for adder in self._adders:
-                stack.callback(adder.close)
-            stack.callback(self._pool.shutdown)
+
+def adding(number: int, role: Callable[[int], AdderRole]) -> BenchCrew:
+    """Processes that add; `role` returns the role of each, given its seed: each process adds other updates."""
+    return BenchCrew("adder", [role(FIRST_SEED + place).prepare for place in range(number)])
 
 
-class FillerRole:
-    """Creates a range of keys, by one update of each."""
-
-    def __init__(self, system: System, workload: BenchWorkload, ranks: range) -> None:
-        self._system, self._workload, self._ranks = system, workload, ranks
-
-    def prepare(self) -> None:
-        self._adder = self._system.adder()
-
-    def run(self, begin: float, end: float) -> int:
-        """Add the updates; returns their number."""
-        for start in range(0, len(self._ranks), _FILL):
-            self._adder.add(self._workload.transaction(self._ranks[start : start + _FILL]))
-        return len(self._ranks)
-
-    def close(self) -> None:
-        self._adder.close()
-        close_opened()
+def filling(system: System, workload: BenchWorkload, ranks: Iterable[range]) -> BenchCrew:
+    """A process for each range of keys, which creates them by one update of each, and returns their number."""
+    return BenchCrew("filler", [partial(_fill, system, workload, each) for each in ranks])
 
 
-class DrainerRole:
-    """Combines the queued updates of a system, as one of several processes."""
+def draining(system: System, number: int) -> BenchCrew:
+    """Processes that combine all queued updates, and return the time of the end, by the machine's monotonic clock."""
+    return BenchCrew("drainer", [partial(_drain, system, place, number) for place in range(number)])
 
-    def __init__(self, system: System, place: int, of: int) -> None:
-        self._system, self._place, self._of = system, place, of
 
-    def prepare(self) -> None:
-        self._drainer: Any = self._system.drainer(self._place, self._of)
+def _fill(system: System, workload: BenchWorkload, ranks: range, stack: ExitStack) -> TimedWork:
+    add = system.adder(stack)
 
-    def run(self, begin: float, end: float) -> float:
-        """Drain the system; returns the time of the end, by the machine's monotonic clock."""
-        self._drainer.drain()
+    def run(begin: float, end: float) -> int:
+        for start in range(0, len(ranks), _FILL):
+            add(workload.transaction(ranks[start : start + _FILL]))
+        return len(ranks)
+
+    return run
+
+
+def _drain(system: System, place: int, of: int, stack: ExitStack) -> TimedWork:
+    drain: Any = system.drainer(stack, place, of)
+
+    def run(begin: float, end: float) -> float:
+        drain()
         return runtime.monotonic()
 
-    def close(self) -> None:
-        self._drainer.close()
-        close_opened()
+    return run

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -13,9 +12,8 @@ from typing import Any, ClassVar, Final
 import cq
 from cq import runtime
 from cq.admin.queue_status import is_drained
-from cq.cli.bench.systems.errors import WrongSum
 from cq.cli.bench.systems.stored import opened
-from cq.cli.bench.systems.system import Adder
+from cq.cli.bench.systems.system import Add, Drain, WrongSum
 from cq.errors import QueueNotConfigured
 from cq.keys.export import ExportKeys
 from cq.observers.sql.configured import export_spec, find_export
@@ -83,11 +81,40 @@ class QueueSystem:
             os.environ[_REPORTING_ENV] = self.reporting
         return opened(self.url)
 
-    def adder(self) -> Adder:
-        return QueueAdder(self)
+    def adder(self, stack: ExitStack) -> Add:
+        db, queue = (
+            self.open(),
+            cq.CombineQueue(self.queue),
+        )  # not closed here: the adders of a process share it
+        return lambda updates: transact(db, partial(queue.add, updates=updates))
 
-    def drainer(self, place: int, of: int) -> QueueDrainer:
-        return QueueDrainer(self, is_first=place == 0)
+    def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
+        """A worker that runs all the time; the queue is paused except during a call.
+
+        Only the first drainer resumes the queue and waits, on behalf of all: its call ends when all workers are done.
+        """
+        if place == 0:
+            self._pause()
+        self.run_worker(stack)
+        return self._drain if place == 0 else _do_nothing
+
+    def _drain(self) -> None:
+        cq.resume(self.open(), self.queue)
+        self.wait_until_done()
+        self._pause()
+
+    def _pause(self) -> None:
+        cq.pause(self.open(), self.queue, reason="updates are being added")
+
+    def run_worker(self, stack: ExitStack) -> None:
+        """Run a worker in a thread, otherwise like `cq worker`; `stack` stops it."""
+        tune_garbage_collection()
+        worker = Worker(self.open(), queues=[self.queue])
+        thread = threading.Thread(target=worker.run, name="worker", daemon=True)
+        thread.start()
+        # A stack calls the last function first: `stop` before `join`.
+        stack.callback(thread.join)
+        stack.callback(worker.stop)
 
     def total(self) -> Any:
         """The sum of all values; raises `WrongSum` if the exported table has another sum."""
@@ -126,56 +153,5 @@ class QueueSystem:
         return bool(tr.snapshot.get_range(*ExportKeys(self.queue).all_rows(), limit=1).to_list())
 
 
-class QueueAdder:
-    """Adds updates to the queue."""
-
-    def __init__(self, system: QueueSystem) -> None:
-        self._db, self._queue = system.open(), cq.CombineQueue(system.queue)
-
-    def add(self, updates: Mapping[str, Any]) -> None:
-        transact(self._db, partial(self._queue.add, updates=updates))
-
-    def close(self) -> None:
-        """Do nothing: the adders of a process share its database."""
-
-
-class RunningWorker:
-    """A worker that runs in a thread, otherwise like `cq worker`, until `close`."""
-
-    def __init__(self, system: QueueSystem) -> None:
-        tune_garbage_collection()
-        self._worker = Worker(system.open(), queues=[system.queue])
-        self._ended = threading.Event()
-        runtime.start_thread(self._run, "worker")
-
-    def _run(self) -> None:
-        try:
-            self._worker.run()
-        finally:
-            self._ended.set()
-
-    def close(self) -> None:
-        """Stop the worker and wait for its end."""
-        self._worker.stop()
-        self._ended.wait()
-
-
-class QueueDrainer:
-    """A worker that runs all the time; the queue is paused except during `drain`."""
-
-    def __init__(self, system: QueueSystem, *, is_first: bool) -> None:
-        self._system, self._is_first = system, is_first
-        if is_first:
-            cq.pause(system.open(), system.queue, reason="updates are being added")
-        self._worker = RunningWorker(system)
-
-    def drain(self) -> None:
-        """Resume the queue and wait for all workers; only the first drainer does it, on behalf of all."""
-        if self._is_first:
-            db, queue = self._system.open(), self._system.queue
-            cq.resume(db, queue)
-            self._system.wait_until_done()
-            cq.pause(db, queue, reason="updates are being added")
-
-    def close(self) -> None:
-        self._worker.close()
+def _do_nothing() -> None:
+    """Drain nothing: the worker of this process combines while another process waits."""

@@ -7,10 +7,12 @@ bytes: so transactions on the same keys wait for each other, but never deadlock.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from cq.cli.bench.systems.system import Drainer
+from cq.cli.bench.systems.system import Add, CountsAtOnce, Drain
 
 if TYPE_CHECKING:
     import psycopg
@@ -64,9 +66,10 @@ class _CountTables:
         with self.connect() as connection:
             return connection.execute(f"SELECT coalesce(sum(n), 0) FROM {_COUNTS}").fetchone()[0]  # type: ignore[index]  # noqa: S608
 
-    def settle(self) -> None:
+    def vacuum(self, tables: str) -> None:
+        """Remove dead rows, which autovacuum would otherwise do during the next measurement."""
         with self.connect() as connection:
-            connection.execute(f"VACUUM {_COUNTS}")
+            connection.execute(f"VACUUM {tables}")
 
     def remove(self) -> None:
         with self.connect() as connection:
@@ -74,22 +77,22 @@ class _CountTables:
             connection.execute(f"DROP TABLE IF EXISTS {_COUNTS}, {_LOG}")
 
 
-class Upsert(_CountTables):
+class Upsert(CountsAtOnce, _CountTables):
     """Counts by one `INSERT ... ON CONFLICT DO UPDATE` with all keys of a transaction."""
 
     name = "postgres-upsert"
-    defers: ClassVar[bool] = False
 
-    def adder(self) -> ArrayAdder:
-        return ArrayAdder(
-            self.connect(),
+    def adder(self, stack: ExitStack) -> Add:
+        connection = stack.enter_context(closing(self.connect()))
+        statement = (
             f"INSERT INTO {_COUNTS} AS counts (key, n) "  # noqa: S608
             f"SELECT * FROM unnest(%b::text[], %b::{self.number}[]) "
-            "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n",
+            "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n"
         )
+        return partial(_insert, connection, statement)
 
-    def drainer(self, place: int, of: int) -> Drainer:
-        raise NotImplementedError
+    def settle(self) -> None:
+        self.vacuum(_COUNTS)
 
 
 class Rollup(_CountTables):
@@ -105,73 +108,50 @@ class Rollup(_CountTables):
                 f'CREATE TABLE {_LOG} (key text COLLATE "C" NOT NULL, n {self.number} NOT NULL)'
             )
 
-    def adder(self) -> RowAdder:
+    def adder(self, stack: ExitStack) -> Add:
+        connection = stack.enter_context(closing(self.connect()))
         statement = f"INSERT INTO {_LOG} SELECT * FROM unnest(%b::text[], %b::{self.number}[])"  # noqa: S608
-        return RowAdder(self.connect(), statement, self.number)
+        types = ["text", "int8" if self.number == "bigint" else self.number]
 
-    def drainer(self, place: int, of: int) -> RollupDrainer:
-        return RollupDrainer(self.connect(), place, of)
+        def add(updates: Mapping[str, Any]) -> None:
+            if len(updates) < _COPY_FROM:
+                _insert(connection, statement, updates)
+                return
+            with (
+                connection.cursor() as cursor,
+                cursor.copy(f"COPY {_LOG} FROM STDIN (FORMAT BINARY)") as copy,
+            ):
+                copy.set_types(types)
+                for row in updates.items():
+                    copy.write_row(row)
+
+        return add
+
+    def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
+        return partial(_roll_up, stack.enter_context(closing(self.connect())), place, of)
 
     def settle(self) -> None:
-        super().settle()
-        with self.connect() as connection:
-            connection.execute(f"VACUUM {_LOG}")
+        self.vacuum(f"{_COUNTS}, {_LOG}")
 
 
-class ArrayAdder:
-    """Adds all updates of a transaction as two arrays."""
-
-    def __init__(self, connection: psycopg.Connection[Any], statement: str) -> None:
-        self._connection, self._statement = connection, statement
-
-    def add(self, updates: Mapping[str, Any]) -> None:
-        self._connection.execute(self._statement, (list(updates), list(updates.values())), prepare=True)
-
-    def close(self) -> None:
-        self._connection.close()
+def _insert(connection: psycopg.Connection[Any], statement: str, updates: Mapping[str, Any]) -> None:
+    """Add all updates of a transaction as two arrays."""
+    connection.execute(statement, (list(updates), list(updates.values())), prepare=True)
 
 
-class RowAdder(ArrayAdder):
-    """As `ArrayAdder`, but uses COPY for many updates."""
-
-    def __init__(self, connection: psycopg.Connection[Any], statement: str, number: str) -> None:
-        super().__init__(connection, statement)
-        self._types = ["text", "int8" if number == "bigint" else number]
-
-    def add(self, updates: Mapping[str, Any]) -> None:
-        if len(updates) < _COPY_FROM:
-            super().add(updates)
-            return
-        with (
-            self._connection.cursor() as cursor,
-            cursor.copy(f"COPY {_LOG} FROM STDIN (FORMAT BINARY)") as copy,
-        ):
-            copy.set_types(self._types)
-            for row in updates.items():
-                copy.write_row(row)
-
-
-class RollupDrainer:
-    """Rolls up a part of the table's pages: drainers delete different parts, and share only the counts."""
-
-    def __init__(self, connection: psycopg.Connection[Any], place: int, of: int) -> None:
-        self._connection, self._place, self._of = connection, place, of
-
-    def drain(self) -> None:
-        row = self._connection.execute(
-            f"SELECT pg_relation_size('{_LOG}') / current_setting('block_size')::int"
-        ).fetchone()
-        assert row is not None  # noqa: S101 - the query always returns a row
-        pages = row[0]
-        first, last = (pages * place // self._of for place in (self._place, self._place + 1))
-        beyond = "" if self._place == self._of - 1 else f"AND ctid < '({last},0)'"
-        # One statement has one snapshot: it sums up exactly the rows that it deletes, not rows appended later.
-        self._connection.execute(
-            f"WITH gone AS (DELETE FROM {_LOG} WHERE ctid >= '({first},0)' {beyond} RETURNING key, n), "  # noqa: S608
-            "sums AS (SELECT key, sum(n) AS n FROM gone GROUP BY key ORDER BY key) "
-            f"INSERT INTO {_COUNTS} AS counts (key, n) SELECT key, n FROM sums "
-            "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n"
-        )
-
-    def close(self) -> None:
-        self._connection.close()
+def _roll_up(connection: psycopg.Connection[Any], place: int, of: int) -> None:
+    """Roll up a part of the table's pages: drainers delete different parts, and share only the counts."""
+    row = connection.execute(
+        f"SELECT pg_relation_size('{_LOG}') / current_setting('block_size')::int"
+    ).fetchone()
+    assert row is not None  # noqa: S101 - the query always returns a row
+    first, last = (row[0] * each // of for each in (place, place + 1))
+    # The last part has no end: rows may have been appended since the size was read.
+    beyond = "" if place == of - 1 else f"AND ctid < '({last},0)'"
+    # One statement has one snapshot: it sums up exactly the rows that it deletes, not rows appended later.
+    connection.execute(
+        f"WITH gone AS (DELETE FROM {_LOG} WHERE ctid >= '({first},0)' {beyond} RETURNING key, n), "  # noqa: S608
+        "sums AS (SELECT key, sum(n) AS n FROM gone GROUP BY key ORDER BY key) "
+        f"INSERT INTO {_COUNTS} AS counts (key, n) SELECT key, n FROM sums "
+        "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n"
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from cq.cli.bench.systems.system import Drainer
+from cq.cli.bench.systems.system import Add, CountsAtOnce
 
 if TYPE_CHECKING:
     import redis
@@ -18,7 +19,7 @@ for i = 1, #ARGV, 2 do redis.call('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1]) end
 
 
 @dataclass(frozen=True)
-class RedisHash:
+class RedisHash(CountsAtOnce):
     """A hash of counts, changed by a script: as atomic as MULTI, with far less data to send.
 
     Args:
@@ -28,7 +29,6 @@ class RedisHash:
     socket: str
     name: ClassVar[str] = "redis"
     store: ClassVar[str] = "redis"
-    defers: ClassVar[bool] = False
 
     def connect(self) -> redis.Redis:
         """A new client with its own connection."""
@@ -39,34 +39,20 @@ class RedisHash:
     def prepare(self) -> None:
         self.remove()
 
-    def adder(self) -> HashAdder:
-        return HashAdder(self.connect())
+    def adder(self, stack: ExitStack) -> Add:
+        client = stack.enter_context(closing(self.connect()))
+        # Loaded once, and then called by its digest: a transaction sends the updates only.
+        script = str(client.script_load(_SCRIPT))
 
-    def drainer(self, place: int, of: int) -> Drainer:
-        raise NotImplementedError
+        def add(updates: Mapping[str, Any]) -> None:
+            client.evalsha(script, 1, _KEY, *(part for pair in updates.items() for part in pair))
+
+        return add
 
     def total(self) -> int:
         with self.connect() as client:
             return sum(int(count) for _, count in client.hscan_iter(_KEY, count=10_000))
 
-    def settle(self) -> None:
-        """Do nothing: there is no work after a measurement."""
-
     def remove(self) -> None:
         with self.connect() as client:
             client.delete(_KEY)
-
-
-class HashAdder:
-    """Adds updates through one connection."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
-        self._script = str(client.script_load(_SCRIPT))
-
-    def add(self, updates: Mapping[str, Any]) -> None:
-        arguments = [part for pair in updates.items() for part in pair]
-        self._client.evalsha(self._script, 1, _KEY, *arguments)
-
-    def close(self) -> None:
-        self._client.close()

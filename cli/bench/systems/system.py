@@ -1,40 +1,48 @@
-"""The interface of measured systems: cq and every system that it is compared with.
+"""Measured systems, cq and every system that it is compared with: their interface, names and errors.
 
-A `System` is a plain description. It is pickled to the processes of the benchmark, and opens its resources there.
+The command imports this module for its help, so it imports nothing of the benchmark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, ClassVar, Final, Protocol
+
+from cq.errors import CqError
+
+AGAINST: Final = ("read-modify-write", "atomic-add", "postgres-upsert", "postgres-rollup", "redis")
+"""Systems that cq can be compared with."""
+REPORTING: Final = ("sqlite", "postgresql")
+"""Kinds of reporting databases."""
+KEYS: Final = "keys"
+SPARSE: Final = "sparse"
+BACKLOG: Final = "backlog"
+GROWING: Final = (KEYS, SPARSE, BACKLOG)
+"""Kinds of growth that can be measured."""
+
+Add = Callable[[Mapping[str, Any]], object]
+"""Adds updates in one transaction, which is durable on return. Each thread has its own function."""
+Drain = Callable[[], object]
+"""Combines all updates that were added before the call."""
 
 
-class Adder(Protocol):
-    """Adds updates to a system, in one thread."""
-
-    def add(self, updates: Mapping[str, Any]) -> None:
-        """Add the updates in one transaction; it is durable on return."""
-        ...
-
-    def close(self) -> None:
-        """Close the opened resources."""
-        ...
+class CannotMeasure(CqError):
+    """A benchmark cannot be run as requested; the message says what to do."""
 
 
-class Drainer(Protocol):
-    """Combines added updates, in one process."""
+class Unavailable(CannotMeasure):
+    """A system cannot be measured, because a driver or a server is missing."""
 
-    def drain(self) -> None:
-        """Combine all updates that were added before the call."""
-        ...
 
-    def close(self) -> None:
-        """Close the opened resources."""
-        ...
+class WrongSum(CqError):
+    """A system has lost updates, or counted some twice: its figures are invalid."""
 
 
 class System(Protocol):
     """A way of counting. Keys are words, updates are numbers to add to their counts.
+
+    A system is a plain description. It is pickled to the processes of the benchmark, and opens its resources there.
 
     Attributes:
         name: the name for `--against`.
@@ -53,11 +61,11 @@ class System(Protocol):
         """Create the system without counts."""
         ...
 
-    def adder(self) -> Adder:
-        """A new adder."""
+    def adder(self, stack: ExitStack) -> Add:
+        """A new adder, whose resources `stack` closes."""
         ...
 
-    def drainer(self, place: int, of: int) -> Drainer:
+    def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
         """Drainer number `place` of `of` drainers; only for a system that defers."""
         ...
 
@@ -72,3 +80,15 @@ class System(Protocol):
     def remove(self) -> None:
         """Delete the system and all its counts."""
         ...
+
+
+class CountsAtOnce:
+    """The common part of systems whose counts are current after adding, without maintenance."""
+
+    defers: ClassVar[bool] = False
+
+    def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Do nothing: there is no work after a measurement."""

@@ -10,14 +10,12 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from cq.cli.bench.systems import postgres_server, redis_server
+from cq.cli.bench.systems import servers
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.errors import CannotMeasure, Unavailable
-from cq.cli.bench.systems.names import AGAINST
 from cq.cli.bench.systems.postgres import Rollup, Upsert
 from cq.cli.bench.systems.redis import RedisHash
 from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened, opened
-from cq.cli.bench.systems.system import System
+from cq.cli.bench.systems.system import AGAINST, CannotMeasure, System, Unavailable
 from cq.config.queue import queue_names
 from cq.store import located
 from cq.store.transact import transact
@@ -66,23 +64,21 @@ class Backends:
         if self._conninfo is None:
             if self._locations.postgres_env is None:
                 folder = self._locations.folder / "postgres"
-                self._conninfo = self._stack.enter_context(postgres_server.own_server(folder))
+                self._conninfo = self._stack.enter_context(servers.own_postgres(folder))
             else:
-                self._conninfo = postgres_server.given_server(self._locations.postgres_env)
-            self.versions["postgresql"] = postgres_server.version(self._conninfo)
+                self._conninfo = servers.given_postgres(self._locations.postgres_env)
+            self.versions["postgresql"] = servers.postgres_version(self._conninfo)
         return self._conninfo
 
     def redis(self) -> str:
         """The socket of the Redis server; raises `Unavailable`."""
         if self._socket is None:
-            self._socket = self._stack.enter_context(
-                redis_server.own_server(self._locations.folder / "redis")
-            )
-            self.versions["redis"] = redis_server.version(self._socket)
+            self._socket = self._stack.enter_context(servers.own_redis(self._locations.folder / "redis"))
+            self.versions["redis"] = servers.redis_version(self._socket)
         return self._socket
 
     def reporting(self, kind: str) -> str:
-        """The URL of a database to export to, of a kind in `names.REPORTING`; raises `CannotMeasure`."""
+        """The URL of a database to export to, of a kind in `REPORTING`; raises `CannotMeasure`."""
         if kind == "sqlite":
             return f"sqlite:///{self._locations.folder / f'{next(self._numbers)}-reporting.db'}"
         if self._locations.postgres_env is not None:  # the export would leave tables of cq in it

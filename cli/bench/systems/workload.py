@@ -10,7 +10,7 @@ from decimal import Decimal
 from itertools import accumulate
 from typing import Any, Final
 
-from cq.cli.bench.systems.errors import CannotMeasure
+from cq.cli.bench.systems.system import CannotMeasure
 
 POOL_UPDATES: Final = 100_000
 """Approximate number of updates in the pool that a process adds repeatedly."""

@@ -4,4 +4,4 @@ from cq.errors import CqError
 
 
 class DemoFailed(CqError):
-    """A process of the demo failed, the demo exceeded its time limit, or its result differs from the recount."""
+    """The demo exceeded its time limit, or its result differs from the recount."""
