@@ -9,9 +9,11 @@ import typer
 from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
 from cq.cli.shared.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
-from cq.observers.verify.queue import WAIT_SECONDS, Difference, VerifyProgress, verification
+from cq.observers.verify.queue import WAIT_SECONDS, verification
 from cq.plain_text import printable
 from cq.verify.layout import shown
+from cq.verify.piece import Difference
+from cq.verify.verification import Verification
 
 DIFFERENT: Final = 4
 """Exit status if unrepaired differences remain."""
@@ -66,13 +68,12 @@ def verify(
     with progress(counted=False) as display:
         task = display.add_task("verifying")
 
-        def show(so_far: VerifyProgress) -> None:
-            text = f"{so_far.part}: {so_far.checked:,} keys, {so_far.differences:,} differences"
+        def show(so_far: Verification) -> None:
+            text = f"{so_far.part}: {so_far.checked:,} keys, {so_far.found:,} differences"
             display.update(task, description=text)
 
-        found = verification(
-            db, queue, app=app, repair=repair, wait_seconds=wait, url_env=url_env, progress=show
-        )
+        found = verification(db, queue, app=app, repair=repair, wait_seconds=wait, url_env=url_env)
+        found.progress = show
         for difference in found.run():
             counts["differences"] += 1
             counts["repaired"] += difference.repaired

@@ -16,9 +16,9 @@ difference at any one version is counted as added, once, and from then on the tw
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cq.admin.purge import needs_purge
 from cq.config.queue import Audit, QueueConfig, read_config
@@ -71,7 +71,7 @@ class BucketAudit:
     waiting: int = 0
     aside: int = 0
     dropped: int = 0
-    unknown: str = ""
+    unknown: str = field(default="", kw_only=True)
 
     @property
     def excess(self) -> int:
@@ -104,7 +104,21 @@ def check_audit(db: Database, name: str) -> Iterator[BucketAudit]:
     Raises `QueueNotConfigured`, and `InvalidConfiguration` if the queue has no audit.
     """
     audit = _audit_of(name, transact(db, lambda tr: read_config(tr.snapshot, name)))
-    return (_check(db, name, audit, bucket) for bucket in range(audit.buckets))
+    return (check_bucket(db, name, audit, bucket) for bucket in range(audit.buckets))
+
+
+def check_bucket(db: Database, name: str, audit: Audit, bucket: int) -> BucketAudit:
+    """Check one bucket of a queue's audit, see `check_audit`."""
+    try:
+        measured = _measure(db, name, audit, bucket)
+    except NotChecked as reason:
+        return BucketAudit(bucket, is_balanced=False, unknown=f"it {reason}")
+    if not (audit.whole or measured.is_included):
+        unknown = (
+            f"it holds data that the audit does not include yet: run `cq configure {name} --audit` again"
+        )
+        return BucketAudit(bucket, is_balanced=False, unknown=unknown)
+    return measured.figures
 
 
 def audit_findings(db: Database, name: str) -> Iterator[str]:
@@ -155,50 +169,18 @@ def _audit_of(name: str, config: QueueConfig) -> Audit:
     return config.audit
 
 
-def _check(db: Database, name: str, audit: Audit, bucket: int) -> BucketAudit:
-    try:
-        found = _measure(db, name, audit, bucket)
-        if not (audit.whole or found.is_included):
-            raise NotChecked(
-                f"holds data that the audit does not include yet: run `cq configure {name} --audit` again"
-            )
-    except NotChecked as reason:
-        return BucketAudit(bucket, is_balanced=False, unknown=f"it {reason}")
-    return BucketAudit(
-        bucket,
-        is_balanced=found.excess == 0,
-        added=plain(found.added),
-        stored=plain(found.stored),
-        staged=plain(found.staged),
-        waiting=plain(found.waiting),
-        aside=plain(found.aside),
-        dropped=plain(found.dropped),
-    )
-
-
 # Reading a bucket as of one version
 
 
-@dataclass(frozen=True, slots=True)
-class _BucketSums:
-    """The weighted sums of a bucket, see `BucketAudit`, and whether they include its content when the audit began."""
+class _Measured(NamedTuple):
+    """A bucket's figures, its surplus modulo `MODULUS`, and whether they include its content when the audit began."""
 
-    added: int
-    stored: int
-    staged: int
-    waiting: int
-    aside: int
-    dropped: int
+    figures: BucketAudit
+    excess: int
     is_included: bool
 
-    @property
-    def excess(self) -> int:
-        """The surplus over the added sum, modulo `MODULUS`."""
-        found = self.stored + self.staged + self.waiting + self.aside + self.dropped
-        return (found - self.added) % MODULUS
 
-
-def _measure(db: Database, name: str, audit: Audit, bucket: int) -> _BucketSums:
+def _measure(db: Database, name: str, audit: Audit, bucket: int) -> _Measured:
     """The sums of a bucket, read in as many transactions as necessary; raises `NotChecked`."""
     reading = _BucketReader(name, audit, bucket)
     farthest = tries = 0
@@ -241,7 +223,7 @@ class _BucketReader:
         self._values_from, self._values_end = self._keys.values_of_bucket(self._audit.buckets, self._bucket)
         self._staged_from, self._staged_end = self._keys.staged_of_bucket(self._audit.buckets, self._bucket)
 
-    def read(self, tr: Transaction) -> _BucketSums:
+    def read(self, tr: Transaction) -> _Measured:
         """Read on to the end; returns the sums at this transaction's read version. Raises `NotChecked`."""
         tr.options.set_read_your_writes_disable()  # else the client caches all rows read
         snapshot = tr.snapshot
@@ -259,15 +241,17 @@ class _BucketReader:
         added = snapshot.get(self._own_keys.added(generation, self._bucket))
         dropped = snapshot.get(self._own_keys.dropped(generation, self._bucket))
         included = snapshot.get(self._own_keys.included(generation, self._bucket))
-        return _BucketSums(
-            added=from_bytes(added.value),
-            stored=self._stored,
-            staged=self._staged,
-            waiting=self._waiting(snapshot, config),
-            aside=self._aside(snapshot),
-            dropped=from_bytes(dropped.value),
-            is_included=included.value is not None,
-        )
+        found = [
+            self._stored,
+            self._staged,
+            self._waiting(snapshot, config),
+            self._aside(snapshot),
+            from_bytes(dropped.value),
+        ]
+        total = from_bytes(added.value)
+        excess = (sum(found) - total) % MODULUS
+        figures = BucketAudit(self._bucket, excess == 0, *map(plain, [total, *found]))
+        return _Measured(figures, excess, included.value is not None)
 
     def _check_fence(self, snapshot: TransactionRead) -> QueueConfig:
         """Start again if the rows read so far may have changed; returns the configuration."""

@@ -1,7 +1,8 @@
-"""Checks of the buckets: a bucket with work must have a notification, so that a worker will come.
+"""Checks of the buckets: their states, notes of attempts, and whether work has a notification.
 
-Only a pass that leaves no work clears the notification. So at every read version a bucket without a notification has no
-rows, no staged updates, no pending purge, and no observer that must receive its values.
+A bucket with work must have a notification, so that a worker will come. Only a pass that leaves no work clears the
+notification. So at every read version a bucket without a notification has no rows, no staged updates, no pending purge,
+and no observer that must receive its values.
 """
 
 from __future__ import annotations
@@ -11,33 +12,74 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from cq.admin.backfill import current_generation
 from cq.admin.purge import needs_purge
+from cq.bucket.attempt_notes import parse_note
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
+from cq.errors import CorruptData
 from cq.keys.missed import MissedKeys
-from cq.queue.bucket_state import BucketState
+from cq.queue.bucket_state import BucketState, fresh_token
+from cq.verify import layout
+from cq.verify.piece import Difference, Found, Piece
 from cq.verify.repairs import notify
-from cq.verify.verification import Difference, Piece, Verification
+from cq.verify.verification import Verification
 
 _BUCKETS: Final = 64
 """Buckets in a piece, at most."""
 
-Place = tuple[int, int]
-"""Generation and bucket."""
+
+# States, and notes of attempts
+
+
+def check_state(piece: Piece, found: Found) -> None:
+    """Check that a bucket's state is of an existing bucket, and readable: otherwise no pass can run."""
+    generation, bucket = layout.parse_bucket(found.rest)
+    shape = piece.shape(generation, bucket)
+    if shape is None:
+        raise CorruptData(f"of a missing bucket: {bucket} of generation {generation}")
+    if piece.state(generation, bucket) is None:
+        what = f"the state of bucket {bucket} of generation {generation} is not one that cq wrote"
+        piece.report("state-unreadable", found.key, what, partial(_derive_state, piece, shape, bucket))
+
+
+def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
+    """Write a state that is safe for the bucket: backfills begin again, those of all other observers are complete."""
+    staged = piece.tr.get_range(*piece.keys.staged_of_bucket(shape.buckets, bucket), limit=1).to_list()
+    positions: dict[int, bytes | None] = {}
+    for each in shape.observers:
+        if current_generation(piece.tr, shape.name, each.name) == each.generation:
+            positions[each.generation] = None
+        else:
+            piece.rebuilds.add(each.name)
+    is_purged = shape.purge_generation == shape.generation
+    state = BucketState(
+        token=fresh_token(),
+        staged=bool(staged),
+        observers=positions,
+        purged=shape.purges if is_purged else 0,
+        missed=True,  # not known: the next pass reads the missed reports
+    )
+    piece.tr.set(piece.keys.state(shape.generation, bucket), state.to_bytes())
+    notify(piece, shape.generation, bucket)  # the lost state may have recorded work
+
+
+def check_attempt(piece: Piece, found: Found) -> None:
+    """Check a note of an attempt. Workers with an outdated configuration can leave notes of earlier shapes."""
+    layout.check_attempt_key(found.rest)
+    parse_note(found.value)
+
+
+# Work and notifications
 
 
 def check_buckets(verification: Verification) -> Iterator[Difference]:
-    """Check each bucket of the queue's current and former shape."""
-    verification.part = "buckets"
-    place: Place | None = (0, 0)
-    while place is not None:
-        place, differences = verification.piece(partial(_check_next, verification, begin=place))
-        yield from differences
+    """Check that each bucket with work, of the queue's current and former shape, has a notification."""
+    return verification.pages((0, 0), _check_next)
 
 
-def _check_next(verification: Verification, piece: Piece, begin: Place) -> Place | None:
-    """Check the next buckets; return the one after them, None after the last one."""
-    most = verification.share(_BUCKETS)
+def _check_next(piece: Piece, begin: tuple[int, int]) -> tuple[int, int] | None:
+    """Check the next buckets; return generation and number of the one after them, None after the last one."""
     places = (
         (shape, bucket)
         for shape in piece.shapes
@@ -45,14 +87,11 @@ def _check_next(verification: Verification, piece: Piece, begin: Place) -> Place
         if (shape.generation, bucket) >= begin
     )
     unswitched = _unswitched(piece)
-    following = list(islice(places, most + 1))
-    for shape, bucket in following[:most]:
+    for shape, bucket in islice(places, piece.share(_BUCKETS)):
         piece.checked += 1
         piece.defer(_begin_check(piece, shape, bucket, unswitched))
-    if len(following) <= most:
-        return None
-    shape, bucket = following[most]
-    return shape.generation, bucket
+    following = next(places, None)
+    return None if following is None else (following[0].generation, following[1])
 
 
 def _unswitched(piece: Piece) -> list[ObserverConfig]:

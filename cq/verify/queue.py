@@ -2,38 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from cq.admin.audit import check_bucket
 from cq.combiners import Combiner
+from cq.keys.audit import AuditKeys
 from cq.store.api import Database
-from cq.verify.audit import check_audit_balance
-from cq.verify.buckets import check_buckets
-from cq.verify.rows import HANDLERS
-from cq.verify.store import check_configuration, check_store
-from cq.verify.verification import Difference, Part, Verification, VerifyProgress, every_row
-from cq.verify.window import check_window_totals
+from cq.verify import buckets, missed, queued, rows, store, values, window
+from cq.verify.piece import Difference, RowCheck
+from cq.verify.verification import Check, Verification, every_row
 
-__all__ = ["PARTS", "Difference", "Verification", "VerifyProgress", "verify"]
+PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
+    "a": [RowCheck("attempt", buckets.check_attempt)],
+    "b": [RowCheck("state-lost", buckets.check_state)],
+    "d": [RowCheck("value-key", values.check_value, values.set_key_aside)],
+    "e": [],
+    "i": [RowCheck("emitter", queued.check_emitter)],
+    "j": [],
+    "k": [RowCheck("document", rows.check_document, None)],
+    "l": [RowCheck("load", rows.check_load, None)],
+    "m": [RowCheck("missed-key", missed.check_missed)],
+    "n": [RowCheck("notification", queued.check_notification)],
+    "o": [RowCheck("marker", queued.check_marker)],
+    "r": [RowCheck("received", rows.check_received, None)],
+    "s": [RowCheck("staged-key", values.check_staged, values.set_key_aside)],
+    "t": [RowCheck("observer-data", rows.check_observer_data)],
+    "u": [RowCheck("row-unreadable", queued.check_row, queued.set_unreadable_aside)],
+    "v": [RowCheck("window-key", window.check_window, window.set_key_aside)],
+    "w": [RowCheck("document", rows.check_counts, None)],
+    "x": [RowCheck("aside-unreadable", values.check_aside, values.set_aside_again)],
+    "y": [RowCheck("observer-current", rows.check_current, rows.forget_current)],
+    "z": [RowCheck("observer-published", rows.check_published)],
+    "config": [],
+    "flags": [RowCheck("flags", rows.check_flags, rows.pause)],
+    "full": [RowCheck("full", rows.check_full)],
+    "purge": [RowCheck("purge", rows.check_purge, None)],
+}
+"""{part of the key layout: the checks of its rows}; `cq.observers.verify.queue` adds those of observers' data."""
 
-PARTS: Final[tuple[Part, ...]] = (
-    check_configuration,
-    every_row(HANDLERS),
-    check_buckets,
-    check_audit_balance,
-    check_window_totals,
-    check_store,
-)
+
+def check_audit(verification: Verification) -> Iterator[Difference]:
+    """Check the audit, if the queue has one, each of its buckets at one read version."""
+    name, audit = verification.name, verification.config().audit
+    if audit is None:
+        return
+    for bucket in range(audit.buckets):
+        found = check_bucket(verification.db, name, audit, bucket)
+        if found.unknown:
+            verification.note(str(found))
+        elif not found.is_balanced:
+            yield Difference("audit", AuditKeys(name).added(audit.generation, bucket), str(found))
+
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "rows": every_row(PARTS),
+    "buckets": buckets.check_buckets,
+    "audit": check_audit,
+    "window": window.check_totals,
+    "store": store.check_store,
+}
 """The checks, in this order: repairs move rows before the check whether their buckets have notifications."""
 
 
 def verify(
-    db: Database,
-    name: str,
-    *,
-    repair: bool = False,
-    combiner: Combiner | None = None,
-    progress: Callable[[VerifyProgress], object] = lambda progress: None,
+    db: Database, name: str, *, repair: bool = False, combiner: Combiner | None = None
 ) -> Iterator[Difference]:
     """Return the differences in a queue's keys and in those of the store; see `cq.verify.kinds.KINDS`.
 
@@ -44,9 +77,8 @@ def verify(
         name: the queue.
         repair: whether to repair what can be derived, each difference in the transaction that finds it.
         combiner: the queue's combiner, if it is not one of cq's; without it empty values are not found.
-        progress: called after each piece.
 
     Raises `QueueNotConfigured`, `CodeMismatch` for a queue that a newer version of cq has configured, and the store's
     `FDBError` if a retry cannot help.
     """
-    return Verification(db, name, repair=repair, combiner=combiner, parts=PARTS, progress=progress).run()
+    return Verification(db, name, CHECKS, repair=repair, combiner=combiner).run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,11 +11,10 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData
 from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
 from cq.queue.rows import Row, decode_row, encode_row
-from cq.store.api import KeyValue
 from cq.verify import layout
-from cq.verify.layout import RowPlace, parse_bucket, parse_emitter, parse_marker, parse_row
+from cq.verify.layout import RowPlace, parse_bucket, parse_marker, parse_row
+from cq.verify.piece import FROM_THE_FUTURE, Found, Piece
 from cq.verify.repairs import notify, rewrite_state, set_bytes_aside, set_updates_aside
-from cq.verify.verification import FROM_THE_FUTURE, Piece
 
 
 def key_of(config: QueueConfig, encoded: bytes) -> Any:
@@ -49,19 +47,19 @@ def check_type(config: QueueConfig, value: Any, *, or_delete: bool = False) -> N
         raise CorruptData(str(error)) from None
 
 
+def refuse_future(piece: Piece, versionstamp: bytes) -> None:
+    """Raise `CorruptData` if a versionstamp is later than the piece."""
+    if version_of(versionstamp) > piece.version:
+        raise CorruptData(FROM_THE_FUTURE)
+
+
 # Queued rows
 
 
-def check_row(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+def check_row(piece: Piece, found: Found) -> bytes | None:
     """Check that a queued row is in an existing bucket, not from the future, and holds updates of this bucket."""
-    try:
-        at = parse_row(rest)
-        row = decode_row(found.key, found.value)
-    except CorruptData as error:
-        piece.report(
-            "row-unreadable", found.key, str(error), partial(_set_unreadable_aside, piece, rest, found)
-        )
-        return None
+    at = parse_row(found.rest)
+    row = decode_row(found.key, found.value)
     version = version_of(at.versionstamp)
     shape = piece.shape(at.generation, at.bucket)
     if version > piece.version:
@@ -116,9 +114,8 @@ def _sort_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> N
     rewrite_state(piece, at.generation, at.bucket)
     for bucket, updates in sorted_.items():
         key = layout.row_in(row.key, bucket)
-        if (
-            piece.tr.get(key).value is not None
-        ):  # the row was copied, so these updates are in their bucket already
+        if piece.tr.get(key).value is not None:
+            # The row was copied, so these updates are in their bucket already.
             for update in updates:
                 _set_update_aside(piece, shape, update, f"was in bucket {at.bucket}, too")
             continue
@@ -142,14 +139,15 @@ def _set_update_aside(piece: Piece, config: QueueConfig, update: tuple[bytes, An
         set_updates_aside(piece, encoded, error, [value])
 
 
-def _set_unreadable_aside(piece: Piece, rest: bytes, found: KeyValue) -> None:
+def set_unreadable_aside(piece: Piece, found: Found) -> None:
+    """Set the bytes of an unreadable row aside."""
     set_bytes_aside(piece, "a queued row that cannot be read", found.value)
     try:
-        at: Sequence[int] = parse_bucket(rest[:8])
+        generation, bucket = parse_bucket(found.rest[:8])
     except CorruptData:  # the key has no bucket either
         piece.tr.clear(found.key)
     else:
-        _clear_row(piece, at[0], at[1], found.key)
+        _clear_row(piece, generation, bucket, found.key)
 
 
 def _clear_row(piece: Piece, generation: int, bucket: int, key: bytes) -> None:
@@ -161,50 +159,28 @@ def _clear_row(piece: Piece, generation: int, bucket: int, key: bytes) -> None:
 # Notifications
 
 
-def check_notification(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+def check_notification(piece: Piece, found: Found) -> None:
     """Check that a notification is of an existing bucket; `cq.verify.buckets` finds missing notifications."""
-    try:
-        generation, bucket = parse_bucket(rest)
-    except CorruptData as error:
-        piece.report("notification", found.key, str(error), partial(piece.tr.clear, found.key))
-        return None
+    generation, bucket = parse_bucket(found.rest)
     if piece.shape(generation, bucket) is None:
-        what = f"of a missing bucket: {bucket} of generation {generation}"
-        piece.report("notification", found.key, what, partial(piece.tr.clear, found.key))
-    elif len(found.value) != VERSIONSTAMP_BYTES:
-        piece.report(
-            "notification", found.key, "not a versionstamp", partial(notify, piece, generation, bucket)
-        )
-    return None
+        raise CorruptData(f"of a missing bucket: {bucket} of generation {generation}")
+    if len(found.value) != VERSIONSTAMP_BYTES:
+        fix = partial(notify, piece, generation, bucket)
+        piece.report("notification", found.key, "not a versionstamp", fix)
 
 
 # Operation ids
 
 
-def check_marker(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+def check_marker(piece: Piece, found: Found) -> None:
     """Check that a marker of an operation id is not from the future: it would keep the operation from counting."""
-    clear = partial(piece.tr.clear, found.key)
-    try:
-        _, versionstamp = parse_marker(rest)
-    except CorruptData as error:
-        piece.report("marker", found.key, str(error), clear)
-        return None
-    if version_of(versionstamp) > piece.version:
-        piece.report("marker", found.key, FROM_THE_FUTURE, clear)
-    elif found.value:
+    refuse_future(piece, parse_marker(found.rest))
+    if found.value:
         piece.report("marker", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
-    return None
 
 
-def check_emitter(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+def check_emitter(piece: Piece, found: Found) -> None:
     """Check that an emitter's latest flush is not from the future: it would never be trimmed."""
-    clear = partial(piece.tr.clear, found.key)
-    try:
-        parse_emitter(rest)
-        versionstamp, _ = parse_flush(found.value)
-    except CorruptData as error:
-        piece.report("emitter", found.key, str(error), clear)
-        return None
-    if version_of(versionstamp) > piece.version:
-        piece.report("emitter", found.key, FROM_THE_FUTURE, clear)
-    return None
+    layout.check_emitter_key(found.rest)
+    versionstamp, _ = parse_flush(found.value)
+    refuse_future(piece, versionstamp)

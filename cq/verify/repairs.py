@@ -16,7 +16,7 @@ from cq.errors import CorruptData, InvalidData
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.queue.set_aside import set_aside
-from cq.verify.verification import Piece
+from cq.verify.piece import Piece
 
 _RAW_BYTES: Final = 50_000
 

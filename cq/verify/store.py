@@ -12,10 +12,11 @@ from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration
 from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.cell import CELLS
+from cq.keys.export import name_of, queue_names_below
 from cq.keys.feed import is_of_feeds
-from cq.store.api import KeyValue
 from cq.verify import layout
-from cq.verify.verification import Difference, Piece, Verification
+from cq.verify.piece import Difference, Found, Piece, clear
+from cq.verify.verification import Verification
 
 _QUEUES: Final = 50
 """Queues in a piece, at most."""
@@ -26,28 +27,17 @@ _SINGLE: Final = {
 }
 
 
-def check_configuration(verification: Verification) -> Iterator[Difference]:
-    """Check that the queue's configuration can be read, which all other checks need."""
-    verification.part = "configuration"
-    _, differences = verification.piece(lambda piece: piece.config)
-    yield from differences
-
-
 def check_store(verification: Verification) -> Iterator[Difference]:
     """Check the store's own keys, and that each queue with data is configured and listed."""
-    verification.part = "store"
-    begin, end = layout.below_all_queues()
+    begin, end = queue_names_below()
     yield from verification.walk(keys.ROOT, CELLS, _check_store_key)
     # Skip the data of users in cells: it can be large, and belongs to the application.
     yield from verification.walk(prefix_end(CELLS), begin, _check_store_key)
-    place: bytes | None = begin
-    while place is not None:
-        place, differences = verification.piece(partial(_check_queues, verification, begin=place))
-        yield from differences
+    yield from verification.pages(begin, _check_queues)
     yield from verification.walk(end, prefix_end(keys.ROOT), _check_store_key)
 
 
-def _check_store_key(piece: Piece, row: KeyValue) -> bytes | None:
+def _check_store_key(piece: Piece, row: Found) -> None:
     if row.key.startswith(keys.QUEUES):
         _check_listed(piece, row)
     elif row.key in _SINGLE:
@@ -55,7 +45,6 @@ def _check_store_key(piece: Piece, row: KeyValue) -> bytes | None:
             piece.report("store-key", row.key, f"{_SINGLE[row.key]} bytes are expected")
     elif not _is_worker(row.key) and not is_of_feeds(row.key):
         piece.report("unknown-key", row.key, "cq writes no key with this beginning")
-    return None
 
 
 def _is_worker(key: bytes) -> bool:
@@ -63,27 +52,26 @@ def _is_worker(key: bytes) -> bool:
     return key.startswith(keys.workers()[0]) and len(keys.worker_of(key)) == keys.WORKER_ID_BYTES
 
 
-def _check_listed(piece: Piece, row: KeyValue) -> None:
+def _check_listed(piece: Piece, row: Found) -> None:
     """Check that a listed queue is configured."""
-    clear = partial(piece.tr.clear, row.key)
-    try:
-        name = keys.check_name(layout.queue_in_list(row.key))
-    except (CorruptData, InvalidConfiguration) as error:
-        piece.report("listing", row.key, str(error), clear)
+    fix = partial(clear, piece, row)
+    name = keys.queue_of_entry(row.key)
+    if name is None:
+        piece.report("listing", row.key, "not the name of a queue", fix)
         return
     config = piece.snapshot.get(QueueKeys(name).config)
 
     def check() -> None:
         if config.value is None:
-            piece.report("listing", row.key, f"queue {name!r} is listed but not configured", clear)
+            piece.report("listing", row.key, f"queue {name!r} is listed but not configured", fix)
 
     piece.defer(check)
 
 
-def _check_queues(verification: Verification, piece: Piece, begin: bytes) -> bytes | None:
+def _check_queues(piece: Piece, begin: bytes) -> bytes | None:
     """Check the next names that have any key; return where to continue."""
-    end = layout.below_all_queues()[1]
-    for _ in range(verification.share(_QUEUES)):
+    end = queue_names_below()[1]
+    for _ in range(piece.share(_QUEUES)):
         # One read for each name: the next search begins after all keys of this one.
         first = piece.snapshot.get_range(begin, end, limit=1).to_list()
         if not first:
@@ -96,20 +84,21 @@ def _check_queues(verification: Verification, piece: Piece, begin: bytes) -> byt
 def _check_name(piece: Piece, first: bytes) -> bytes:
     """Check the keys under the name of this key; return where the next name may begin."""
     try:
-        name, prefix = layout.queue_of(first)
+        name = name_of(first)
         queue = QueueKeys(name)
-    except (CorruptData, InvalidConfiguration):
-        piece.report(
-            "unknown-key", first, "below the keys of all queues, but without a valid name of a queue"
-        )
+    except InvalidConfiguration:
+        queue = None
+    if queue is None or not first.startswith(queue.prefix):
+        what = "below the keys of all queues, but without a valid name of a queue"
+        piece.report("unknown-key", first, what)
         return after(first)
     stored = piece.snapshot.get(queue.config).value
     if stored is None:
-        _check_orphans(piece, name, prefix)
+        _check_orphans(piece, name, queue.prefix)
     elif not piece.snapshot.get(keys.queue_entry(name)).present():
         fix = partial(_list, piece, name) if _is_readable(name, stored) else None
         piece.report("listing", keys.queue_entry(name), f"queue {name!r} is configured but not listed", fix)
-    return prefix_end(prefix)
+    return prefix_end(queue.prefix)
 
 
 def _is_readable(name: str, stored: bytes) -> bool:

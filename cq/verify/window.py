@@ -8,24 +8,22 @@ holds in every commit, key by key: an add changes both sides, and so does an exp
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
 from cq.admin.purge import read_purging
-from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, CorruptData
-from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys
 from cq.queue.rows import decode_row
 from cq.queue.set_aside import updates_aside
 from cq.queue.window_rows import read_expiring, sum_up
-from cq.store.api import WANT_ALL, KeyValue, TransactionRead
-from cq.store.transact import transact
-from cq.verify.queued import key_of, shown_key
+from cq.store.api import WANT_ALL, KeyValue
+from cq.verify.piece import Difference, Found, Piece
+from cq.verify.queued import key_of, refuse_future, shown_key
 from cq.verify.repairs import set_bytes_aside
-from cq.verify.verification import FROM_THE_FUTURE, Difference, Piece, Verification
+from cq.verify.verification import Verification
 from cq.windows.pending import read_pending_sums
 
 RECOUNT_BYTES: Final = 4_000_000
@@ -33,115 +31,98 @@ RECOUNT_BYTES: Final = 4_000_000
 _COUNTER_BYTES: Final = 8
 
 
-def check_window(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+def check_window(piece: Piece, found: Found) -> None:
     """Check a key of a window: a row that can expire, the mark of its operation id, a count, or the lock."""
     window = WindowKeys(piece.name)
-    try:
-        if rest[:1] == b"r":
-            _check_row(piece, window, found)
-        elif rest[:1] == b"o":
-            _check_operation(piece, window, found)
-        elif found.key in (window.late, window.future):
-            _check(len(found.value) == _COUNTER_BYTES, "a count")
-        else:
-            _check(found.key == window.lock, "one of a window")
-    except CorruptData as error:
-        piece.report("window-key", found.key, str(error), partial(_set_aside, piece, found))
-    return None
+    if found.rest[:1] == b"r":
+        _check_row(piece, window, found)
+    elif found.rest[:1] == b"o":
+        _check(window.is_operation(found.key) and not found.value, "the mark of a row's operation id")
+    elif found.key in (window.late, window.future):
+        _check(len(found.value) == _COUNTER_BYTES, "a count")
+    else:
+        _check(found.key == window.lock, "one of a window")
 
 
-def _check_row(piece: Piece, window: WindowKeys, found: KeyValue) -> None:
+def _check_row(piece: Piece, window: WindowKeys, found: Found) -> None:
     _check(window.is_row(found.key), "a row of a window")
     row = decode_row(found.key, found.value)
     for encoded, update in row.updates:
         key_of(piece.config, encoded)
         _check(type(update) is int, "a row of ints")
-    if version_of(row.versionstamp) > piece.version:
-        raise CorruptData(f"a row is {FROM_THE_FUTURE}")
-    if row.operation is not None:
-        stands = piece.snapshot.get(window.operation_of(row.key))
-        piece.defer(lambda: _check_id_is_remembered(piece, window.operation_of(row.key), stands.value))
+    refuse_future(piece, row.versionstamp)
+    if row.operation is None:
+        return
+    mark = window.operation_of(row.key)
+    stored = piece.snapshot.get(mark)
+
+    def check() -> None:
+        if stored.value is None:
+            what = "a row with an operation id that can be trimmed before the row expires"
+            piece.report("window-operation", mark, what, partial(piece.tr.set, mark, b""))
+
+    piece.defer(check)
 
 
-def _check_id_is_remembered(piece: Piece, key: bytes, stored: bytes | None) -> None:
-    if stored is None:
-        what = "a row with an operation id that can be trimmed before the row expires"
-        piece.report("window-operation", key, what, partial(piece.tr.set, key, b""))
-
-
-def _check_operation(piece: Piece, window: WindowKeys, found: KeyValue) -> None:
-    _check(window.is_operation(found.key) and not found.value, "the mark of a row's operation id")
-
-
-def _set_aside(piece: Piece, found: KeyValue) -> None:
+def set_key_aside(piece: Piece, found: Found) -> None:
+    """Set a row that cq cannot expire aside."""
     set_bytes_aside(piece, "a key of a window that cq did not write", found.value or b"\x00")
     piece.tr.clear(found.key)
 
 
-def check_window_totals(verification: Verification) -> Iterator[Difference]:
+def check_totals(verification: Verification) -> Iterator[Difference]:
     """Recount the window at one read version, and compare the result with the totals."""
-    verification.part = "window"
-    config = transact(verification.db, lambda tr: read_config(tr.snapshot, verification.name))
-    if config.window is None:
-        return
-    _, differences = verification.piece(partial(_recount, verification))
+    reason, differences = verification.piece(_recount)
+    if reason:
+        verification.note(f"the window is not recounted: {reason}")
     yield from differences
 
 
-def _recount(verification: Verification, piece: Piece) -> None:
-    config, window = piece.config, WindowKeys(piece.name)
-    if read_purging(piece.snapshot, config):
-        verification.note("the window is not recounted: the queue is being purged")
-        return
-    limit = verification.share(RECOUNT_BYTES)
+def _recount(piece: Piece) -> str:
+    """Compare the totals of a window with its rows; return why they cannot be compared, empty if they can."""
+    if piece.config.window is None:
+        return ""
+    if read_purging(piece.snapshot, piece.config):
+        return "the queue is being purged"
+    limit = piece.share(RECOUNT_BYTES)
     try:
-        rows = read_expiring(piece.snapshot, config, window.rows(), limit)
-        _check_complete(rows.at_end)
+        rows = read_expiring(piece.snapshot, piece.config, WindowKeys(piece.name).rows(), limit)
+        values = _read_up_to(piece, piece.keys.values(), limit)
+        aside = _read_up_to(piece, piece.keys.aside(), limit)
+        if not rows.at_end or values is None or aside is None:
+            return f"it holds more than {RECOUNT_BYTES:,} bytes"
         expected = sum_up(piece.snapshot, piece.keys, rows.rows)
-        found = defaultdict(int, read_pending_sums(piece.snapshot, config))
-        _add_values(piece.snapshot, piece.keys, found, limit)
-        _add_aside(piece.snapshot, piece.keys, found, limit)
+        found = defaultdict(int, read_pending_sums(piece.snapshot, piece.config))
+        _add(found, ((piece.keys.encoded_key(row.key), codec.decode(row.value)) for row in values))
+        for row in aside:
+            _add(found, updates_aside(piece.keys, row.key, row.value))
     except BacklogTooDeep:
-        verification.note(f"the window is not recounted: it holds more than {RECOUNT_BYTES:,} bytes")
-        return
+        return f"it holds more than {RECOUNT_BYTES:,} bytes"
     except CorruptData:  # reported as a separate difference
-        verification.note("the window is not recounted: some data of the queue cannot be read")
-        return
+        return "some data of the queue cannot be read"
     for encoded in {*expected, *found}:
-        _compare(piece, config, encoded, found.get(encoded, 0), expected.get(encoded, 0))
+        there, wanted = found.get(encoded, 0), expected.get(encoded, 0)
+        if there != wanted:
+            what = f"{there:,} in the total, but {wanted:,} in the rows that will expire"
+            key = shown_key(piece.config, encoded)
+            piece.report("window-total", piece.keys.value(encoded), what, key=key)
+    return ""
 
 
-def _compare(piece: Piece, config: QueueConfig, encoded: bytes, found: int, expected: int) -> None:
-    if found != expected:
-        what = f"{found:,} in the total, but {expected:,} in the rows that will expire"
-        piece.report("window-total", piece.keys.value(encoded), what, key=shown_key(config, encoded))
-
-
-def _add_values(
-    snapshot: TransactionRead, queue: QueueKeys, totals: defaultdict[bytes, int], limit: int
-) -> None:
-    size = 0
-    for row in snapshot.get_range(*queue.values(), streaming_mode=WANT_ALL):
-        value = codec.decode(row.value)
-        totals[queue.encoded_key(row.key)] += value if type(value) is int else 0
+def _read_up_to(piece: Piece, bounds: tuple[bytes, bytes], limit: int) -> list[KeyValue] | None:
+    """Read a range; None if it has more than `limit` bytes."""
+    rows, size = [], 0
+    for row in piece.snapshot.get_range(*bounds, streaming_mode=WANT_ALL):
+        rows.append(row)
         size += len(row.key) + len(row.value)
-        _check_complete(size <= limit)
+        if size > limit:
+            return None
+    return rows
 
 
-def _add_aside(
-    snapshot: TransactionRead, queue: QueueKeys, totals: defaultdict[bytes, int], limit: int
-) -> None:
-    size = 0
-    for row in snapshot.get_range(*queue.aside(), streaming_mode=WANT_ALL):
-        for encoded, update in updates_aside(queue, row.key, row.value):
-            totals[encoded] += update if type(update) is int else 0
-        size += len(row.key) + len(row.value)
-        _check_complete(size <= limit)
-
-
-def _check_complete(is_all: bool) -> None:
-    if not is_all:
-        raise BacklogTooDeep("the window is too large to be recounted in one transaction")
+def _add(totals: defaultdict[bytes, int], updates: Iterable[tuple[bytes, object]]) -> None:
+    for encoded, update in updates:
+        totals[encoded] += update if type(update) is int else 0
 
 
 def _check(holds: bool, what: str) -> None:

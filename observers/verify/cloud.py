@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from cq.config.queue import ObserverConfig, QueueConfig
+from cq.config.queue import ObserverConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
@@ -17,46 +17,34 @@ from cq.observers.top.cloud import CloudHead, digest_of
 from cq.observers.top.index import NAME
 from cq.observers.top.publisher import first_entries
 from cq.observers.verify.top import top_of
-from cq.store.api import KeyValue
-from cq.verify.layout import parse_published
-from cq.verify.verification import Piece
+from cq.verify.piece import Found, Piece
 
 
-def check_cloud(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+def check_cloud(piece: Piece, found: Found) -> None:
     """Check a row of the published clouds."""
+    name, _, tail = found.rest.partition(b"\x00")
     observer = top_of(piece.config)
-    try:
-        name, tail = parse_published(rest)
-    except CorruptData:
-        return None
-    if name != NAME or observer is None:
-        return None
-    keys = CloudKeys(piece.keys)
-    try:
-        if tail[:1] == b"h":
-            group, excess = split_group(tail[1:])
-            if excess:
-                raise CorruptData("the key is not one of a cloud")
-            _check_head(piece, observer, keys, group, found)
-        elif tail[:1] == b"p":
-            _check_piece(piece, keys, tail[1:], found)
-        else:
-            raise CorruptData("not a key of a cloud")
-    except CorruptData as error:
-        piece.report("cloud-piece", found.key, str(error), partial(piece.tr.clear, found.key))
-    return None
+    if name != NAME.encode() or observer is None:
+        return
+    if tail[:1] == b"h":
+        group, excess = split_group(tail[1:])
+        if excess:
+            raise CorruptData("the key is not one of a cloud")
+        _check_head(piece, observer, group, found)
+    elif tail[:1] == b"p":
+        _check_piece(piece, tail[1:], found)
+    else:
+        raise CorruptData("not a key of a cloud")
 
 
-def _check_head(
-    piece: Piece, observer: ObserverConfig, keys: CloudKeys, group: str | None, found: KeyValue
-) -> None:
+def _check_head(piece: Piece, observer: ObserverConfig, group: str | None, found: Found) -> None:
     """Check that a cloud can be read, and that it equals its top unless it is marked."""
-    top = TopKeys(piece.keys, observer.generation)
+    keys, top = CloudKeys(piece.keys), TopKeys(piece.keys, observer.generation)
     fix = partial(_publish_again, piece, keys, top, group)
     try:
         head = CloudHead.from_bytes(found.value)
         pieces = [piece.snapshot.get(keys.piece(group, head.version, each)) for each in range(head.pieces)]
-    except (CorruptData, TypeError) as error:
+    except CorruptData as error:
         piece.report("cloud-unreadable", found.key, str(error), fix)
         return
     current = piece.snapshot.get(piece.keys.observer_current(NAME))
@@ -74,29 +62,21 @@ def _check_head(
         # Until the publisher has marked the clouds of earlier generations, these may differ from the top.
         if not is_current or adopted.value is None or mark.value is not None:
             return
-        if (digest := _digest(piece.config, rows, len(prefix))) is not None and digest != head.digest:
-            piece.report(
-                "cloud-different",
-                found.key,
-                "it differs from the top, and is not marked for publication",
-                fix,
-            )
+        try:
+            digest = digest_of(first_entries(piece.config, rows, len(prefix)))
+        except (CorruptData, ValueError):
+            return  # unreadable entries, which the check of the top reports
+        if digest != head.digest:
+            what = "it differs from the top, and is not marked for publication"
+            piece.report("cloud-different", found.key, what, fix)
 
     piece.defer(check)
 
 
-def _digest(config: QueueConfig, rows: object, prefix_length: int) -> bytes | None:
-    """The digest of the cloud with these entries; None for unreadable entries, which another check reports."""
-    try:
-        return digest_of(first_entries(config, rows, prefix_length))
-    except (CorruptData, ValueError):
-        return None
-
-
-def _check_piece(piece: Piece, keys: CloudKeys, data: bytes, found: KeyValue) -> None:
+def _check_piece(piece: Piece, data: bytes, found: Found) -> None:
     """Check that a piece belongs to the published version."""
     group, version, number = split_piece(data)
-    stored = piece.snapshot.get(keys.head(group))
+    stored = piece.snapshot.get(CloudKeys(piece.keys).head(group))
 
     def check() -> None:
         try:

@@ -21,44 +21,53 @@ from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import MAX_PIECES, QueuedEntries, is_piece, is_whole, unpack
 from cq.observers.export.state import Control, ExportState, check_failure, check_stopped, set_entry_aside
 from cq.observers.sql.configured import NAME, find_export
-from cq.store.api import KeyValue, Value
-from cq.verify.verification import Difference, Piece, Verification
+from cq.store.api import Value
+from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck
+from cq.verify.verification import Check, Verification
 
-_FAILURE: Final = b"f"  # of a bucket, or of the whole export
+_BUCKET_BYTES: Final = 4
 
 
-def check_export(piece: Piece, rest: bytes, found: KeyValue) -> bytes | None:
+def check_export(piece: Piece, found: Found) -> bytes | None:
     """Check a row of an export queue."""
-    keys = ExportKeys(piece.name)
-    letter, data = rest[:1], rest[1:]
-    if letter == b"q":
-        return _check_row(piece, keys, data, found)
-    if letter == b"n":
-        _check_notification(piece, data, found)
-    elif letter == b"x":
-        _check_aside(piece, keys, found)
-    elif letter in _STATES:
-        _check_state(piece, letter, data, found)
-    else:
-        piece.report("unknown-key", found.key, "not a key of an export queue")
-    return None
+    check = _CHECKS.get(found.rest[:1])
+    if check is None:
+        raise CorruptData("not a key of an export queue")
+    return check.run(piece, found._replace(rest=found.rest[1:]))
 
 
-def _check_state(piece: Piece, letter: bytes, data: bytes, found: KeyValue) -> None:
-    of_bucket, check = _STATES[letter]
-    try:
-        if of_bucket or (data and letter == _FAILURE):
-            _check_bucket(data)
-        elif data:
+# States and notifications
+
+
+def _check_bucket(rest: bytes) -> None:
+    if len(rest) != _BUCKET_BYTES or ExportKeys.bucket_of(rest) >= BUCKETS:
+        raise CorruptData("of a bucket that does not exist")
+
+
+def _check_notification(piece: Piece, found: Found) -> None:
+    _check_bucket(found.rest)
+
+
+def _check_state(piece: Piece, found: Found) -> None:
+    _check_bucket(found.rest)
+    ExportState.from_bytes(found.value)
+
+
+def _check_failure(piece: Piece, found: Found) -> None:
+    if found.rest:  # of a bucket; else of the whole export
+        _check_bucket(found.rest)
+    check_failure(found.value)
+
+
+def _whole(check: Callable[[bytes], object]) -> RowCheck:
+    """The check of a key of the whole export, by a function that raises `CorruptData` for an invalid value."""
+
+    def check_row(piece: Piece, found: Found) -> None:
+        if found.rest:
             raise CorruptData("the key is not one of an export queue")
         check(found.value)
-    except CorruptData as error:
-        piece.report("export-state", found.key, str(error), partial(piece.tr.clear, found.key))
 
-
-def _check_bucket(data: bytes) -> None:
-    if len(data) != 4 or ExportKeys.bucket_of(data) >= BUCKETS:
-        raise CorruptData("of a bucket that does not exist")
+    return RowCheck("export-state", check_row)
 
 
 def _check_stamp(value: bytes) -> None:
@@ -66,103 +75,69 @@ def _check_stamp(value: bytes) -> None:
         raise CorruptData("not a versionstamp")
 
 
-_STATES: Final[dict[bytes, tuple[bool, Callable[[bytes], object]]]] = {
-    b"b": (True, ExportState.from_bytes),
-    b"c": (False, Control.from_bytes),
-    _FAILURE: (False, check_failure),
-    b"k": (False, _check_stamp),
-    b"s": (False, check_stopped),
-}
-"""{letter: (whether a bucket follows it, function that raises `CorruptData` for an invalid value)}."""
-
-
-def _check_notification(piece: Piece, data: bytes, found: KeyValue) -> None:
-    try:
-        _check_bucket(data)
-    except CorruptData as error:
-        piece.report("export-notification", found.key, str(error), partial(piece.tr.clear, found.key))
-
-
 # Queued entries
 
 
-def _check_row(piece: Piece, keys: ExportKeys, data: bytes, found: KeyValue) -> bytes | None:
+def _check_row(piece: Piece, found: Found) -> bytes | None:
     """Check a row of entries: its bucket exists and is notified, it is not of the future, and it is readable."""
-    try:
-        sequence = keys.sequence_of_row(found.key)
-        bucket = ExportKeys.bucket_of(data)
-        _check_bucket(data[:4])
-    except CorruptData as error:
-        # The row may be valuable: the repair sets it aside, as exports do with entries that they cannot export.
-        piece.report("export-row", found.key, str(error), partial(_keep_lost, piece, keys, found, str(error)))
-        return None
+    keys = ExportKeys(piece.name)
+    sequence = keys.sequence_of_row(found.key)
+    _check_bucket(found.rest[:_BUCKET_BYTES])
+    bucket = ExportKeys.bucket_of(found.rest)
     version = version_of(versionstamp_of(sequence))
-    notification = piece.snapshot.get(keys.notification(bucket))
     if version > piece.version:
-        what = "stamped later than anything committed: copied from another store?"
-        piece.report(
-            "export-row",
-            found.key,
-            what,
-            partial(_keep, piece, keys, bucket, [(sequence, found.value)], what),
-        )
+        fix = partial(_keep, piece, bucket, [(sequence, found.value)], FROM_THE_FUTURE)
+        piece.report("export-row", found.key, FROM_THE_FUTURE, fix)
         return None
+    where = keys.notification(bucket)
+    notification = piece.snapshot.get(where)
 
     def check() -> None:
         if notification.value is None:
-            piece.report(
-                "export-notification",
-                found.key,
-                f"bucket {bucket} has entries but no notification",
-                partial(
-                    piece.tr.set_versionstamped_value, keys.notification(bucket), INCOMPLETE_VERSIONSTAMP
-                ),
-            )
+            what = f"bucket {bucket} has entries but no notification"
+            fix = partial(piece.tr.set_versionstamped_value, where, INCOMPLETE_VERSIONSTAMP)
+            piece.report("export-notification", found.key, what, fix)
 
     piece.defer(check)
-    _check_entries(piece, keys, bucket, sequence, found)
+    _check_entries(piece, bucket, sequence, found)
     return keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
 
 
-def _check_entries(piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes, found: KeyValue) -> None:
+def _check_entries(piece: Piece, bucket: int, sequence: bytes, found: Found) -> None:
     """Check the entries of a row; an entry in several pieces is checked with its first piece."""
     if is_whole(found.value):
-        _check_unpacked(piece, keys, bucket, [(sequence, found.value)], found)
+        _check_unpacked(piece, bucket, [(sequence, found.value)], found)
         return
-    before = _neighbour(piece, keys, bucket, sequence, -1)
+    before = _neighbour(piece, bucket, sequence, -1)
 
     def check() -> None:
         if before is not None and (value := before[1].value) is not None and is_piece(value):
             return
         pieces = [(sequence, found.value)]
         while is_piece(pieces[-1][1]) and len(pieces) <= MAX_PIECES:
-            following = _neighbour(piece, keys, bucket, sequence, len(pieces))
+            following = _neighbour(piece, bucket, sequence, len(pieces))
             if following is None or (value := following[1].value) is None:
                 break
             pieces.append((following[0], value))
-        _check_unpacked(piece, keys, bucket, pieces, found)
+        _check_unpacked(piece, bucket, pieces, found)
 
     piece.defer(check)
 
 
-def _neighbour(
-    piece: Piece, keys: ExportKeys, bucket: int, sequence: bytes, offset: int
-) -> tuple[bytes, Value] | None:
+def _neighbour(piece: Piece, bucket: int, sequence: bytes, offset: int) -> tuple[bytes, Value] | None:
     """The sequence at an offset from another one, and the read of its row; None if there is no such sequence."""
     try:
         other = sequence_at(sequence, offset)
     except CorruptData:
         return None
-    return other, piece.snapshot.get(keys.row(bucket, other))
+    return other, piece.snapshot.get(ExportKeys(piece.name).row(bucket, other))
 
 
-def _check_unpacked(
-    piece: Piece, keys: ExportKeys, bucket: int, pieces: list[tuple[bytes, bytes]], found: KeyValue
-) -> None:
+def _check_unpacked(piece: Piece, bucket: int, pieces: list[tuple[bytes, bytes]], found: Found) -> None:
     unpacked = QueuedEntries()
     unpack(unpacked, pieces)
     for broken in unpacked.broken:
-        fix = partial(_keep, piece, keys, bucket, pieces, broken.error)
+        fix = partial(_keep, piece, bucket, pieces, broken.error)
         piece.report("export-row", found.key, broken.error, fix)
     astray = [entry for entry in unpacked.entries if bucket_of(entry.encoded_key, BUCKETS) != bucket]
     if astray:
@@ -170,29 +145,32 @@ def _check_unpacked(
         piece.report("export-row", found.key, what, key=astray[0].key)
 
 
-def _keep(piece: Piece, keys: ExportKeys, bucket: int, rows: list[tuple[bytes, bytes]], error: str) -> None:
+def _keep(piece: Piece, bucket: int, rows: list[tuple[bytes, bytes]], error: str) -> None:
     """Set unreadable rows aside, as exports do; a concurrent export would write the same."""
+    keys = ExportKeys(piece.name)
     data = b"".join(value for _, value in rows)
     set_entry_aside(piece.tr, keys, bucket, rows[0][0], error, None, data)
     for sequence, _ in rows:
         piece.tr.clear(keys.row(bucket, sequence))
 
 
-def _keep_lost(piece: Piece, keys: ExportKeys, found: KeyValue, error: str) -> None:
+def _keep_lost(piece: Piece, found: Found) -> None:
+    """Set a row without a bucket aside, since it may be valuable."""
     sequence = found.key[-SEQUENCE_BYTES:].rjust(SEQUENCE_BYTES, b"\x00")
-    set_entry_aside(piece.tr, keys, 0, sequence, error, None, found.value)
+    error = "its key is not one of an export queue"
+    set_entry_aside(piece.tr, ExportKeys(piece.name), 0, sequence, error, None, found.value)
     piece.tr.clear(found.key)
 
 
 # Entries set aside
 
 
-def _check_aside(piece: Piece, keys: ExportKeys, found: KeyValue) -> None:
+def _check_aside(piece: Piece, found: Found) -> None:
     """Check a piece of an entry set aside; the whole entry is checked with its first piece."""
+    keys = ExportKeys(piece.name)
     parsed = keys.parse_aside(found.key)
     if parsed is None:
-        _report_aside(piece, found, "the key is not one of an export queue")
-        return
+        raise CorruptData(f"the key is not one of an export queue; {_REBUILD}")
     bucket, sequence, number = parsed
     if number:
         first = piece.snapshot.get(keys.aside_piece(bucket, sequence, 0))
@@ -203,11 +181,11 @@ def _check_aside(piece: Piece, keys: ExportKeys, found: KeyValue) -> None:
 
         piece.defer(check_first)
         return
-    following = piece.snapshot.get_range(found.key, keys.aside_end(bucket, sequence))
+    pieces = piece.snapshot.get_range(found.key, keys.aside_end(bucket, sequence))
 
     def check() -> None:
         try:
-            content = codec.decode(b"".join(each.value for each in following))
+            content = codec.decode(b"".join(each.value for each in pieces))
         except CorruptData as error:
             _report_aside(piece, found, str(error))
         else:
@@ -217,14 +195,28 @@ def _check_aside(piece: Piece, keys: ExportKeys, found: KeyValue) -> None:
     piece.defer(check)
 
 
-def _report_aside(piece: Piece, found: KeyValue, what: str) -> None:
-    piece.report("export-aside", found.key, f"{what}; `cq export rebuild` exports the current values")
+def _report_aside(piece: Piece, found: Found, what: str) -> None:
+    piece.report("export-aside", found.key, f"{what}; {_REBUILD}")
+
+
+_REBUILD: Final = "`cq export rebuild` exports the current values"
+_CHECKS: Final = {
+    b"b": RowCheck("export-state", _check_state),
+    b"c": _whole(Control.from_bytes),
+    b"f": RowCheck("export-state", _check_failure),
+    b"k": _whole(_check_stamp),
+    b"n": RowCheck("export-notification", _check_notification),
+    b"q": RowCheck("export-row", _check_row, _keep_lost),
+    b"s": _whole(check_stopped),
+    b"x": RowCheck("export-aside", _check_aside, None),
+}
+"""{letter after the prefix of an export queue: the check of its rows}."""
 
 
 # The table
 
 
-def check_table(wait_seconds: float, url_env: str | None) -> Callable[[Verification], Iterator[Difference]]:
+def check_table(wait_seconds: float, url_env: str | None) -> Check:
     """A part of the verification that compares the exported table with the values.
 
     It is skipped without an export, and with a note if the URL of the database is not set.
@@ -235,9 +227,7 @@ def check_table(wait_seconds: float, url_env: str | None) -> Callable[[Verificat
     """
 
     def check(verification: Verification) -> Iterator[Difference]:
-        verification.part = "table"
-        config, _ = verification.piece(lambda piece: piece.config)
-        observer = next((each for each in config.observers if each.name == NAME), None)
+        observer = next((each for each in verification.config().observers if each.name == NAME), None)
         if observer is None or not observer.is_built_in:
             return
         variable = url_env or str(observer.settings["url_env"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -16,15 +15,9 @@ from cq.observers.verify.export import check_export, check_table
 from cq.observers.verify.top import TopChecks
 from cq.store.api import Database
 from cq.store.transact import transact
-from cq.verify.audit import check_audit_balance
-from cq.verify.buckets import check_buckets
-from cq.verify.queue import Difference, Verification, VerifyProgress
-from cq.verify.rows import HANDLERS
-from cq.verify.store import check_configuration, check_store
-from cq.verify.verification import every_row
-from cq.verify.window import check_window_totals
-
-__all__ = ["WAIT_SECONDS", "Difference", "Verification", "VerifyProgress", "verification"]
+from cq.verify.piece import RowCheck
+from cq.verify.queue import CHECKS, PARTS
+from cq.verify.verification import Verification, every_row
 
 WAIT_SECONDS: Final = 30.0
 """Default time to wait for pending changes of the exported table."""
@@ -38,7 +31,6 @@ def verification(
     repair: bool = False,
     wait_seconds: float = WAIT_SECONDS,
     url_env: str | None = None,
-    progress: Callable[[VerifyProgress], object] = lambda progress: None,
 ) -> Verification:
     """A verification of a queue with its top, clouds and export; `run()` executes it.
 
@@ -53,32 +45,28 @@ def verification(
         wait_seconds: how long to wait, in total, for pending changes of the table.
         url_env: the environment variable with the URL of the table's database, None for the configured one. Without
             a URL the table is not checked.
-        progress: called after each piece.
 
     `run()` raises `QueueNotConfigured`; `CodeMismatch` for a queue configured by a newer version of cq; `ExportFailed`
     if the reporting database cannot be read; and the store's `FDBError` if the store fails.
     """
     top = TopChecks(app)
-    handlers = {
-        **HANDLERS,
-        "d": [*HANDLERS["d"], top.check_value],
-        "e": [check_export],
-        "t": [*HANDLERS["t"], top.check_data],
-        "z": [*HANDLERS["z"], check_cloud],
+    parts = {
+        **PARTS,
+        "d": [*PARTS["d"], RowCheck("top-missing", top.check_value, None)],
+        "e": [RowCheck("unknown-key", check_export, None)],
+        "t": [*PARTS["t"], RowCheck("top-unreadable", top.check_data)],
+        "z": [*PARTS["z"], RowCheck("cloud-piece", check_cloud)],
     }
-    parts = [
-        check_configuration,
-        every_row(handlers),
-        check_buckets,
-        top.check_counts,
-        check_table(wait_seconds, url_env),
-        check_audit_balance,
-        check_window_totals,
-        check_store,
-    ]
-    return Verification(
-        db, name, repair=repair, combiner=_combiner(db, name, app), parts=parts, progress=progress
-    )
+    checks = {
+        "rows": every_row(parts),
+        "buckets": CHECKS["buckets"],
+        "counts of the top": top.check_counts,
+        "table": check_table(wait_seconds, url_env),
+        "audit": CHECKS["audit"],
+        "window": CHECKS["window"],
+        "store": CHECKS["store"],
+    }
+    return Verification(db, name, checks, repair=repair, combiner=_combiner(db, name, app))
 
 
 def _combiner(db: Database, name: str, app: App | None) -> Combiner | None:

@@ -25,8 +25,9 @@ from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from cq.verify import layout
 from cq.verify.kinds import KINDS
-from cq.verify.queue import PARTS, Difference, Verification, verify
-from cq.verify.rows import HANDLERS
+from cq.verify.piece import Difference
+from cq.verify.queue import CHECKS, PARTS, verify
+from cq.verify.verification import Verification
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, stored
 
@@ -546,7 +547,7 @@ def test_keys_of_the_layout_are_known_to_it() -> None:
     single = set(re.findall(r'^ *P "(\w\w+)"', table, flags=re.MULTILINE))
 
     assert (letters, single) == ({*layout.PARTS}, {*layout.SINGLE})
-    assert letters | single == set(HANDLERS)
+    assert letters | single == set(PARTS)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -558,7 +559,10 @@ def test_a_repair_under_faults_tells_of_all_that_it_mends(
     put(db, {**writes, queue.notification(1, 1): None})
     faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.4, too_old=0.05)
 
-    found = list(Verification(faulty, name, parts=PARTS, repair=True, rows=7).run())
+    verification = Verification(faulty, name, CHECKS, repair=True)
+    verification.rows = 7
+
+    found = list(verification.run())
 
     assert all(each.repaired for each in found)
     assert {each.where for each in found} == {*writes, queue.notification(1, 1)}

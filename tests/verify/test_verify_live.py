@@ -21,7 +21,9 @@ from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from cq.verify.layout import row_in
-from cq.verify.queue import PARTS, Difference, Verification, VerifyProgress, verify
+from cq.verify.piece import Difference
+from cq.verify.queue import CHECKS, verify
+from cq.verify.verification import Verification
 from tests.busy import KEYS, busy
 from tests.faults import FaultyDatabase
 from tests.helpers import add, code_of, stored
@@ -38,7 +40,9 @@ def again(tr: Any, changes: list[cq.Change]) -> None:
 
 def verified(db: Any, name: str, **settings: Any) -> list[Difference]:
     """What is found in small pieces, so that much happens between them."""
-    return list(Verification(db, name, parts=PARTS, rows=20, size=2_000, **settings).run())
+    verification = Verification(db, name, CHECKS, **settings)
+    verification.rows, verification.size = 20, 2_000
+    return list(verification.run())
 
 
 def done(change: Callable[[], object]) -> bool:
@@ -84,14 +88,16 @@ def test_adders_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) -> 
     cq.configure(db, name, buckets=1)
     added = 0
 
-    def add(progress: VerifyProgress) -> None:
+    def add(verification: Verification) -> None:
         nonlocal added
         added += 1
         assert added < 100
         transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"a": 1}))
 
-    add(VerifyProgress("", 0, 0))
-    assert list(Verification(db, name, parts=PARTS, rows=1, progress=add).run()) == []
+    verification = Verification(db, name, CHECKS)
+    verification.rows, verification.progress = 1, add
+    add(verification)
+    assert list(verification.run()) == []
 
 
 @pytest.mark.parametrize(
@@ -158,7 +164,7 @@ def test_a_repair_does_not_undo_what_somebody_else_has_just_done(db: Any, name: 
         put(db, {QueueKeys(name).flags: Flags(priority=50).to_bytes()})
 
     overtaken: Any = Overtaken(db, set_anew)
-    found = list(Verification(overtaken, name, parts=PARTS, repair=True).run())
+    found = list(Verification(overtaken, name, CHECKS, repair=True).run())
 
     assert found == []
     assert transact(db, lambda tr: read_flags(tr, name)) == Flags(priority=50)

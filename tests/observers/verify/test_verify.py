@@ -26,10 +26,12 @@ from cq.observers.top.index import top
 from cq.observers.top.ranking import Ranking
 from cq.observers.top.scores import descending
 from cq.observers.verify import top as verifytop
-from cq.observers.verify.queue import Difference, VerifyProgress, verification
+from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
 from cq.verify.kinds import KINDS
+from cq.verify.piece import Difference
+from cq.verify.verification import Verification
 from tests.helpers import add, stored
 from tests.observers.export.exporthelpers import entries_aside
 from tests.observers.sql.sqlhelpers import configure as configure_export
@@ -242,12 +244,13 @@ def test_counts_that_change_while_they_are_compared_are_not_told(
     monkeypatch.setattr(verifytop, "_COUNTED", 3)
     new = iter(range(10_000))
 
-    def change(progress: VerifyProgress) -> None:
+    def change(progress: Verification) -> None:
         if progress.part == "counts of the top":
             add(topped.db, topped.name, {f"new {next(new)}": 1})
             topped.combine()
 
-    found = verification(topped.db, topped.name, app=topped.app, progress=change)
+    found = verification(topped.db, topped.name, app=topped.app)
+    found.progress = change
 
     assert list(found.run()) == []
     assert "too fast" in found.notes[0]
@@ -263,14 +266,15 @@ def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(
     topped.combine()
     pieces = 0
 
-    def rebuild(progress: VerifyProgress) -> None:
+    def rebuild(progress: Verification) -> None:
         nonlocal pieces
-        if progress.part == verifytop.COUNTS:
+        if progress.part == "counts of the top":
             pieces += 1
             if pieces == after:
                 cq.rebuild_observer(topped.db, topped.name, "top")
 
-    found = verification(topped.db, topped.name, app=topped.app, progress=rebuild)
+    found = verification(topped.db, topped.name, app=topped.app)
+    found.progress = rebuild
 
     assert list(found.run()) == []
     assert pieces >= after

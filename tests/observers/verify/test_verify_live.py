@@ -17,11 +17,12 @@ from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top.index import top
 from cq.observers.verify import top as verifytop
 from cq.observers.verify.export import check_export
-from cq.observers.verify.queue import Verification, VerifyProgress, verification
+from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import drain
-from cq.verify.rows import HANDLERS
-from cq.verify.verification import every_row
+from cq.verify.piece import RowCheck
+from cq.verify.queue import PARTS
+from cq.verify.verification import Verification, every_row
 from tests.busy import busy
 
 
@@ -60,15 +61,17 @@ def test_exports_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) ->
     cq.configure(db, name, buckets=1)
     added = 0
 
-    def add(progress: VerifyProgress) -> None:
+    def add(verification: Verification) -> None:
         nonlocal added
         added += 1
         assert added < 100
         transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
 
-    add(VerifyProgress("", 0, 0))
-    parts = [every_row({**HANDLERS, "e": [check_export]})]
-    assert list(Verification(db, name, parts=parts, rows=1, progress=add).run()) == []
+    rows = every_row({**PARTS, "e": [RowCheck("unknown-key", check_export, None)]})
+    found = Verification(db, name, {"rows": rows})
+    found.rows, found.progress = 1, add
+    add(found)
+    assert list(found.run()) == []
 
 
 def run_tasks(db: Any, name: str) -> None:

@@ -1,0 +1,210 @@
+"""A piece of a live queue: what one transaction checks, the differences that it finds, and their repairs.
+
+A piece is checked at one read version, by snapshot reads. It compares keys as they were at one moment, so a correct
+store never seems damaged, however many transactions change it.
+
+A repair is part of the same transaction as the check. It conflicts with concurrent changes of the key. If
+it changes a bucket's rows, values or staged updates, it gives the bucket's state a new token, so that a concurrent pass
+begins again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from cq.combiners import Combiner
+from cq.config.queue import MAX_BUCKETS, QueueConfig
+from cq.errors import CorruptConfiguration, CorruptData, InvalidData, QueueNotConfigured
+from cq.keys import QueueKeys
+from cq.queue.bucket_state import BucketState
+from cq.store.api import VERSIONS_PER_SECOND, Transaction, TransactionRead
+from cq.store.write_sizes import TRANSACTION_BYTES
+
+FROM_THE_FUTURE: Final = "stamped later than anything committed: copied from another store?"
+_AN_HOUR: Final = 3_600 * VERSIONS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Corrupt or inconsistent data.
+
+    Attributes:
+        kind: the kind of difference, see `cq.verify.kinds`.
+        where: the key in the store, or the prefix of several.
+        what: a description in one line.
+        key: the application's key; None: unknown, or the difference does not concern one key.
+        repairable: whether the store has the data for a repair.
+        repaired: whether it was repaired.
+        details: further data by name, for programs.
+    """
+
+    kind: str
+    where: bytes
+    what: str
+    key: Any = None
+    repairable: bool = False
+    repaired: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Found(NamedTuple):
+    """A row to check: its key and value in the store, and the rest of its key after the prefix of its part."""
+
+    key: bytes
+    value: bytes
+    rest: bytes
+
+
+class Piece:
+    """The rows checked in one transaction, at one read version.
+
+    Attributes:
+        tr: the transaction; for repairs.
+        snapshot: its snapshot reads; for all checks.
+        version: its read version.
+        began: the read version of the verification's first piece.
+        name, keys: the queue's name and keys.
+        combiner: the combiner that the caller of the verification has given.
+        config: the queue's configuration as stored at the read version.
+        share: how much of a number the piece may check: less after failed transactions.
+        shapes: the configuration under each shape with buckets, the former one first.
+        checked: number of rows checked.
+        differences: differences found so far.
+        rebuilds: observers to rebuild after all checks.
+        set_aside: {encoded key: number of its pieces that the transaction has set aside}.
+        renewed: generation and number of each bucket whose state has a new token: one is enough for all repairs.
+
+    Raises `QueueNotConfigured`, `CorruptConfiguration`.
+    """
+
+    def __init__(
+        self,
+        tr: Transaction,
+        name: str,
+        began: int | None,
+        combiner: Combiner | None,
+        share: Callable[[int], int],
+    ) -> None:
+        self.tr = tr
+        self.snapshot: TransactionRead = tr.snapshot
+        self.version = tr.get_read_version().wait()
+        self.began = self.version if began is None else began
+        self.name, self.keys, self.combiner, self.share = name, QueueKeys(name), combiner, share
+        self.config = _stored_config(self.snapshot, self.keys, self.name)
+        former = self.config.under_former_shape()
+        self.shapes = [self.config] if former is None else [former, self.config]
+        self.checked = 0
+        self.differences: list[Difference] = []
+        self.rebuilds: set[str] = set()
+        self.set_aside: Counter[bytes] = Counter()
+        self.renewed: set[tuple[int, int]] = set()
+        self._deferred: list[Callable[[], object]] = []
+        self._fixes: list[tuple[bytes, Callable[[], object]]] = []
+        self._states: dict[tuple[int, int], BucketState | None] = {}
+
+    @property
+    def future(self) -> int:
+        """A version that no transaction reaches during the verification.
+
+        After a row added since it began, the verification skips all rows up to this version. Otherwise adders
+        could keep it busy forever.
+        """
+        return self.version + _AN_HOUR
+
+    def shape(self, generation: int, bucket: int) -> QueueConfig | None:
+        """Return the configuration under the shape of this generation; None if the shape has no such bucket."""
+        for config in self.shapes:
+            if config.generation == generation and bucket < config.buckets:
+                return config
+        return None
+
+    def state(self, generation: int, bucket: int) -> BucketState | None:
+        """Return a bucket's state, None if it cannot be read."""
+        place = generation, bucket
+        if place not in self._states:
+            stored = self.snapshot.get(self.keys.state(generation, bucket)).value
+            try:
+                self._states[place] = BucketState.from_bytes(stored)
+            except CorruptData:
+                self._states[place] = None
+        return self._states[place]
+
+    def report(
+        self, kind: str, where: bytes, what: str, fix: Callable[[], object] | None = None, *, key: Any = None
+    ) -> None:
+        """Add a difference, and its repair for this transaction; `finish` decides whether to run it."""
+        self.differences.append(Difference(kind, where, what, key, repairable=fix is not None))
+        if fix is not None:
+            self._fixes.append((where, fix))
+
+    def defer(self, check: Callable[[], object]) -> None:
+        """Run a check after all reads of the piece have been sent, so that the reads are concurrent."""
+        self._deferred.append(check)
+
+    def finish(self, *, repair: bool) -> bool:
+        """Run the deferred checks, then the repairs; return whether the writes fit into a transaction."""
+        for check in self._deferred:
+            check()
+        if not repair or not self._fixes:
+            return True
+        # The checks were snapshot reads: a repair is valid only if the configuration and each key stay as read.
+        self.tr.add_read_conflict_key(self.keys.config)
+        for where, fix in self._fixes:
+            self.tr.add_read_conflict_key(where)
+            fix()
+        self.differences = [replace(each, repaired=each.repairable) for each in self.differences]
+        return self.tr.get_approximate_size().wait() <= TRANSACTION_BYTES
+
+
+RowVisitor = Callable[[Piece, Found], bytes | None]
+"""Checks a row. Returns the key to continue with; None: the next one."""
+
+
+def clear(piece: Piece, found: Found) -> None:
+    """Repair a row without valuable data: clear it."""
+    piece.tr.clear(found.key)
+
+
+class RowCheck(NamedTuple):
+    """A check of each row of one part of the key layout.
+
+    Attributes:
+        kind: the kind of a row that cq has not written: `check` raises `CorruptData` or `InvalidData` for it.
+        check: checks a row, and reports differences of other kinds.
+        repair: the repair of a row that cq has not written; None: the row stays as it is.
+    """
+
+    kind: str
+    check: RowVisitor
+    repair: Callable[[Piece, Found], object] | None = clear
+
+    def run(self, piece: Piece, found: Found) -> bytes | None:
+        """Check a row, and return as `RowVisitor` does."""
+        try:
+            return self.check(piece, found)
+        except (CorruptData, InvalidData) as error:
+            repair = self.repair
+            fix = None if repair is None else lambda: repair(piece, found)
+            piece.report(self.kind, found.key, str(error), fix)
+            return None
+
+
+def _stored_config(snapshot: TransactionRead, queue: QueueKeys, name: str) -> QueueConfig:
+    """Read the stored configuration, not a cached one: damage to it does not invalidate the cache."""
+    stored = snapshot.get(queue.config).value
+    if stored is None:
+        raise QueueNotConfigured(name)
+    try:
+        config = QueueConfig.from_bytes(name, stored)
+    except CorruptData as error:
+        raise CorruptConfiguration(str(error)) from error
+    # Checks loop over all buckets: a damaged number must not make them run forever.
+    numbers = config.buckets, config.generation, *(config.former or ())
+    if any(type(number) is not int or number < 1 for number in numbers) or config.buckets > MAX_BUCKETS:
+        raise CorruptConfiguration(
+            f"the configuration of queue {name!r} has a shape that cq did not write: {numbers}"
+        )
+    return config
