@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cq import runtime, store
+from cq.backoff import delay_after
 from cq.cells.directory import CellStatus, Directory, checked_cell, emptiest
 from cq.cells.move import UserMove
 from cq.cells.records import DRAINING, HERE, Fence, Record
@@ -30,7 +31,8 @@ from cq.store.transact import transact
 T = TypeVar("T")
 
 CACHED_USERS: Final = 100_000
-FIRST_PAUSE: Final = 0.01  # seconds between two tries while a user is being moved; doubles up to LAST_PAUSE
+# Between two tries while a user is being moved, which usually takes milliseconds.
+FIRST_PAUSE: Final = 0.01
 LAST_PAUSE: Final = 0.5
 
 
@@ -153,7 +155,7 @@ class Cells:
             Exception: an error of the function, with nothing committed, or of `cq.transact`.
         """
         end = runtime.monotonic() + timeout
-        pause = FIRST_PAUSE
+        tries = 0
         while True:
             location = self.locate(user)
             db = self._stores[location.cell]
@@ -167,9 +169,8 @@ class Cells:
                         f"user {user!r} is being moved from cell {record.cell!r} to {record.target!r}: try again, "
                         "and check with `cq cells list` whether the move makes progress"
                     )
-                # Random, or all waiting transactions would read the directory at the same moment.
-                runtime.sleep(pause * (0.5 + runtime.token_bytes(1)[0] / 255))
-                pause = min(2 * pause, LAST_PAUSE)
+                tries += 1
+                runtime.sleep(delay_after(tries, first=FIRST_PAUSE, longest=LAST_PAUSE))
 
     def _enter_cell(self, tr: Transaction, user: Any, location: Location) -> UserData:
         """Return the user's data if the fence is here: read with a conflict, so a move that begins aborts it."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from cq import keys, runtime
+from cq.backoff import delay_after
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import (
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
 
 MODES: Final = ("durable", "fast")
 _SMALL: Final = 1 << 32  # bound of increments on the fast path
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 2.0
+_LONGEST_PAUSE: Final = 2.0  # of the tries of a flush: callers wait for it
 
 log = logging.getLogger("cq.intake.emitter")
 
@@ -297,7 +297,7 @@ class Emitter:
 
     def _commit(self, flush: Flush) -> None:
         """Commit a flush: in `fast` mode retry until it is committed or given up, else only by the store's retries."""
-        begun, pause = runtime.monotonic(), _FIRST_PAUSE
+        begun, failures = runtime.monotonic(), 0
         updates: Any = {}
         while self._buffer.begin_try(flush):
             try:
@@ -309,8 +309,8 @@ class Emitter:
                 self._buffer.commit(flush, len(updates), runtime.monotonic() - begun)
                 return
             if not flush.done.is_set():
-                self._pause(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                failures += 1
+                self._pause(delay_after(failures, longest=_LONGEST_PAUSE))
 
     def _add(self, tr: Transaction, flush: Flush, updates: Any) -> None:
         """Add the updates and additional writes of a flush, unless an earlier try has committed.

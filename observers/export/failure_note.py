@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-import tenacity
-
+from cq.backoff import delay_after
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys, name_of
 from cq.observers.export.state import ExportFailure, next_failure, read_failures, write_failure
@@ -17,18 +16,8 @@ from cq.store.transact import transact
 
 log = logging.getLogger("cq.export")
 
-FIRST_PAUSE: Final = 0.2
-LAST_PAUSE: Final = 30.0
-_wait: Final = tenacity.wait_exponential(
-    multiplier=FIRST_PAUSE, max=LAST_PAUSE - FIRST_PAUSE
-) + tenacity.wait_random(0, FIRST_PAUSE)
-
-
-def pause_after(tries: int) -> float:
-    """Seconds to wait after `tries` failures in a row: grows exponentially, with jitter so that workers spread."""
-    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
-    state.attempt_number = tries
-    return _wait(state)
+LONGEST_PAUSE: Final = 30.0
+"""The longest delay before the next try; every failure of every bucket is stored and reported."""
 
 
 class FailureNote:
@@ -51,7 +40,7 @@ class FailureNote:
         """Note an error; returns after how many seconds to try again."""
         text = describe(error)
         self._tries += 1
-        pause = pause_after(self._tries)
+        pause = delay_after(self._tries, longest=LONGEST_PAUSE)
         emit("export_failed", queue=name_of(self._queue.prefix), task=str(what), pause=pause, error=text)
         self._note(text)
         return pause

@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Final
 
 from cq import runtime
+from cq.backoff import delay_after
 from cq.observers.top.cloud import Cloud, CloudReader
 from cq.plain_text import describe
 from cq.store.api import Database
@@ -25,8 +26,6 @@ from cq.store.watch_slot import WatchSlot
 
 SAFETY_SECONDS: Final = 30.0
 """How often the store is read even if the watch does not fire."""
-_FIRST_PAUSE: Final = 0.1
-_LAST_PAUSE: Final = 10.0
 
 log = logging.getLogger("cq.cloud")
 
@@ -162,15 +161,15 @@ class CloudFollower:
                 self._read()
             except Exception as error:  # noqa: BLE001 - any error may be temporary
                 self._note(describe(error))
-                self._closing.wait(min(_FIRST_PAUSE * 2**failures, _LAST_PAUSE))
-                failures = min(failures + 1, 10)
+                failures += 1
+                self._closing.wait(delay_after(failures))
             else:
                 self._note("")
                 failures = 0
                 self._wake.wait(SAFETY_SECONDS)
             if self._has_failed:
                 self._has_failed = False
-                self._closing.wait(_FIRST_PAUSE)
+                self._closing.wait(delay_after(1))
         self._watch.cancel()
         self._ended.set()
 

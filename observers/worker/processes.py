@@ -13,13 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from cq.backoff import delay_after
 from cq.observers.telemetry.bus import emit
 
 log = logging.getLogger("cq.worker")
 
-FIRST_SECONDS: Final = 0.2
-LAST_SECONDS: Final = 5.0
-"""The shortest and the longest pause before a restart: it doubles with each consecutive death."""
 STEADY_SECONDS: Final = 3.0
 """A process that has lived this long has started well: its count of deaths starts again."""
 _KILL_SECONDS: Final = 5.0  # granted in addition to the grace period before a process is killed
@@ -47,7 +45,7 @@ class _ProcessSlot:
         """Record its death; returns the seconds until its restart."""
         steady = time.monotonic() - self.begun >= STEADY_SECONDS
         self.deaths = 1 if steady else self.deaths + 1
-        pause: float = min(LAST_SECONDS, FIRST_SECONDS * 2.0 ** (self.deaths - 1))
+        pause = delay_after(self.deaths)
         self.process, self.again = None, time.monotonic() + pause
         return pause
 

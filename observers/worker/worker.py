@@ -17,6 +17,7 @@ from typing import Final
 
 from cq import keys, runtime
 from cq.app import App
+from cq.backoff import delay_after
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.observers.scheduling.coalescing import Coalescer
 from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, MemberReport
@@ -52,8 +53,6 @@ MOST_WATCHES: Final = 5_000
 """Watches that a worker uses, of the 10,000 of a connection; the notifications of other tasks are read each second."""
 _SCAN_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 0.5  # how often a waiting drain checks whether it was stopped
-_FIRST_DELAY: Final = 0.1
-_LAST_DELAY: Final = 10.0
 _DRAIN_TRIES: Final = 6
 _REST_SECONDS: Final = 1.0  # before the next try after a watch has failed, or for a paused queue
 
@@ -148,7 +147,7 @@ class Worker:
                     if error_code(error) is None:
                         raise
                     failures += 1
-                    seconds = _delay(failures)
+                    seconds = delay_after(failures)
                     emit("store_failed", error=str(error), pause=seconds)
                 self._wake.wait(seconds)
         finally:
@@ -391,10 +390,6 @@ class Worker:
         if self._draining and job.failures >= _DRAIN_TRIES:
             job.given_up = error
             return DONE
-        delay = _delay(job.failures)
+        delay = delay_after(job.failures)
         self._reports.failed(job, error, delay)
         return delay
-
-
-def _delay(failures: int) -> float:
-    return min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(failures - 1, 30))

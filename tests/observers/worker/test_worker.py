@@ -286,7 +286,7 @@ def test_a_bucket_that_fails_is_tried_again_and_holds_nobody_up(db: Any, name: s
 def test_a_drain_gives_up_when_the_store_fails_again_and_again(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq.observers.worker.worker._FIRST_DELAY", 0.001)
+    monkeypatch.setattr("cq.observers.worker.worker.delay_after", lambda failures: 0.001)
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1})
     failing = Failing(db)
@@ -299,7 +299,7 @@ def test_a_drain_gives_up_when_the_store_fails_again_and_again(
 def test_a_drain_fails_if_the_store_fails_again_and_again_for_an_export(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq.observers.worker.worker._FIRST_DELAY", 0.001)
+    monkeypatch.setattr("cq.observers.worker.worker.delay_after", lambda failures: 0.001)
     app = cq.App()
     app.exporter(name)(lambda batch: None)
     transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
@@ -317,7 +317,7 @@ def test_a_drain_fails_if_the_store_fails_again_and_again_for_an_export(
 def test_a_drain_combines_other_queues_though_one_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq.observers.worker.worker._FIRST_DELAY", 0.001)
+    monkeypatch.setattr("cq.observers.worker.worker.delay_after", lambda failures: 0.001)
     events = list[Event]()
     db: Any = cq.open(f"embedded:{tmp_path / 'store.db'}")
     for each in ("damaged", "sound"):

@@ -1,0 +1,36 @@
+"""The delay before the next try, after failures in a row: one rule for all retries of cq outside of transactions.
+
+The delay doubles with each failure, from `first` seconds to at most `longest`. A random part of it, up to one half, is
+left out, so that processes that failed together do not retry together. Within transactions, the store's own retry
+delays apply.
+
+The random part comes from Python's module `random`, which a simulation seeds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from tenacity.wait import wait_exponential, wait_random_exponential
+
+FIRST_SECONDS: Final = 0.1
+LONGEST_SECONDS: Final = 10.0
+
+
+class _Tries(NamedTuple):
+    """The state of a retry, as far as tenacity's wait strategies read it."""
+
+    attempt_number: int
+
+
+def delay_after(failures: int, *, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS) -> float:
+    """The seconds to wait after this many failures in a row, from 1.
+
+    Args:
+        failures: their number.
+        first: the longest delay after the first failure; another one only if retries usually succeed sooner.
+        longest: the longest delay of all; a shorter one if a caller waits, a longer one if each failure is expensive.
+    """
+    state: Any = _Tries(failures)
+    fixed = wait_exponential(multiplier=first / 2, max=longest / 2)
+    return float(fixed(state) + wait_random_exponential(multiplier=first / 2, max=longest / 2)(state))
