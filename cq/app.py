@@ -105,10 +105,13 @@ class App:
 
     def configure(self, db: Database, name: str, **settings: Any) -> QueueConfig:
         """Call `cq.configure` with the declared combiner and observers; it documents the settings and errors."""
+        return configuring.configure(db, name, **self.settings(name, settings))
+
+    def settings(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The given settings of a queue with the declared combiner and observers, for `cq.configure`."""
         combiner, observers = self._queues.get(name, (None, None))
-        if combiner is not None:
-            settings["combiner"] = combiner
-        return configuring.configure(db, name, **{"observers": observers, **settings})
+        declared = {"observers": observers, **given}
+        return declared if combiner is None else {**declared, "combiner": combiner}
 
     def code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None = None) -> QueueCode:
         """The code for a configuration; raises `CodeMismatch`, which names the missing code.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from cq.admin.configure import put_observer
+from cq.admin.configure import RequestedSettings, change, requested
 from cq.app import Factory
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
@@ -23,8 +23,7 @@ from cq.observers.scheduling.task import Task
 from cq.observers.sql.configured import export_spec, export_tasks
 from cq.observers.top import index
 from cq.observers.top.publisher import publishers
-from cq.store.api import Database
-from cq.store.transact import transact
+from cq.store.api import Database, TransactionRead
 
 _TASKS: Final[Mapping[str, tuple[str, Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task]]]]] = {
     "top": ("publish", publishers),
@@ -73,10 +72,19 @@ def put_built_in(db: Database, config: QueueConfig, observer: ObserverSpec) -> Q
 
     Raises `InvalidConfiguration` for a top of values other than numbers, and for a feed that is not configured.
     """
-    FACTORIES[observer.name](config, observer.settings, 0)  # raises if the observer does not suit the queue
-    if observer.name == feedobserver.NAME:
-        transact(db, lambda tr: read_feed_config(tr.snapshot, observer.settings["feed"]))
-    return put_observer(db, config.name, observer)
+    return change_checked(db, config.name, requested(put=[observer], creates=False))
+
+
+def change_checked(db: Database, name: str, wanted: RequestedSettings) -> QueueConfig:
+    """Make all requested changes or none, after a check that the built-in observers `wanted.put` suit the queue."""
+
+    def check(tr: TransactionRead, config: QueueConfig) -> None:
+        for observer in wanted.put:
+            FACTORIES[observer.name](config, observer.settings, 0)  # raises if it does not suit the queue
+            if observer.name == feedobserver.NAME:
+                read_feed_config(tr, observer.settings["feed"])
+
+    return change(db, name, wanted, check)
 
 
 def observer_tasks(

@@ -8,10 +8,11 @@ import typer
 from typer.core import TyperCommand
 
 import cq
+from cq.admin.configure import requested
 from cq.app import App
 from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, make_store, open_store, seconds_of
 from cq.cli.shared.output import print_json, say
-from cq.observers.builtin import put_built_in
+from cq.observers.builtin import change_checked
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward.spec import DEFAULT_ENV as FORWARD_ENV
@@ -148,23 +149,22 @@ def configure(
     wanted = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
     wanted["window"] = window
     db = make_store(store) if rebuild is None else open_store(store)
-    if rebuild is not None:  # before `configure`, which would create a queue that does not exist
-        cq.rebuild_observer(db, queue, rebuild)
-    config = app.configure(db, queue, **{name: given for name, given in wanted.items() if given is not None})
-    for spec in (
+    specs = (
         None if top is None else top_spec(top),
         None if export is None else export_spec(export, url_env=reporting_url_env),
         None if feed is None else feed_spec(feed),
         None if forward is None else forward_spec(forward, url_env=forward_url_env),
-    ):
-        if spec is not None:
-            config = put_built_in(db, config, spec)
-    if priority is not None:
-        cq.prioritize(db, queue, priority)
+    )
     removed = {"top": no_top, "export": no_export, "feed": no_feed, "forward": no_forward}
-    for observer, is_removed in removed.items():
-        if is_removed:
-            config = cq.remove_observer(db, queue, observer)
+    changes = requested(
+        **app.settings(queue, {name: given for name, given in wanted.items() if given is not None}),
+        put=[spec for spec in specs if spec is not None],
+        removed=[observer for observer, is_removed in removed.items() if is_removed],
+        rebuilt=rebuild,
+        priority=priority,
+        creates=rebuild is None,
+    )
+    config = change_checked(db, queue, changes)
     if json:
         print_json({"queue": queue, **config.settings()})
     else:

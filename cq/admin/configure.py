@@ -6,7 +6,7 @@ shape; the metadata version, which invalidates caches; and a key that workers wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -32,14 +32,14 @@ from cq.config.queue import (
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
-from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow
+from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
 from cq.queue.limits import is_positive
 from cq.queue.missed_reports import forget_missed
 from cq.store import is_local
-from cq.store.api import Database, Transaction
+from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
@@ -89,21 +89,16 @@ def configure(
         NotNow: an audit cannot begin while the queue is being purged. Or the audit is on, but a bucket could not be
             read at one version: call this again.
     """
-    requested = _RequestedSettings(
-        None if key is None else KeyType.parse(key),
-        None if value is None else ValueType.parse(value),
-        None if combiner is None else resolve(combiner),
-        buckets,
-        None if observers is None else _specs(observers),
-        audit,
-        None if window is None else WindowSpec.parse(window),
+    wanted = requested(
+        key=key,
+        value=value,
+        combiner=combiner,
+        buckets=buckets,
+        observers=observers,
+        audit=audit,
+        window=window,
     )
-    keys.check_name(name)
-    new = replace(_NEW, buckets=LOCAL_BUCKETS) if is_local(db) else _NEW
-    configured = transact(db, lambda tr: _configure(tr, name, requested, new))
-    if audit:
-        include_all(db, configured)
-    return configured
+    return change(db, name, wanted)
 
 
 def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig:
@@ -111,20 +106,7 @@ def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig
 
     Raises `QueueNotConfigured`.
     """
-
-    check_spec(observer)
-
-    def put(tr: Transaction) -> QueueConfig:
-        current = read_config(tr, name)
-        specs = [_spec(each) for each in current.observers]
-        places = [place for place, spec in enumerate(specs) if spec.name == observer.name]
-        if places:
-            specs[places[0]] = observer
-        else:
-            specs.append(observer)
-        return _change_observers(tr, current, specs)
-
-    return transact(db, put)
+    return change(db, name, requested(put=[observer], creates=False))
 
 
 def remove_observer(db: Database, name: str, observer: str) -> QueueConfig:
@@ -132,14 +114,7 @@ def remove_observer(db: Database, name: str, observer: str) -> QueueConfig:
 
     Raises `QueueNotConfigured`.
     """
-
-    def remove(tr: Transaction) -> QueueConfig:
-        current = read_config(tr, name)
-        return _change_observers(
-            tr, current, [_spec(each) for each in current.observers if each.name != observer]
-        )
-
-    return transact(db, remove)
+    return change(db, name, requested(removed=[observer], creates=False))
 
 
 def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
@@ -147,36 +122,40 @@ def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
 
     Raises `QueueNotConfigured`, and `InvalidConfiguration` if the queue has no such observer.
     """
-
-    def rebuild(tr: Transaction) -> QueueConfig:
-        current = read_config(tr, name)
-        if observer not in (each.name for each in current.observers):
-            raise InvalidConfiguration(f"queue {name!r} has no observer {codec.brief(observer)}")
-        specs = [_spec(each) for each in current.observers]
-        kept = tuple(each for each in current.observers if each.name != observer)
-        return _change_observers(tr, replace(current, observers=kept), specs)
-
-    return transact(db, rebuild)
+    return change(db, name, requested(rebuilt=observer, creates=False))
 
 
 @dataclass(frozen=True, slots=True)
-class _RequestedSettings:
-    """The settings that a call of `configure` requests; None for those it leaves out."""
+class RequestedSettings:
+    """Checked settings for `change`, from `requested`; None and empty for those that stay as they are.
 
-    key: KeyType | None
-    value: ValueType | None
-    combiner: Combiner | None
-    buckets: int | None
-    observers: list[ObserverSpec] | None
+    Attributes:
+        key, value, combiner, buckets, observers, audit, window: as in `configure`.
+        put: observers to add, or to replace the observer of the same name.
+        removed: names of observers to remove.
+        rebuilt: the name of an observer that starts a new generation of its data.
+        priority: as in `prioritize`.
+        creates: whether to create a queue that does not exist.
+    """
+
+    key: KeyType | None = None
+    value: ValueType | None = None
+    combiner: Combiner | None = None
+    buckets: int | None = None
+    observers: Sequence[ObserverSpec] | None = None
     audit: bool | None = None
     window: WindowSpec | None = None
+    put: Sequence[ObserverSpec] = ()
+    removed: Collection[str] = ()
+    rebuilt: str | None = None
+    priority: int | None = None
+    creates: bool = True
 
-    def shape(self, name: str, stored: QueueConfig) -> QueueConfig:
+    def shape(self, stored: QueueConfig) -> QueueConfig:
         """The requested shape; raises `InvalidConfiguration` if its parts do not fit together."""
         code = self.combiner
         shape = replace(
             stored,
-            name=name,
             key=self.key or stored.key,
             value=self.value or stored.value,
             combiner=Named(code.name, code.version) if code else stored.combiner,
@@ -199,11 +178,24 @@ class _RequestedSettings:
             refuse_unless_summed(shape, "a window")
         return shape
 
+    def specs(self, current: QueueConfig) -> list[ObserverSpec]:
+        """The requested observers of a queue, in their order."""
+        stored = {each.name: _spec(each) for each in current.observers}
+        if self.observers is not None:
+            built_in = {each.name: stored[each.name] for each in current.observers if each.is_built_in}
+            stored = {spec.name: spec for spec in self.observers}
+            stored |= {name: spec for name, spec in built_in.items() if name not in stored}
+        stored |= {spec.name: spec for spec in self.put}
+        return [spec for spec in stored.values() if spec.name not in self.removed]
 
-_NEW: Final = QueueConfig(
-    "", KeyType.parse("str"), ValueType.parse("int"), Named("sum", 1), (), DEFAULT_BUCKETS
-)
-"""Defaults of a new queue on a cluster."""
+
+def requested(**settings: Any) -> RequestedSettings:
+    """The settings, parsed and checked one by one; raises `InvalidConfiguration`."""
+    parsed: dict[str, Any] = {}
+    for what, given in settings.items():
+        if given is not None:
+            parsed[what] = _PARSERS[what](given) if what in _PARSERS else given
+    return RequestedSettings(**parsed)
 
 
 def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
@@ -234,83 +226,114 @@ def _application_factory(config: Any, settings: Any, generation: int) -> Any:
     raise NotImplementedError("a stored observer's code is looked up in the application")
 
 
-def _configure(tr: Transaction, name: str, requested: _RequestedSettings, new: QueueConfig) -> QueueConfig:
-    """Create a queue, or change the observers, window and audit of an existing one."""
-    stored = tr.get(QueueKeys(name).config).value
-    if stored is None:
-        return _create(tr, name, requested, new)
-    current = QueueConfig.from_bytes(name, stored)
-    before, after = current.settings(), requested.shape(name, current).settings()
+def _checked_priority(priority: object) -> int:
+    """The priority, checked; raises `InvalidConfiguration`."""
+    if type(priority) is not int or not 1 <= priority <= MAX_PRIORITY:
+        raise InvalidConfiguration(
+            f"expected a priority of 1 to {MAX_PRIORITY}, got: {codec.brief(priority)}"
+        )
+    return priority
+
+
+_PARSERS: Final[dict[str, Callable[[Any], object]]] = {
+    "key": KeyType.parse,
+    "value": ValueType.parse,
+    "combiner": resolve,
+    "observers": _specs,
+    "window": WindowSpec.parse,
+    "put": _specs,
+    "priority": _checked_priority,
+}
+_NEW: Final = QueueConfig(
+    "", KeyType.parse("str"), ValueType.parse("int"), Named("sum", 1), (), DEFAULT_BUCKETS
+)
+"""Defaults of a new queue on a cluster."""
+
+
+def change(
+    db: Database,
+    name: str,
+    wanted: RequestedSettings,
+    check: Callable[[TransactionRead, QueueConfig], object] = lambda tr, config: None,
+) -> QueueConfig:
+    """Make all requested changes of a queue in one transaction, or none of them; see `configure` for the errors.
+
+    `check` is called with snapshot reads and the new configuration; the error that it raises refuses the change.
+    """
+    keys.check_name(name)
+    new = replace(
+        _NEW, name=name, window=wanted.window, buckets=LOCAL_BUCKETS if is_local(db) else DEFAULT_BUCKETS
+    )
+
+    def run(tr: Transaction) -> QueueConfig:
+        stored = tr.get(QueueKeys(name).config).value
+        if stored is None and not wanted.creates:
+            raise QueueNotConfigured(name)
+        before = None if stored is None else QueueConfig.from_bytes(name, stored)
+        after = _created(new, wanted) if before is None else _changed(tr, before, wanted)
+        check(tr.snapshot, after)  # before any write: it may read cached configurations
+        if wanted.priority is not None:
+            change_flags(tr, name, priority=wanted.priority)
+        _store(tr, before, after)
+        return after
+
+    configured = transact(db, run)
+    if wanted.audit:
+        include_all(db, configured)
+    return configured
+
+
+def _created(new: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
+    created = _with_observers(wanted.shape(new), wanted.specs(new))
+    return with_audit(created, whole=True) if wanted.audit else created
+
+
+def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
+    """The changed configuration of an existing queue."""
+    before, after = current.settings(), wanted.shape(current).settings()
     differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
     if differences:
-        raise ConfigurationConflict(name, differences)
-    if requested.observers is not None:
-        names = {spec.name for spec in requested.observers}
-        kept = [_spec(each) for each in current.observers if each.is_built_in and each.name not in names]
-        current = _change_observers(tr, current, requested.observers + kept)
-    if requested.window is not None:
-        current = _change_window(tr, current, requested.window)
-    return current if requested.audit is None else _change_audit(tr, current, requested.audit)
-
-
-def _change_window(tr: Transaction, current: QueueConfig, wanted: WindowSpec) -> QueueConfig:
-    """Change the window of updates added from now on; rows already written keep their time."""
-    if wanted == current.window:
-        return current
-    if current.window is None:  # its present updates have no rows in the window, so they would never expire
-        raise ConfigurationConflict(current.name, {"window": ("none", wanted)})
-    changed = replace(current, window=wanted)
-    write_config(tr, changed)
-    return changed
-
-
-def _change_audit(tr: Transaction, current: QueueConfig, wanted: bool) -> QueueConfig:
-    """Turn the audit on or off. When it is turned on, the queue's present content is not included yet."""
-    if wanted == (current.audit is not None):
-        return current
-    if wanted and read_purging(tr.snapshot, current):
+        raise ConfigurationConflict(current.name, differences)
+    if wanted.rebuilt is not None and wanted.rebuilt not in (each.name for each in current.observers):
+        raise InvalidConfiguration(f"queue {current.name!r} has no observer {codec.brief(wanted.rebuilt)}")
+    kept = tuple(each for each in current.observers if each.name != wanted.rebuilt)
+    changed = _with_observers(replace(current, observers=kept), wanted.specs(current))
+    if wanted.window not in (None, current.window):
+        if (
+            current.window is None
+        ):  # its present updates have no rows in the window, so they would never expire
+            raise ConfigurationConflict(current.name, {"window": ("none", wanted.window)})
+        changed = replace(changed, window=wanted.window)  # rows already written keep their time
+    if wanted.audit in (None, current.audit is not None):
+        return changed
+    if not wanted.audit:
+        return without_audit(tr, changed)
+    if read_purging(tr.snapshot, current):
         raise NotNow(f"queue {current.name!r} is still being purged: run workers, and try again later")
-    changed = with_audit(current, whole=False) if wanted else without_audit(tr, current)
-    write_config(tr, changed)
-    return changed
+    return with_audit(changed, whole=False)
 
 
-def _create(tr: Transaction, name: str, requested: _RequestedSettings, new: QueueConfig) -> QueueConfig:
-    created = _with_observers(
-        requested.shape(name, replace(new, window=requested.window)), requested.observers or []
-    )
-    if requested.audit:
-        created = with_audit(created, whole=True)
-    # Workers of a deleted queue of this name may have left attempts. An export queue may use the same prefix, so only
-    # these are cleared.
-    tr.clear_range(*QueueKeys(name).of_generation(created.generation).attempts)
-    tr.set(keys.queue_entry(name), b"")
-    for (
-        observer
-    ) in created.observers:  # a new queue has no values, so their first generation needs no backfill
-        tr.set(QueueKeys(name).observer_current(observer.name), codec.encode(observer.generation))
-    write_config(tr, created)
-    return created
-
-
-def _change_observers(tr: Transaction, current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
-    """Store other observers, clear data of removed ones, and notify all buckets, so that passes start backfills."""
-    changed = _with_observers(current, specs)
-    if changed == current:
-        return current
-    refuse_while_rebucketing(current)
-    queue = QueueKeys(current.name)
-    names = {observer.name for observer in changed.observers}
-    for observer in current.observers:
-        if observer.name not in names:
-            published = queue.observer_published(observer.name)
+def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> None:
+    """Store the configuration of a new queue (`before` is None) or of a changed one."""
+    queue = QueueKeys(after.name)
+    if before is None:
+        # Workers of a deleted queue of this name may have left attempts. An export queue may use the same prefix, so
+        # only these are cleared.
+        tr.clear_range(*queue.of_generation(after.generation).attempts)
+        tr.set(keys.queue_entry(after.name), b"")
+        for observer in after.observers:  # no backfill: a new queue has no values
+            tr.set(queue.observer_current(observer.name), codec.encode(observer.generation))
+    elif after.observers != before.observers:
+        refuse_while_rebucketing(before)
+        for name in {each.name for each in before.observers} - {each.name for each in after.observers}:
+            published = queue.observer_published(name)
             tr.clear_range(published, keys.prefix_end(published))
-            tr.clear(queue.observer_current(observer.name))
-    clear_abandoned(tr, changed)
-    forget_missed(tr, current.name, [each.generation for each in changed.observers])
-    notify_all(tr, current)
-    write_config(tr, changed)
-    return changed
+            tr.clear(queue.observer_current(name))
+        clear_abandoned(tr, after)
+        forget_missed(tr, after.name, [each.generation for each in after.observers])
+        notify_all(tr, before)  # so that passes start the backfills
+    if after != before:
+        write_config(tr, after)
 
 
 def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:
@@ -356,17 +379,12 @@ def prioritize(db: Database, name: str, priority: int) -> None:
 
     Raises `QueueNotConfigured`, `InvalidConfiguration`.
     """
-    _change_flags(db, name, priority=check_priority(priority))
-
-
-def check_priority(priority: object) -> int:
-    """The priority, checked; raises `InvalidConfiguration`."""
-    if type(priority) is not int or not 1 <= priority <= MAX_PRIORITY:
-        raise InvalidConfiguration(
-            f"expected a priority of 1 to {MAX_PRIORITY}, got: {codec.brief(priority)}"
-        )
-    return priority
+    _change_flags(db, name, priority=_checked_priority(priority))
 
 
 def _change_flags(db: Database, name: str, **changes: Any) -> None:
-    transact(db, lambda tr: change_flags(tr, name, **changes))
+    def change_known(tr: Transaction) -> None:
+        read_config(tr, name)  # with a conflict range: a deleted queue must not keep flags
+        change_flags(tr, name, **changes)
+
+    transact(db, change_known)

@@ -354,8 +354,10 @@ def notify_all(tr: Transaction, config: QueueConfig) -> None:
 
 
 def change_flags(tr: Transaction, name: str, **changes: Any) -> None:
-    """Change some of a queue's flags, and wake workers so that they read them. Raises `QueueNotConfigured`."""
-    read_config(tr, name)  # with a conflict range: a deleted queue must not keep flags
+    """Change some of a queue's flags, and wake workers so that they read them.
+
+    The caller has read the configuration with a conflict range.
+    """
     before = read_flags(tr, name)
     after = replace(before, **changes)
     if after != before:

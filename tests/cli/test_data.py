@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq.config.queue import read_flags
 from cq.keys import QueueKeys
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
@@ -327,6 +328,38 @@ def test_json_that_is_printed_can_be_added(here: Here, cli: Cli) -> None:
     here("worker", "--drain")
 
     assert here("items", "copy", "--json").rows() == rows
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--feed nothing", "feed 'nothing' is not configured"),
+        ("--value str --combiner last --top", "of type str, which has no scores"),
+        ("--priority 101", "expected a priority of 1 to 100"),
+        ("--export counts --forward other", "cannot have 'export', too"),
+    ],
+)
+def test_a_refused_configuration_changes_nothing(here: Here, options: str, said: str) -> None:
+    here("configure", "old", *(["--value", "str", "--combiner", "last"] if "str" in options else []))
+    before = here("status", "old", "--json").rows()[0]["settings"]
+
+    for name in ("new", "old"):
+        ended = here("configure", name, *options.split())
+        assert (ended.status, ended.out) == (1, "")
+        assert said in ended.err
+
+    assert "is not configured" in here("status", "new").err
+    assert here("status", "old", "--json").rows()[0]["settings"] == before
+
+
+def test_all_options_of_one_command_are_applied_at_once(here: Here, db: Any) -> None:
+    here("configure", "words", "--export", "counts")
+
+    here("configure", "words", "--no-export", "--top", "5", "--priority", "20", "--rebuild", "export")
+
+    row = here("status", "words", "--json").rows()[0]
+    assert [each.partition("(")[0] for each in row["settings"]["observers"]] == ["top@1"]
+    assert cq.transact(db, lambda tr: read_flags(tr, "words")).priority == 20
 
 
 def test_a_queue_with_a_window_is_configured_added_to_and_read(here: Here, db: Any) -> None:
