@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -352,13 +353,93 @@ def test_however_it_is_waited_for(db: Any, space: bytes, use: str) -> None:
         assert code_of(lambda: USES[use](future)) == 1025  # noqa: B023 - runs at once
 
 
-@pytest.mark.parametrize("end", ["reset", "cancel"])
-def test_the_end_of_a_try_ends_its_reads(db: Any, space: bytes, end: str) -> None:
-    tr = db.create_transaction()
-    futures = [tr.get_read_version(), tr.get(space), tr.snapshot.get(space)]
-    getattr(tr, end)()
+ENDS: dict[str, Callable[[Any], object]] = {
+    "reset": lambda tr: tr.reset(),
+    "cancel": lambda tr: tr.cancel(),
+    "on_error": lambda tr: code_of(tr.on_error(2000).wait),
+}
 
-    assert [code_of(future.wait) for future in futures] == [1025] * 3
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_of_a_try_ends_its_reads(db: Any, space: bytes, end: str) -> None:
+    db[space] = b"1"
+    tr = db.create_transaction()
+    futures = [
+        tr.get_read_version(),
+        tr.get(space),
+        tr.snapshot.get(space),
+        tr.get_key(KeySelector(space, False, 1)),
+    ]
+    found = tr.get_range(space, space + b"a")
+    ENDS[end](tr)
+
+    assert [code_of(future.wait) for future in futures] == [1025] * 4
+    assert code_of(lambda: list(found)) == 1025
+    assert code_of(found.to_list) == 1025
+
+
+@pytest.mark.parametrize("end", ["cancel", "on_error"])
+def test_the_end_of_a_transaction_ends_its_watches(db: Any, space: bytes, end: str) -> None:
+    tr = db.create_transaction()
+    watch = tr.watch(space)
+    ENDS[end](tr)
+
+    assert called(watch)
+    assert code_of(watch.wait) == 1025
+
+
+@pytest.mark.parametrize("call", ["get", "get_key", "get_read_version", "commit", "watch", "on_error"])
+def test_a_cancelled_future_raises_1101(db: Any, space: bytes, call: str) -> None:
+    db[space] = b"1"
+    tr = db.create_transaction()
+    future = CALLS[call](tr, space)
+    future.cancel()
+
+    assert code_of(future.wait) == 1101
+
+
+def test_a_future_that_is_ready_cannot_be_cancelled(db: Any, space: bytes) -> None:
+    db[space] = b"1"
+    tr = db.create_transaction()
+    value, version = tr.get(space), tr.get_read_version()
+    for future in (value, version):
+        future.wait()
+        future.cancel()
+
+    assert value.value == b"1"
+    assert code_of(version.wait) is None
+
+
+def test_a_call_during_the_commit_ends_it(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr[space] = b"1"
+    first, second = tr.commit(), tr.commit()
+
+    assert [code_of(first.wait), code_of(second.wait)] == [2017, 2017]
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(-1, 2), (0, 2), (-2, 2012)])
+@pytest.mark.parametrize("mode", [WANT_ALL, -1, 4])
+def test_a_negative_limit_is_no_limit_or_an_error(
+    db: Any, space: bytes, limit: int, expected: int, mode: int
+) -> None:
+    db[space + b"a"], db[space + b"b"] = b"1", b"2"
+    tr = db.create_transaction()
+    found = tr.get_range(space, space + b"c", limit, streaming_mode=mode)
+    if expected == 2:
+        assert len(list(found)) == len(found.to_list()) == 2
+    else:
+        assert code_of(found.to_list) == expected
+
+
+def test_a_later_timeout_does_not_revive_a_transaction(db: Any, space: bytes) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(20)
+    tr.get(space).wait()
+    time.sleep(0.2)
+    tr.options.set_timeout(0)
+
+    assert code_of(lambda: tr.get(space).value) == 1031
 
 
 def test_what_was_taken_from_a_future_stays(db: Any, space: bytes) -> None:

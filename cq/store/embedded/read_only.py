@@ -20,14 +20,13 @@ from typing import Any, Final, TypeVar
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError
-from cq.store.embedded.binding.keys import METADATA_VERSION
+from cq.store.embedded.binding.keys import METADATA_VERSION, Row
 from cq.store.embedded.database import Database
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watches
 from cq.store.embedded.file import file, handles
 from cq.store.embedded.snapshots.snapshots import Snapshot, SnapshotPool, VersionGlance
-from cq.store.embedded.writes.writes import Row
 
 _Mark = tuple[int, ...]
 _SHARED: Final = "mode=ro&readonly_shm=1"

@@ -15,7 +15,7 @@ from cq.store.embedded.client.settings import Defaults
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import TransactionOptions
-from cq.store.embedded.writes.read_set import OffsetSelector
+from cq.store.embedded.writes.read_set import OffsetSelector, RangeRequest
 
 
 class TransactionRead:
@@ -50,13 +50,13 @@ class TransactionRead:
     ) -> FDBRange:
         """The rows from `begin` to before `end`: keys or selectors, or None for an end of the key space.
 
-        The first piece is read now, the others by the iteration, all of the same version. `limit` 0 means all rows;
-        `streaming_mode` is one of the binding's numbers.
+        The first piece is read now, the others by the iteration, all of the same version. `limit` 0 or -1 means all
+        rows; `streaming_mode` is one of the binding's numbers.
         """
         first = _offset_selector(b"" if begin is None else begin)
         last = _offset_selector(USER_END if end is None else end)
-        read = partial(self._core.read_range, reverse=bool(reverse), snapshot=self._snapshot)
-        return FDBRange(read, first, last, limit, bool(reverse), streaming_mode)
+        request = RangeRequest(first, last, 0 if limit == -1 else limit, bool(reverse), streaming_mode)
+        return FDBRange(partial(self._core.read_range, snapshot=self._snapshot), request)
 
     def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
         """The rows whose keys begin with `prefix`."""

@@ -14,7 +14,7 @@ from cq.store.embedded.binding.error import (
     TRANSACTION_TOO_OLD,
     FDBError,
 )
-from cq.store.embedded.binding.future import Flight, FutureVoid
+from cq.store.embedded.binding.future import Cancellation, FutureVoid
 
 FIRST_SECONDS = 0.01
 _GROWTH = 2.0
@@ -44,16 +44,16 @@ class BackoffFuture(FutureVoid):
 
     __slots__ = ("_late", "_until")
 
-    def __init__(self, seconds: float, deadline: float | None, flight: Flight | None = None) -> None:
+    def __init__(self, seconds: float, deadline: float | None, cancellation: Cancellation) -> None:
         super().__init__()
-        self._flight = flight
+        self._cancellation = cancellation
         until = runtime.monotonic() + seconds
         self._late = deadline is not None and deadline < until
         self._until = until if deadline is None else min(until, deadline)
 
     def is_ready(self) -> bool:
         """Whether the delay is over."""
-        self._land()
+        self._take()
         if not self._done and runtime.monotonic() >= self._until:
             self.settle(error=FDBError(TRANSACTION_TIMED_OUT) if self._late else None)
         return self._done

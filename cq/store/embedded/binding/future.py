@@ -3,9 +3,9 @@
 Reads of a local file complete at once, or when the caller waits for one of them (see `point_reads`). Only commits made
 by another thread, watches, versionstamps and retry delays really block.
 
-On a cluster, a result in flight becomes the error 1025 when its transaction is garbage collected, reset or cancelled. A
-local result is never in flight, so it counts as in flight until the caller takes it (see `Flight`): code that drops a
-transaction too early fails on this store as well.
+On a cluster, a result that has not arrived becomes the error 1025 when its transaction is garbage collected, reset or
+cancelled. A local result arrives at once, so it counts as not arrived until the caller takes it (see `Cancellation`):
+code that drops a transaction too early fails on this store as well.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from cq.store.embedded.binding.error import OPERATION_CANCELLED, FDBError
+from cq.store.embedded.binding.keys import Row
 
 T = TypeVar("T")
 
@@ -25,23 +26,23 @@ _callbacks_lock = threading.RLock()
 _allocate = threading.Lock
 
 
-class Flight:
-    """The results of one try of a transaction that the caller has not taken yet; they share this object."""
+class Cancellation:
+    """The end of one try of a transaction; the results that the caller has not taken yet share it."""
 
     __slots__ = ("error",)
 
-    def __init__(self) -> None:
-        self.error: int | None = None  # set when the try ends: the results become this error
+    def __init__(self, error: int | None = None) -> None:
+        self.error = error  # set when the try ends: the results become this error
 
 
 class Future(Generic[T]):
     """A result of type T, or an error."""
 
-    __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_flight", "_gate", "_result")
+    __slots__ = ("__weakref__", "_callbacks", "_cancellation", "_done", "_error", "_gate", "_result")
 
     def __init__(self) -> None:
         self._done = False
-        self._flight: Flight | None = None
+        self._cancellation: Cancellation | None = None  # None: the caller has taken the result
         self._result: T | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Any], None]] = []
@@ -51,19 +52,19 @@ class Future(Generic[T]):
 
     def is_ready(self) -> bool:
         """Whether `wait()` would not block."""
-        self._land()
+        self._take()
         return self._done
 
     def block_until_ready(self) -> None:
         """Wait until the future is ready, without raising its error."""
-        self._land()
+        self._take()
         while not self._done:
             self._gate.acquire()
             self._gate.release()
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         """Call `callback(future)` once it is ready: at once, or later in the thread that makes it ready."""
-        self._land()
+        self._take()
         with _callbacks_lock:
             if not self._done:
                 self._callbacks.append(callback)
@@ -71,14 +72,17 @@ class Future(Generic[T]):
         self._call(callback)
 
     def cancel(self) -> None:
-        """Fail with 1101, unless the future is ready."""
-        self.settle(error=FDBError(OPERATION_CANCELLED))
+        """Fail with 1101, unless the future is ready; a result that the caller has not taken counts as not ready."""
+        if self._cancellation is None:
+            self.settle(error=FDBError(OPERATION_CANCELLED))
+        elif self._cancellation.error is None:
+            self._cancellation = Cancellation(OPERATION_CANCELLED)
 
     def get(self) -> T:
         """Wait for the result."""
-        flight = self._flight
-        if self._done and (flight is None or flight.error is None):
-            self._flight = None  # as `_land` does, but inline: this path is hot
+        cancellation = self._cancellation
+        if self._done and (cancellation is None or cancellation.error is None):
+            self._cancellation = None  # as `_take` does, but inline: this path is hot
         else:
             self.block_until_ready()
         if self._error is not None:
@@ -98,11 +102,11 @@ class Future(Generic[T]):
             self._call(callback)
         return True
 
-    def _land(self) -> None:
-        """Leave the flight; the result becomes the error of the flight if that has ended."""
-        flight, self._flight = self._flight, None
-        if flight is not None and flight.error is not None:
-            error = FDBError(flight.error)
+    def _take(self) -> None:
+        """Make the result independent of its try; if the try has ended before, the result becomes its error."""
+        cancellation, self._cancellation = self._cancellation, None
+        if cancellation is not None and cancellation.error is not None:
+            error = FDBError(cancellation.error)
             if not self.settle(error=error):
                 self._error = error
 
@@ -159,6 +163,12 @@ class FutureKeyArray(Future[list[bytes]]):
 
     def wait(self) -> list[bytes]:
         return self.get()
+
+
+class FutureRows(Future[tuple[list[Row], bool]]):
+    """A future of one piece of a range: rows, and whether more may follow."""
+
+    __slots__ = ()
 
 
 class FutureString(Future[T]):
@@ -259,17 +269,17 @@ class Key(FutureString[bytes]):
 F = TypeVar("F", bound=Future[Any])
 
 
-def ready(kind: type[F], result: Any, flight: Flight | None = None) -> F:
-    """A future with a result, which the caller must take before `flight` ends."""
+def ready(kind: type[F], result: Any, cancellation: Cancellation | None = None) -> F:
+    """A future with a result, which the caller must take before the end of its try."""
     future = kind.__new__(kind)
-    future._done, future._result, future._error, future._flight = True, result, None, flight
+    future._done, future._result, future._error, future._cancellation = True, result, None, cancellation
     return future
 
 
 def failed(kind: type[F], error: BaseException) -> F:
     """A future with an error."""
     future = kind.__new__(kind)
-    future._done, future._result, future._error, future._flight = True, None, error, None
+    future._done, future._result, future._error, future._cancellation = True, None, error, None
     return future
 
 

@@ -23,6 +23,10 @@ Range = tuple[bytes, bytes]
 """A key range: its first key, and the first key after it."""
 
 
+Row = tuple[bytes, bytes]
+"""A key and its value."""
+
+
 def key_bytes(key: Any) -> bytes:
     """A key argument as bytes: bytes, or an object with `as_foundationdb_key`."""
     if type(key) is bytes:

@@ -19,7 +19,7 @@ from cq.store.embedded.binding.error import (
     WATCHES_DISABLED,
     FDBError,
 )
-from cq.store.embedded.binding.future import Flight, FutureInt64, FutureVoid, Key, failed, ready
+from cq.store.embedded.binding.future import Cancellation, FutureInt64, FutureVoid, Key, failed, ready
 from cq.store.embedded.binding.keys import METADATA_VERSION, max_key_bytes
 from cq.store.embedded.client.reading import TransactionReads
 from cq.store.embedded.client.writing import MUTATION_BYTES, TransactionWrites
@@ -68,7 +68,7 @@ class TransactionCore(TransactionReads, TransactionWrites):
             return failed(FutureVoid, error)
         self._committing = True
         self._run_reads()
-        self._flight = Flight()  # a commit waits for earlier reads: their results stay valid
+        self._cancellation = Cancellation()  # a commit waits for earlier reads: their results stay valid
         if self._total_size > self.settings.size_limit:
             self._writes.place_stamped()  # overwritten values do not count
         changes = self._writes.changes()
@@ -106,7 +106,7 @@ class TransactionCore(TransactionReads, TransactionWrites):
         seen = self._snapshot or self._glance
         request.read_version = self._version if seen is None else seen.version
         request.changes_metadata = self._changes_metadata
-        request._flight = self._flight
+        request._cancellation = self._cancellation
         if self._deadline is not None:
             request.expires = self._deadline
         return request
@@ -187,7 +187,7 @@ class TransactionCore(TransactionReads, TransactionWrites):
         deadline = self._deadline
         self.settings.begin_try(self.defaults)
         self._restart()
-        return BackoffFuture(delay, deadline, self._flight)
+        return BackoffFuture(delay, deadline, self._cancellation)
 
     def reset(self) -> None:
         """Begin as a new transaction."""
@@ -195,12 +195,11 @@ class TransactionCore(TransactionReads, TransactionWrites):
         self._restart()
 
     def _restart(self) -> None:
-        self._flight.error = TRANSACTION_CANCELLED
+        self._cancellation.error = TRANSACTION_CANCELLED
         self._release()
         self._drop_futures(TRANSACTION_CANCELLED)
         self._begin_try()
 
     def cancel(self) -> None:
         """Make every call fail until a reset."""
-        self._flight.error = TRANSACTION_CANCELLED
         self._end(TRANSACTION_CANCELLED)

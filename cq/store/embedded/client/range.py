@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
-from cq.store.embedded.binding.error import FDBError
-from cq.store.embedded.binding.keys import KeyValue, after
-from cq.store.embedded.writes.read_set import OffsetSelector
-from cq.store.embedded.writes.writes import Row
+from cq.store.embedded.binding.future import FutureRows
+from cq.store.embedded.binding.keys import KeyValue, Row, after
+from cq.store.embedded.writes.read_set import OffsetSelector, RangeRequest
 
 WANT_ALL = -2
 ITERATOR = -1
@@ -27,9 +26,6 @@ _UNLIMITED = 1 << 40
 # Converts a row without executing Python code.
 _row = cast("Callable[[Row], KeyValue]", partial(tuple.__new__, KeyValue))
 
-Read = Callable[[OffsetSelector, OffsetSelector, int, int], tuple[list[Row], bool]]
-"""Reads one piece: begin, end, `limit` (0: no limit), `max_bytes`. Returns rows, and whether more follow."""
-
 
 def piece_bytes(mode: int, iteration: int) -> int:
     """The approximate bytes of one piece. An iterator may be left early, so its first piece is small."""
@@ -43,56 +39,39 @@ def piece_bytes(mode: int, iteration: int) -> int:
 class FDBRange:
     """Iterates over `KeyValue`s. All errors, including those of the first piece, are raised by the iteration."""
 
-    __slots__ = ("_begin", "_end", "_error", "_first", "_limit", "_mode", "_read", "_reverse")
+    __slots__ = ("_first", "_read", "_request")
 
-    def __init__(
-        self,
-        read: Callable[..., tuple[list[Row], bool]],
-        begin: OffsetSelector,
-        end: OffsetSelector,
-        limit: int,
-        reverse: bool,
-        mode: int,
-    ) -> None:
+    def __init__(self, read: Callable[[RangeRequest], FutureRows], request: RangeRequest) -> None:
         self._read = read
-        self._begin, self._end = begin, end
-        self._limit = limit
-        self._reverse = reverse
-        self._mode = mode
-        self._first: tuple[list[Row], bool] = ([], False)
-        self._error: FDBError | None = None
-        try:
-            self._first = self._piece(begin, end, limit, mode, 1)
-        except FDBError as error:
-            self._error = error
+        self._request = request
+        self._first = read(request)
 
     def to_list(self) -> list[KeyValue]:
         """All rows."""
-        if self._mode == ITERATOR:
-            return list(self._iterate(EXACT if self._limit > 0 else WANT_ALL))
-        return list(self._iterate(self._mode))
+        mode = self._request.mode
+        if mode == ITERATOR:
+            mode = EXACT if self._request.limit > 0 else WANT_ALL
+        return list(self._iterate(mode))
 
     def __iter__(self) -> Iterator[KeyValue]:
-        return self._iterate(self._mode)
+        return self._iterate(self._request.mode)
 
     def _iterate(self, mode: int) -> Iterator[KeyValue]:
-        if self._error is not None:
-            raise self._error
-        begin, end, limit = self._begin, self._end, self._limit
-        (rows, more), iteration = self._first, 1
+        request = self._request._replace(mode=mode)
+        rows, more = self._first.get()
         while rows:
             yield from map(_row, rows)
-            if not more or limit == len(rows):
+            if not more or request.limit == len(rows):
                 return
-            limit -= len(rows) if limit else 0
-            if self._reverse:
-                end = OffsetSelector(rows[-1][0], 1)
-            else:
-                begin = OffsetSelector(after(rows[-1][0]), 1)
-            iteration += 1
-            rows, more = self._piece(begin, end, limit, mode, iteration)
+            request = _following(request, rows)
+            rows, more = self._read(request).get()
 
-    def _piece(
-        self, begin: OffsetSelector, end: OffsetSelector, limit: int, mode: int, iteration: int
-    ) -> tuple[list[Row], bool]:
-        return self._read(begin, end, limit=limit, mode=mode, max_bytes=piece_bytes(mode, iteration))
+
+def _following(request: RangeRequest, rows: list[Row]) -> RangeRequest:
+    """The request for the next piece, after one that returned `rows`."""
+    begin, end, limit, reverse, mode, iteration = request
+    if reverse:
+        end = OffsetSelector(rows[-1][0], 1)
+    else:
+        begin = OffsetSelector(after(rows[-1][0]), 1)
+    return RangeRequest(begin, end, limit and limit - len(rows), reverse, mode, iteration + 1)

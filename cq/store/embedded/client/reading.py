@@ -12,9 +12,25 @@ from cq.store.embedded.binding.error import (
     RANGE_LIMITS_INVALID,
     FDBError,
 )
-from cq.store.embedded.binding.future import F, FutureInt64, FutureKeyArray, Key, Value, failed, ready
-from cq.store.embedded.binding.keys import MAX_KEY_BYTES, METADATA_VERSION, USER_END, max_key_bytes
-from cq.store.embedded.client.range import EXACT
+from cq.store.embedded.binding.future import (
+    F,
+    FutureInt64,
+    FutureKeyArray,
+    FutureRows,
+    Key,
+    Value,
+    failed,
+    ready,
+)
+from cq.store.embedded.binding.keys import (
+    MAX_KEY_BYTES,
+    METADATA_VERSION,
+    USER_END,
+    Range,
+    Row,
+    max_key_bytes,
+)
+from cq.store.embedded.client.range import EXACT, piece_bytes
 from cq.store.embedded.client.state import TransactionState
 from cq.store.embedded.client.view import View
 from cq.store.embedded.snapshots.point_reads import PointRead
@@ -23,10 +39,11 @@ from cq.store.embedded.snapshots.snapshots import Snapshot, VersionGlance
 from cq.store.embedded.writes.read_set import (
     OffsetSelector,
     RangeRead,
+    RangeRequest,
     conflict_range,
     conflict_range_without_ryw,
 )
-from cq.store.embedded.writes.writes import Row, Writes
+from cq.store.embedded.writes.writes import Writes
 
 _UNLIMITED_ROWS = 1 << 40
 
@@ -55,7 +72,7 @@ class TransactionReads(TransactionState):
             read = snapshot.queue_read(key)
         except FDBError:
             return None  # the snapshot is too old: `read_value` then returns the error
-        read._flight = self._flight
+        read._cancellation = self._cancellation
         return read
 
     def read_value(self, key: bytes, snapshot: bool) -> Value:
@@ -76,12 +93,12 @@ class TransactionReads(TransactionState):
     def _value(self, key: bytes, snapshot: bool) -> Value:
         writes = None
         if key == METADATA_VERSION and self._may_glance():
-            value = ready(Value, self._take_glance().metadata, self._flight)
+            value = ready(Value, self._take_glance().metadata, self._cancellation)
         else:
             view, writes = self._view(snapshot)
             value = view.get(key, bypass_unreadable=self.settings.bypass_unreadable)
             if type(value) is PointRead:
-                value._flight = self._flight
+                value._cancellation = self._cancellation
         if not snapshot:
             self._reads.add_key(key, writes)
         return value
@@ -121,60 +138,48 @@ class TransactionReads(TransactionState):
             return failed(Key, self._record_failure(error))
         if not snapshot:
             self._reads.add_selector(*selector, found, writes)
-        return ready(Key, found, self._flight)
+        return ready(Key, found, self._cancellation)
 
-    def read_range(
-        self,
-        begin: OffsetSelector,
-        end: OffsetSelector,
-        *,
-        limit: int,
-        mode: int,
-        max_bytes: int,
-        reverse: bool,
-        snapshot: bool,
-    ) -> tuple[list[Row], bool]:
+    def read_range(self, request: RangeRequest, snapshot: bool) -> FutureRows:
         """One piece of a range: rows, and whether more may follow."""
-        self.check()
-        if begin.key > self._read_end or end.key > self._read_end:
-            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
-        if limit < 0:
-            raise FDBError(RANGE_LIMITS_INVALID)
-        if mode == EXACT and not limit:
-            raise FDBError(EXACT_MODE_WITHOUT_LIMITS)
+        begin, end, limit, reverse, mode, iteration = request
+        try:
+            self.check()
+            if begin.key > self._read_end or end.key > self._read_end:
+                raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+            if limit < 0:
+                raise FDBError(RANGE_LIMITS_INVALID)
+            if mode == EXACT and not limit:
+                raise FDBError(EXACT_MODE_WITHOUT_LIMITS)
+        except FDBError as error:
+            return failed(FutureRows, error)
         if begin.offset >= end.offset and begin.key >= end.key:
-            return [], False
+            return ready(FutureRows, ([], False), self._cancellation)
         try:
             view, writes = self._view(snapshot)
-            low, high = self._bound(view, begin), self._bound(view, end)
-            rows, more = view.rows(low, high, limit or _UNLIMITED_ROWS, max_bytes, reverse)
+            bounds = self._bound(view, begin), self._bound(view, end)
+            found = view.rows(*bounds, limit or _UNLIMITED_ROWS, piece_bytes(mode, iteration), reverse)
         except FDBError as error:
-            raise self._record_failure(error) from None
+            return failed(FutureRows, self._record_failure(error))
         if not snapshot:
-            self._add_range_read(begin, end, low, high, rows, more, reverse, writes)
-        return rows, more
+            self._add_range_read(request, bounds, *found, writes)
+        return ready(FutureRows, found, self._cancellation)
 
     def _bound(self, view: View, selector: OffsetSelector) -> bytes:
         return selector.key if selector.offset == 1 else view.resolve(*selector)
 
     def _add_range_read(
-        self,
-        begin: OffsetSelector,
-        end: OffsetSelector,
-        low: bytes,
-        high: bytes,
-        rows: list[Row],
-        more: bool,
-        reverse: bool,
-        writes: Writes | None,
+        self, request: RangeRequest, bounds: Range, rows: list[Row], more: bool, writes: Writes | None
     ) -> None:
-        space_end = self._read_end
-        to_begin = (low == b"" and begin.offset < 1) or (high == b"" and end.offset < 1)
-        through_end = (low == space_end and begin.offset > 1) or (high == space_end and end.offset > 1)
-        if more and not self.settings.ryw_disabled:
+        begin, end, _, reverse, *_ = request
+        space_end, ryw_disabled = self._read_end, self.settings.ryw_disabled
+        selectors = ((bounds[0], begin.offset), (bounds[1], end.offset))
+        to_begin = any(key == b"" and offset < 1 for key, offset in selectors)
+        through_end = any(key == space_end and offset > 1 for key, offset in selectors)
+        if more and not ryw_disabled:
             to_begin, through_end = to_begin and not reverse, through_end and reverse
-        read = RangeRead(begin, end, rows, more, reverse, to_begin, through_end, space_end)
-        seen = conflict_range_without_ryw(read) if self.settings.ryw_disabled else conflict_range(read)
+        read = RangeRead(request, rows, more, to_begin, through_end, space_end)
+        seen = conflict_range_without_ryw(read) if ryw_disabled else conflict_range(read)
         self._reads.add_range(*seen, writes)
 
     def _view(self, snapshot: bool) -> tuple[View, Writes | None]:
@@ -204,7 +209,7 @@ class TransactionReads(TransactionState):
                 raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
             snapshot = self.engine.snapshot()
             try:
-                return ready(kind, measure(snapshot), self._flight)
+                return ready(kind, measure(snapshot), self._cancellation)
             finally:
                 snapshot.close()
         except FDBError as error:

@@ -26,7 +26,7 @@ from cq.store.embedded.binding.error import (
     VERSION_INVALID,
     FDBError,
 )
-from cq.store.embedded.binding.future import Flight, FutureInt64, Key, failed, ready
+from cq.store.embedded.binding.future import Cancellation, FutureInt64, Key, failed, ready
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
 from cq.store.embedded.client.settings import Defaults, Settings
 from cq.store.embedded.engine.committer import CommitRequest
@@ -44,6 +44,7 @@ class TransactionState:
 
     __slots__ = (
         "_backoffs",
+        "_cancellation",
         "_changes_metadata",
         "_committed",
         "_committing",
@@ -51,7 +52,6 @@ class TransactionState:
         "_deferred",
         "_ended",
         "_failure",
-        "_flight",
         "_glance",
         "_has_read",
         "_reads",
@@ -86,7 +86,7 @@ class TransactionState:
         self._retries = 0
 
     def _begin_try(self) -> None:
-        self._flight = Flight()
+        self._cancellation = Cancellation()
         self._writes = Writes()
         self._reads = ReadSet()
         self._glance: VersionGlance | None = None
@@ -104,10 +104,10 @@ class TransactionState:
         self.restart_timeout()
 
     def __del__(self) -> None:
-        # May run in any thread at any moment: see `Snapshot.abandon`. `_flight` is missing after ^C in `__init__`.
-        if not hasattr(self, "_flight"):
+        # May run in any thread at any moment: see `Snapshot.abandon`.
+        if not hasattr(self, "_cancellation"):  # after ^C in `__init__`
             return
-        self._flight.error = TRANSACTION_CANCELLED
+        self._cancellation.error = TRANSACTION_CANCELLED
         if self._snapshot is not None:
             self._snapshot.abandon()
         self._drop_futures(TRANSACTION_CANCELLED)
@@ -125,10 +125,14 @@ class TransactionState:
 
     def check_ended(self) -> None:
         """Raise the error that ended the transaction, if it has ended."""
-        if self._deadline is not None and runtime.monotonic() >= self._deadline:
-            self._end(TRANSACTION_TIMED_OUT)
+        self._time_out_if_due()
         if self._ended is not None:
             raise self._error_of(self._ended)
+
+    def _time_out_if_due(self) -> None:
+        if self._ended is None and self._deadline is not None and runtime.monotonic() >= self._deadline:
+            self._ended = TRANSACTION_TIMED_OUT
+            self._drop_futures(TRANSACTION_TIMED_OUT)  # not the reads, which have arrived before
 
     def _error_of(self, code: int) -> FDBError:
         """The error with this code, and with the detail if a read or the commit failed with it."""
@@ -149,12 +153,10 @@ class TransactionState:
         raise FDBError(USED_DURING_COMMIT)
 
     def _end(self, code: int) -> None:
-        """Make every later call fail, and the versionstamp as well, so that no thread waits for it."""
+        """Make every later call fail, and all futures that are not ready, so that no thread waits for them."""
         if self._ended is None:
-            self._ended = code
-            stamp, self._stamp = self._stamp, None
-            if stamp is not None:
-                stamp.settle(error=FDBError(code))
+            self._ended = self._cancellation.error = code
+            self._drop_futures(code)
 
     def _record_failure(self, error: FDBError) -> FDBError:
         """Record and return the error of a read; the commit fails with the first one."""
@@ -171,6 +173,7 @@ class TransactionState:
 
     def restart_timeout(self) -> None:
         """Apply the timeout, which counts from the beginning of the transaction."""
+        self._time_out_if_due()  # a longer timeout does not revive the transaction
         timeout = self.settings.timeout
         self._deadline = self._started + timeout / 1000 if timeout else None
 
@@ -209,7 +212,7 @@ class TransactionState:
                 self._release()
         except FDBError as error:
             return failed(FutureInt64, error)
-        return ready(FutureInt64, self._version, self._flight)
+        return ready(FutureInt64, self._version, self._cancellation)
 
     def set_read_version(self, version: int) -> None:
         """Set the read version. The first read fails if its snapshot is of a later version."""

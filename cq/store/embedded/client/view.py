@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 from cq.store.embedded.binding.error import ACCESSED_UNREADABLE, FDBError
 from cq.store.embedded.binding.future import Value, ready
-from cq.store.embedded.binding.keys import after
+from cq.store.embedded.binding.keys import Row, after
 from cq.store.embedded.snapshots.snapshots import Snapshot
-from cq.store.embedded.writes.writes import Row, Writes
+from cq.store.embedded.writes.writes import Writes
 
 _PIECE_BYTES = 120_000
 _PIECE_ROWS = 1_000

@@ -100,7 +100,7 @@ class CommitRequest(FutureVoid):
 
     def block_until_ready(self) -> None:
         """Wait; commit the next groups if this thread is appointed as the leader."""
-        self._land()
+        self._take()
         if self._done:  # it may be cancelled and still queued: then it must not become the leader
             return
         self.is_awaited = True
@@ -115,9 +115,6 @@ class CommitRequest(FutureVoid):
             if self.committer is not None:
                 self.committer.stop_waiting(self)
             raise
-
-    def cancel(self) -> None:
-        """Do nothing: a submitted commit cannot be cancelled."""
 
     def appoint(self) -> None:
         """Make the waiting thread of this request the leader."""

@@ -30,7 +30,7 @@ class PointRead(Value):
 
     def __init__(self, key: bytes, run_reads: Callable[[], object]) -> None:
         # Without `super().__init__()`, which creates a lock: no caller ever blocks on this future.
-        self._done, self._result, self._error, self._flight = False, None, None, None
+        self._done, self._result, self._error, self._cancellation = False, None, None, None
         self._key, self._run_reads = key, run_reads
 
     def is_ready(self) -> bool:
@@ -38,11 +38,12 @@ class PointRead(Value):
         return True
 
     def block_until_ready(self) -> None:
-        flight = self._flight
-        if flight is not None:  # as `_land` does, but inline: this path is hot
-            self._flight = None
-            if flight.error is not None:
-                self.settle(error=FDBError(flight.error))
+        cancellation = self._cancellation
+        if cancellation is not None:  # as `_take` does, but inline: this path is hot
+            if cancellation.error is None:
+                self._cancellation = None
+            else:
+                self._take()
         if not self._done:
             self._run_reads()
 
@@ -52,12 +53,10 @@ class PointRead(Value):
 
     def settle(self, result: bytes | None = None, error: BaseException | None = None) -> bool:
         """Make the future ready without a read; return False if it was ready before."""
-        was_ready = self._done
+        if self._done:
+            return False
         self._result, self._error, self._done = result, error, True
-        return not was_ready
-
-    def cancel(self) -> None:
-        """Do nothing: a local read is never in flight."""
+        return True
 
 
 def run(connection: sqlite3.Connection, reads: Sequence[PointRead]) -> None:

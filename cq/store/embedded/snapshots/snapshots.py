@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError, storage_error
-from cq.store.embedded.binding.keys import METADATA_VERSION
+from cq.store.embedded.binding.keys import METADATA_VERSION, Row
 from cq.store.embedded.snapshots import point_reads
 from cq.store.embedded.snapshots.latest_version import LatestVersion
 from cq.store.embedded.snapshots.point_reads import PointRead
-from cq.store.embedded.writes.writes import Row
 
 LIFETIME_SECONDS = 5.0
 _LIFETIME_WITH_LONG_LOG = 1.0

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cq.store.embedded.binding.keys import Range, after
-from cq.store.embedded.writes.writes import Row, Writes
+from cq.store.embedded.binding.keys import Range, Row, after
+from cq.store.embedded.writes.writes import Writes
 
 RANGE_BYTES = 24
 """The size of a conflict range without its keys, as FoundationDB counts it."""
@@ -23,14 +23,25 @@ class OffsetSelector(NamedTuple):
     offset: int
 
 
-class RangeRead(NamedTuple):
-    """A range read and its result."""
+class RangeRequest(NamedTuple):
+    """A request for one piece of a range."""
 
     begin: OffsetSelector
     end: OffsetSelector
+    limit: int
+    """The maximum number of rows; 0: all."""
+    reverse: bool
+    mode: int
+    """One of the binding's streaming modes."""
+    iteration: int = 1
+
+
+class RangeRead(NamedTuple):
+    """A request with its result."""
+
+    request: RangeRequest
     rows: list[Row]
     more: bool
-    reverse: bool
     to_begin: bool
     """A selector reached the beginning of the key space."""
     through_end: bool
@@ -86,30 +97,30 @@ class ReadSet:
 
 def conflict_range(read: RangeRead) -> Range:
     """The range that a range read depends on."""
-    begin, end, rows = read.begin, read.end, read.rows
+    (begin, end, _, reverse, *_), rows = read.request, read.rows
     low, high = min(begin.key, end.key), max(begin.key, end.key)
     if begin.key < end.key and read.more:
         # Rows beyond the last row returned cannot change a limited result.
-        if read.reverse and begin.offset <= 1:
+        if reverse and begin.offset <= 1:
             low = end.key
-        elif not read.reverse and end.offset > 0:
+        elif not reverse and end.offset > 0:
             high = begin.key
     if read.to_begin and begin.offset <= 0:
         low = b""
     if read.through_end and end.offset > 0:
         high = read.space_end
     if rows:
-        first, last = (rows[-1][0], rows[0][0]) if read.reverse else (rows[0][0], rows[-1][0])
-        if read.reverse or begin.offset <= 0:
+        first, last = (rows[-1][0], rows[0][0]) if reverse else (rows[0][0], rows[-1][0])
+        if reverse or begin.offset <= 0:
             low = min(low, first)
-        if high <= last and (not read.reverse or end.offset > 0):
+        if high <= last and (not reverse or end.offset > 0):
             high = after(last)
     return low, high
 
 
 def conflict_range_without_ryw(read: RangeRead) -> Range:
     """The same with read-your-writes disabled: FoundationDB then uses another formula."""
-    begin, end, rows, reverse = read.begin, read.end, read.rows, read.reverse
+    (begin, end, _, reverse, *_), rows = read.request, read.rows
     forward_begin = (not reverse or not read.more or begin.offset > 1) and begin.offset > 0
     forward_end = (reverse or not read.more or end.offset <= 0) and end.offset <= 1
     low, high = begin.key, end.key

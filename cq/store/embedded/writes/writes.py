@@ -22,13 +22,10 @@ from cq.store.embedded.binding.atomic import (
     apply,
     merge,
 )
-from cq.store.embedded.binding.keys import SYSTEM_END, Range, after
+from cq.store.embedded.binding.keys import SYSTEM_END, Range, Row, after
 from cq.store.embedded.writes.changes import CLEAR_RANGE, INDEPENDENT, STAMPED, Changes, Pending
 from cq.store.embedded.writes.segments import CLEARED, UNREADABLE, Segments
 from cq.store.embedded.writes.stamped import Stamped, StampedKey, StampedValue
-
-Row = tuple[bytes, bytes]
-"""A key and its value."""
 
 _FEW = 16
 
