@@ -6,24 +6,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from cq.cli.queues.verify import report
 from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
-from cq.cli.shared.output import as_word, note, print_json, print_table, print_words, progress, say
+from cq.cli.shared.output import as_word, note, print_json, print_table, say
 from cq.encoding.json_values import to_json
 from cq.keys.export import ExportKeys
 from cq.observers.export.rows import decoded_keys
 from cq.observers.export.state import entries_aside
 from cq.observers.monitoring.export_status import ExportStatus, export_queues, export_status
 from cq.observers.sql.configured import Export, find_export
-from cq.plain_text import printable
+from cq.observers.verify.queue import WAIT_SECONDS
 from cq.store import OpenDatabase
 from cq.store.transact import transact
-
-if TYPE_CHECKING:
-    from cq.observers.sql.verify import TableDifference, Verified
+from cq.verify.verification import Verification
 
 UrlEnv = Annotated[
     str | None,
@@ -104,7 +103,7 @@ def verify(
     wait: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=0, help="How long to wait for unexported changes."),
-    ] = 30.0,
+    ] = WAIT_SECONDS,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
@@ -114,37 +113,12 @@ def verify(
     Both may be in use. Each difference is printed as a line; the exit status is then 1. The command waits for changes
     that are not exported yet: workers must be running. With --json one line per difference, and one line of totals.
     """
-    from cq.observers.sql import verify as sqlverify
+    from cq.observers.sql.verify import TableCheck
 
-    with (
-        _opened(queue, url_env, app_path, store, read_store) as (db, found),
-        progress(counted=False) as display,
-    ):
-        task = display.add_task("comparing")
-
-        def show(so_far: Verified) -> None:
-            display.update(task, description=f"{so_far.values:,} values, {so_far.rows:,} rows compared")
-
-        result = sqlverify.verify(db, found, wait_seconds=wait, progress=show)
-    for each in result.differences:
-        _print_difference(each, json)
-    counts = {
-        "values": result.values,
-        "rows": result.rows,
-        "differences": len(result.differences),
-        "waiting": len(result.undecided),
-    }
-    if json:
-        print_json({**counts, "whole": result.is_complete})
-    else:
-        note(f"cq export verify: {', '.join(f'{what} {number:,}' for what, number in counts.items())}")
-        if not result.is_complete:
-            note(
-                "too many differences, the rest was not compared: `cq export rebuild` exports everything again"
-            )
-        if not result.are_rows_checked:
-            note("surplus rows were not searched for: the application's columns do not contain the key")
-    if result.differences or result.undecided:
+    with _opened(queue, url_env, app_path, store, read_store) as (db, found):
+        table = TableCheck(db, found, wait)
+        counts = report("cq export verify", Verification(db, queue, {"table": table.run}), json)
+    if counts["differences"] or table.undecided:
         raise typer.Exit(1)
 
 
@@ -249,15 +223,3 @@ def _row(each: ExportStatus) -> list[object]:
         f"{each.aside:,}",
         each.state + since,
     ]
-
-
-def _print_difference(each: TableDifference, json: bool) -> None:
-    row = None if each.row is None else {name: to_json(value) for name, value in each.row.items()}
-    if json:
-        content = {"key": to_json(each.key), "value": to_json(each.value), "row": row, "reason": each.reason}
-        print_json(content)
-        return
-    value = "no value" if each.value is None else as_word(each.value)
-    there = "no row" if row is None else as_word(row)
-    reason = f" ({printable(each.reason)})" if each.reason else ""
-    print_words(each.key, f"queue: {value}", f"table: {there}{reason}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from dataclasses import asdict
+from typing import Annotated, Final
 
 import typer
 
@@ -63,6 +64,14 @@ def verify(
     """
     app = load_app(app_path)
     db = open_store(store) if repair else read_store(store)
+    found = verification(db, queue, app=app, repair=repair, wait_seconds=wait, url_env=url_env)
+    counts = report("cq verify", found, json, most)
+    if counts["repaired"] < counts["differences"]:
+        raise typer.Exit(DIFFERENT)
+
+
+def report(command: str, found: Verification, json: bool, most: int = _MAX_SHOWN) -> dict[str, int]:
+    """Run a verification, and print up to `most` differences, its notes and its totals; return the totals."""
     printed: list[Difference] = []
     counts = {"checked": 0, "differences": 0, "repaired": 0, "repairable": 0}
     with progress(counted=False) as display:
@@ -72,7 +81,6 @@ def verify(
             text = f"{so_far.part}: {so_far.checked:,} keys, {so_far.found:,} differences"
             display.update(task, description=text)
 
-        found = verification(db, queue, app=app, repair=repair, wait_seconds=wait, url_env=url_env)
         found.progress = show
         for difference in found.run():
             counts["differences"] += 1
@@ -83,39 +91,31 @@ def verify(
     counts["checked"] = found.checked
     for each in printed:
         _print_difference(each, json)
-    _print_totals(counts, found.notes, counts["differences"] - len(printed), json)
-    if counts["repaired"] < counts["differences"]:
-        raise typer.Exit(DIFFERENT)
+    if json:
+        print_json({**counts, **found.totals, "notes": found.notes})
+    else:
+        _print_totals(command, counts, found.notes, len(printed))
+    return counts
 
 
 def _print_difference(each: Difference, json: bool) -> None:
     if json:
-        print_json(
-            {
-                "kind": each.kind,
-                "where": shown(each.where),
-                "key": to_json(each.key),
-                "what": each.what,
-                "repairable": each.repairable,
-                "repaired": each.repaired,
-            }
-        )
+        content = asdict(each)
+        details = content.pop("details")
+        print_json({**to_json(content), "where": shown(each.where), **to_json(details)})
         return
     what = printable(" ".join(each.what.split())) + (" (repaired)" if each.repaired else "")
     key = [] if each.key is None else [f"key {as_word(each.key)}"]
     print_words(each.kind, shown(each.where), *key, what)
 
 
-def _print_totals(counts: dict[str, Any], notes: list[str], more: int, json: bool) -> None:
-    if json:
-        print_json({**counts, "notes": notes})
-        return
-    if more:
-        note(f"and {more:,} more")
+def _print_totals(command: str, counts: dict[str, int], notes: list[str], printed: int) -> None:
+    differences, repaired = counts["differences"], counts["repaired"]
+    if differences > printed:
+        note(f"and {differences - printed:,} more")
     for each in notes:
         note(each)
-    differences, repaired = counts["differences"], counts["repaired"]
-    summary = f"cq verify: {counts['checked']:,} keys checked, {differences:,} differences"
+    summary = f"{command}: {counts['checked']:,} keys checked, {differences:,} differences"
     if repaired:
         summary += f", {repaired:,} of them repaired"
     note(summary)

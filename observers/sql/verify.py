@@ -1,4 +1,4 @@
-"""Verification of an exported table: compares it with the queue's values in pages, while both are in use.
+"""The check of an exported table: compares it with the queue's values in pages, while both are in use.
 
 A difference found at first may be a change that is not exported yet. It counts if the same value still differs after
 all entries of its bucket queued at that time were exported. This is checked twice, since a value may have changed and
@@ -7,18 +7,18 @@ changed back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from cq import runtime
 from cq.admin.backfill import current_generation
+from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CqError
-from cq.keys import version_of
+from cq.keys import QueueKeys, version_of
 from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
@@ -31,6 +31,8 @@ from cq.observers.sql.table import SEQUENCE, UPDATED_AT, columns_of, same
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
+from cq.verify.piece import Difference
+from cq.verify.verification import Verification
 
 PAGE: Final = 500
 MAX_DIFFERENCES: Final = 1_000
@@ -39,51 +41,17 @@ _ROUNDS: Final = 3
 _POLL_SECONDS: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class TableDifference:
-    """A key whose row in the table differs from its value in the queue.
+class TableCheck:
+    """The check of the table of a queue's export; run it once.
+
+    Args:
+        db: a database of either store.
+        export: the queue's export.
+        wait_seconds: how long to wait in total for entries to be exported.
 
     Attributes:
-        key: the key; None for a row whose key cannot be derived from its columns.
-        value: its value in the queue; None: the key has no value.
-        row: its row in the table without `sequence` and `updated_at`; None: the key has no row.
-        reason: the cause of the difference, if it is known.
-    """
-
-    key: Any
-    value: Any
-    row: dict[str, Any] | None
-    reason: str = ""
-
-
-@dataclass(slots=True)
-class Verified:
-    """The result of a verification.
-
-    Attributes:
-        values, rows: number of values and rows compared.
-        differences: the confirmed differences.
         undecided: keys without a result: their changes were not exported in time.
-        is_complete: whether all values and rows were compared; False if `MAX_DIFFERENCES` ended the verification early.
-        are_rows_checked: whether the table was searched for rows of keys without a value. False if the columns are an
-            application's own and have no `key_of`.
     """
-
-    values: int = 0
-    rows: int = 0
-    differences: list[TableDifference] = field(default_factory=list)
-    undecided: list[Any] = field(default_factory=list)
-    is_complete: bool = True
-    are_rows_checked: bool = True
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether the limit of differences is reached, so that the verification ends."""
-        return len(self.differences) + len(self.undecided) >= MAX_DIFFERENCES
-
-
-class Verifier:
-    """A run of `verify`."""
 
     def __init__(self, db: Database, export: Export, wait_seconds: float) -> None:
         self.db = db
@@ -91,33 +59,59 @@ class Verifier:
         self.keys = ExportKeys(export.queue)
         self.queue = CombineQueue(export.queue)
         self.deadline = runtime.monotonic() + wait_seconds
-        self.found = Verified()
+        self.undecided: list[Any] = []
+        self._are_rows_checked = True
 
-    def run(self, progress: Callable[[Verified], object]) -> Verified:
-        """Compare all values, then all rows, then the keys that differ once more."""
+    def run(self, verification: Verification) -> Iterator[Difference]:
+        """Compare all values, then all rows, then the keys that differ once more.
+
+        Adds to the totals of the verification: `values` and `rows` compared, keys that are `waiting` for their export,
+        and whether the `whole` table was compared: False if `MAX_DIFFERENCES` ended the check early.
+
+        Raises `CqError` while the export is still being filled with all values, `ExportFailed` if the reporting
+        database cannot be read.
+        """
         self._check_filled()
+        totals, found = verification.totals, 0
+        totals |= {"values": 0, "rows": 0}
         suspects: dict[bytes, Any] = {}
-        for compared in self._compare_pages(suspects):
-            if len(suspects) >= MAX_DIFFERENCES or compared is None:
-                self._confirm(suspects)
+        is_whole = False
+        for what, compared in chain(self._compare_pages(suspects), [("", 0)]):
+            is_whole = not what
+            if what:
+                totals[what] += compared
+            if len(suspects) >= MAX_DIFFERENCES or is_whole:
+                for difference in self._confirm(suspects):
+                    found += 1
+                    yield difference
                 suspects.clear()
-            progress(self.found)
-            if self.found.is_enough:
-                self.found.is_complete = compared is None
+            verification.count(compared)
+            if found + len(self.undecided) >= MAX_DIFFERENCES:
                 break
-        return self.found
+        totals |= {"waiting": len(self.undecided), "whole": is_whole}
+        if self.undecided:
+            verification.note(
+                f"{len(self.undecided):,} keys of the table were not compared: their changes are not exported yet"
+            )
+        if not is_whole:
+            verification.note(
+                "the comparison of the table stopped early because of too many differences: `cq export rebuild` "
+                "exports everything again"
+            )
+        if not self._are_rows_checked:
+            verification.note(
+                "surplus rows were not searched for: the application's columns do not contain the key"
+            )
 
-    def _compare_pages(self, suspects: dict[bytes, Any]) -> Iterator[int | None]:
-        """Compare all values and rows in pages, and yield the size of each page; None at the end."""
-        for pairs in _chunks(self.queue.scan(self.db), PAGE):
-            self._compare(dict(pairs), suspects)
-            self.found.values += len(pairs)
-            yield len(pairs)
+    def _compare_pages(self, suspects: dict[bytes, Any]) -> Iterator[tuple[str, int]]:
+        """Compare all values and rows in pages; yield what was compared, and the size of each page."""
+        values = iter(self.queue.scan(self.db))
+        while page := dict(islice(values, PAGE)):
+            self._compare(page, suspects)
+            yield "values", len(page)
         for rows in pages(self.export.reporting, self.export.definition):
             self._search(rows, suspects)
-            self.found.rows += len(rows)
-            yield len(rows)
-        yield None
+            yield "rows", len(rows)
 
     def _check_filled(self) -> None:
         with self.export.reporting.reading() as (conn, dialect):
@@ -143,7 +137,7 @@ class Verifier:
         layout = self.export.definition.layout
         found = [layout.key_of(row) for row in rows]
         if None in found:
-            self.found.are_rows_checked = False
+            self._are_rows_checked = False
             return
         values = transact(self.db, lambda tr: self.queue.get_many(tr.snapshot, found))
         suspects.update({encoded_key(key): key for key, value in values.items() if value is None})
@@ -187,7 +181,7 @@ class Verifier:
 
     # Confirming
 
-    def _confirm(self, suspects: dict[bytes, Any]) -> None:
+    def _confirm(self, suspects: dict[bytes, Any]) -> Iterator[Difference]:
         """Compare the keys that differ again, after the export of all entries queued in their buckets."""
         for encoded, key in suspects.items():
             seen: list[Any] = []
@@ -195,19 +189,31 @@ class Verifier:
                 # In this order: value, wait, row. The wait covers the entry that wrote the value.
                 value = transact(self.db, lambda tr, key=key: self.queue.get(tr.snapshot, key))  # type: ignore[misc]
                 if not self._is_exported(encoded):
-                    self.found.undecided.append(key)
+                    self.undecided.append(key)
                     break
                 row = self._rows_of([key]).get(encoded)
                 if self._agrees(key, value, row):
                     break
                 seen.append(value)
                 if seen[-2:] == [value, value]:
-                    self.found.differences.append(
-                        TableDifference(key, value, _shown(row), self._reason(encoded))
-                    )
+                    yield self._difference(key, value, row)
                     break
             else:
-                self.found.undecided.append(key)
+                self.undecided.append(key)
+
+    def _difference(self, key: Any, value: Any, row: Mapping[str, Any] | None) -> Difference:
+        """The difference of a key. `details`: its `value`, its `row` without cq's columns, the `reason` if known."""
+        encoded = encoded_key(key)
+        aside = (each for each in entries_aside(self.db, self.keys) if each.encoded_key == encoded)
+        reason = "".join(f"set aside: {each.error}" for each in islice(aside, 1))
+        if row is not None:
+            row = {name: part for name, part in row.items() if name not in (SEQUENCE, UPDATED_AT)}
+        stored = "no value" if value is None else codec.brief(value)
+        there = "no row" if row is None else codec.brief(row)
+        what = f"the queue has {stored}, the table {there}" + (f" ({reason})" if reason else "")
+        details = {"value": value, "row": row, "reason": reason}
+        where = QueueKeys(self.export.queue).value(encoded)
+        return Difference("export-table", where, what, key, repairable=True, details=details)
 
     def _is_exported(self, encoded: bytes) -> bool:
         """Wait until all entries in the key's bucket now are exported; False if `wait_seconds` are over first."""
@@ -227,43 +233,6 @@ class Verifier:
             _, first = transact(self.db, oldest)
         return True
 
-    def _reason(self, encoded: bytes) -> str:
-        aside = (each for each in entries_aside(self.db, self.keys) if each.encoded_key == encoded)
-        return "".join(f"set aside: {each.error}" for each in islice(aside, 1))
-
-
-def verify(
-    db: Database,
-    export: Export,
-    *,
-    wait_seconds: float = 30.0,
-    progress: Callable[[Verified], object] = lambda found: None,
-) -> Verified:
-    """Compare the table with the queue's current values.
-
-    Args:
-        db: a database of either store.
-        export: the queue's export.
-        wait_seconds: how long to wait in total for entries to be exported.
-        progress: called with the result so far, after each page.
-
-    Raises `CqError` while the export is still being filled with all values, `ExportFailed` if the reporting database
-    cannot be read.
-    """
-    return Verifier(db, export, wait_seconds).run(progress)
-
-
-def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
-
 
 def _primary_key_of(row: Mapping[str, Any], names: list[str]) -> tuple[Any, ...]:
     return tuple(bytes(part) if isinstance(part, memoryview) else part for part in columns_of(row, names))
-
-
-def _shown(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if row is None:
-        return None
-    return {name: value for name, value in row.items() if name not in (SEQUENCE, UPDATED_AT)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -217,7 +218,7 @@ _CHECKS: Final = {
 
 
 def check_table(wait_seconds: float, url_env: str | None) -> Check:
-    """A part of the verification that compares the exported table with the values.
+    """The check that compares the exported table with the values.
 
     It is skipped without an export, and with a note if the URL of the database is not set.
 
@@ -240,31 +241,23 @@ def check_table(wait_seconds: float, url_env: str | None) -> Check:
 
 
 def _compare(verification: Verification, variable: str, wait_seconds: float) -> Iterator[Difference]:
-    from cq.observers.sql import rebuild, verify
+    """Compare the table; with a repair, export it again after the comparison."""
+    # SQLAlchemy is an extra: import its users only where a table is exported.
+    from cq.observers.sql import rebuild
+    from cq.observers.sql.verify import TableCheck
 
-    found = find_export(verification.db, verification.name, url_env=variable)
+    db = verification.db
+    found = find_export(db, verification.name, url_env=variable)
     try:
-        result = verify.verify(verification.db, found, wait_seconds=wait_seconds)
-        if result.differences and verification.repair:
-            rebuild.rebuild(verification.db, found)
+        differences = list(TableCheck(db, found, wait_seconds).run(verification))
+        if differences and verification.repair:
+            rebuild.rebuild(db, found)
+        yield from (replace(each, repaired=verification.repair) for each in differences)
     except ExportFailed:
         raise
     except (
         CqError
-    ) as error:  # the table is being filled, or a value cannot be read, which another check reports
+    ) as error:  # the table is being filled, or a value is unreadable, which another check reports
         verification.note(f"the table was not compared with the values: {error}")
-        return
     finally:
         found.reporting.close()
-    if result.undecided:
-        verification.note(
-            f"{len(result.undecided):,} keys of the table were not compared: their changes are not exported yet"
-        )
-    if not result.is_complete:
-        verification.note("the comparison of the table stopped early because of too many differences")
-    for each in result.differences:
-        value = "no value" if each.value is None else repr(each.value)[:40]
-        row = "no row" if each.row is None else repr(each.row)[:80]
-        where = b"" if each.key is None else verification.keys.value(codec.encode(each.key))
-        what = f"the queue has {value}, the table {row}" + (f" ({each.reason})" if each.reason else "")
-        yield Difference("export-table", where, what, each.key, True, verification.repair)

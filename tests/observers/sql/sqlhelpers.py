@@ -13,7 +13,9 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
 from cq.observers.sql.table import columns_of
+from cq.observers.sql.verify import TableCheck
 from cq.store.transact import transact
+from cq.verify.verification import Verification
 from tests.helpers import combine_all
 
 FACTORIES = {"export": export.observer}
@@ -60,6 +62,20 @@ def work(db: Any, name: str) -> None:
     finally:
         for task in tasks:
             task.end()
+
+
+class Compared:
+    """What the check of an export's table finds, with its totals."""
+
+    def __init__(self, db: Any, export: Export, wait_seconds: float = 30.0) -> None:
+        check = TableCheck(db, export, wait_seconds)
+        self.verification = Verification(db, export.queue, {"table": check.run})
+        self.differences = list(self.verification.run())
+        self.totals, self.undecided = self.verification.totals, check.undecided
+
+    @property
+    def are_rows_checked(self) -> bool:
+        return not any("surplus rows were not searched for" in note for note in self.verification.notes)
 
 
 def problems(db: Any, name: str) -> list[str]:

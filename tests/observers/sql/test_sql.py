@@ -37,10 +37,9 @@ from cq.observers.sql.engine import ReportingDatabase, values_bound
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.sql.secrets import Secrets
 from cq.observers.sql.table import Columns, DefaultLayout, TableDefinition
-from cq.observers.sql.verify import verify
 from cq.store.transact import transact
 from tests.observers.export.exporthelpers import entries_aside
-from tests.observers.sql.sqlhelpers import add, combine, configure, problems, sql, table_of, work
+from tests.observers.sql.sqlhelpers import Compared, add, combine, configure, problems, sql, table_of, work
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ class TestTable:
         work(db, name)
 
         assert table_of(export) == sorted((key, value) for key, value in expected.items() if value)
-        assert verify(db, export).differences == []
+        assert Compared(db, export).differences == []
 
     def test_keys_that_collations_take_for_one_stay_apart(self, db: Any, name: str) -> None:
         export = configure(db, name)
@@ -81,7 +80,7 @@ class TestTable:
         work(db, name)
 
         assert sorted(key for (key, _) in table_of(export)) == sorted(keys)
-        assert verify(db, export).differences == []
+        assert Compared(db, export).differences == []
 
     @pytest.mark.parametrize(
         ("key_type", "keys"),
@@ -98,14 +97,14 @@ class TestTable:
         combine(db, name)
         work(db, name)
         assert len(table_of(export)) == len(keys)
-        assert verify(db, export).differences == []
+        assert Compared(db, export).differences == []
 
         add(db, name, dict.fromkeys(keys[1:], -7))
         combine(db, name)
         work(db, name)
 
-        found = verify(db, export)
-        assert (found.values, found.rows, found.differences) == (1, 1, [])
+        found = Compared(db, export)
+        assert (found.totals["values"], found.totals["rows"], found.differences) == (1, 1, [])
 
     @pytest.mark.parametrize(
         ("value_type", "values"),
@@ -131,7 +130,7 @@ class TestTable:
 
         assert entries_aside(db, name) == []
         assert len(table_of(export)) == len(values)
-        assert verify(db, export).differences == []
+        assert Compared(db, export).differences == []
 
     def test_names_are_identifiers_whatever_they_contain(self, db: Any, name: str) -> None:
         export = configure(db, name, table='sélect "x`; DROP %s :a')
@@ -140,7 +139,7 @@ class TestTable:
         work(db, name)
 
         assert table_of(export) == [("a", 1)]
-        assert verify(db, export).differences == []
+        assert Compared(db, export).differences == []
 
     def test_transactions_that_take_turns_at_a_file_are_no_more_than_one(self, db: Any, name: str) -> None:
         """Several would wait for each other in threads that others could use."""
@@ -174,7 +173,7 @@ class TestTable:
         assert len(inserts) == 1
         assert len(deletes) == 1
         assert "VALUES (" in inserts[0][0] or 100 < inserts[0][1] < 150
-        assert verify(db, export, wait_seconds=0).differences == []
+        assert Compared(db, export, wait_seconds=0).differences == []
 
     def test_what_cannot_be_stored_is_set_aside_and_the_rest_goes_on(self, db: Any, name: str) -> None:
         export = configure(db, name)
@@ -188,8 +187,8 @@ class TestTable:
         assert rows >= {"ok", "other"}
         assert "big" not in rows
         assert any("exceeds the 64 bits of a BIGINT" in error for error in errors)
-        (difference,) = [each for each in verify(db, export).differences if each.key == "big"]
-        assert difference.reason.startswith("set aside: ")
+        (difference,) = [each for each in Compared(db, export).differences if each.key == "big"]
+        assert difference.details["reason"].startswith("set aside: ")
         # When it fits again, it is exported again.
         add(db, name, {"big": -(2**62)})
         combine(db, name)
@@ -340,7 +339,7 @@ class TestColumns:
 
         assert table_of(export, "word", "count", "first") == [("AB", 2, "A"), ("ab", 1, "a")]
         assert [extra for (_, extra) in table_of(export, "word", "extra")] == [{"n": 2}, {"n": 1}]
-        found = verify(db, export)
+        found = Compared(db, export)
         assert (found.differences, found.are_rows_checked) == ([], True)
 
     @pytest.mark.usefixtures("reporting_url")
@@ -367,7 +366,7 @@ class TestColumns:
         (aside,) = entries_aside(db, name)
         assert aside.value == 5
         assert len(table_of(export)) == 101
-        found = verify(db, export)
+        found = Compared(db, export)
         assert ([each.key for each in found.differences], found.are_rows_checked) == (["bad"], False)
 
     @pytest.mark.usefixtures("reporting_url")
@@ -565,24 +564,26 @@ class TestVerify:
         sql(export, "UPDATE report SET value = 9 WHERE KEY = 'a'".replace("KEY", f"{quote}key{quote}"))
         sql(export, "UPDATE report SET KEY = 'z' WHERE KEY = 'b'".replace("KEY", f"{quote}key{quote}"))
 
-        found = verify(db, export)
+        found = Compared(db, export)
 
-        assert sorted((each.key, each.value, each.row) for each in found.differences) == [
+        assert sorted(
+            (each.key, each.details["value"], each.details["row"]) for each in found.differences
+        ) == [
             ("a", 1, {"key": "a", "value": 9}),
             ("b", 2, None),
             ("z", None, {"key": "z", "value": 2}),
         ]
-        assert (found.values, found.rows, found.undecided) == (3, 3, [])
+        assert found.totals == {"values": 3, "rows": 3, "waiting": 0, "whole": True}
 
     def test_what_waits_is_not_a_difference(self, db: Any, name: str, export: Export) -> None:
         add(db, name, {"a": 1, "d": 1, "b": -2})
         combine(db, name)
 
-        found = verify(db, export, wait_seconds=0)
+        found = Compared(db, export, wait_seconds=0)
         assert found.differences == []
         assert sorted(found.undecided) == ["a", "b", "d"]
         work(db, name)
-        found = verify(db, export, wait_seconds=0)
+        found = Compared(db, export, wait_seconds=0)
         assert (found.differences, found.undecided) == ([], [])
 
     def test_it_ends_early_when_all_differs(
@@ -592,8 +593,8 @@ class TestVerify:
         monkeypatch.setattr(sqlverify, "MAX_DIFFERENCES", 2)
         sql(export, "DELETE FROM report")
 
-        found = verify(db, export)
-        assert (len(found.differences), found.is_complete) == (2, False)
+        found = Compared(db, export)
+        assert (len(found.differences), found.totals["whole"]) == (2, False)
 
     def test_an_export_that_is_not_complete_cannot_be_verified(
         self, db: Any, name: str, export: Export
@@ -603,10 +604,10 @@ class TestVerify:
         init(export.reporting, export.definition)
 
         with pytest.raises(cq.CqError, match="is still being filled with all values"):
-            verify(db, export)
+            Compared(db, export)
         combine(db, name)
         work(db, name)
-        assert verify(db, export).differences == []
+        assert Compared(db, export).differences == []
 
 
 class TestMysqlStatements:

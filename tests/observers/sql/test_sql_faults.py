@@ -28,10 +28,9 @@ from cq.observers.export.task import ExportTask
 from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
 from cq.observers.sql.exporter import SqlExporter
-from cq.observers.sql.verify import verify
 from cq.store.transact import transact
 from tests.observers.export.exporthelpers import entries_aside, notified, waits
-from tests.observers.sql.sqlhelpers import add, combine, configure, sql, table_of, work
+from tests.observers.sql.sqlhelpers import Compared, add, combine, configure, sql, table_of, work
 from tests.postgres import PostgresServer
 
 SECONDS = 60.0
@@ -167,7 +166,7 @@ def test_nothing_is_lost_repeated_or_back_whatever_is_killed(
     assert dict(table_of(export)) == {key: value for key, value in expected.items() if value}
     assert waits(db, name) == 0
     assert entries_aside(db, name) == []
-    assert verify(db, export).differences == []
+    assert Compared(db, export).differences == []
     assert audited(export) > 100
     assert workers.died > 0
 

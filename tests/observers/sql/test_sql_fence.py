@@ -29,11 +29,10 @@ from cq.observers.sql.configured import Export, export_spec, export_tasks, find_
 from cq.observers.sql.exporter import SqlExporter
 from cq.observers.sql.progress import CLOSED, ProgressTables
 from cq.observers.sql.rebuild import rebase, rebuild
-from cq.observers.sql.verify import verify
 from cq.store.transact import transact
 from tests.helpers import stored
 from tests.observers.export.exporthelpers import entries_aside, waits
-from tests.observers.sql.sqlhelpers import add, combine, configure, problems, sql, table_of, work
+from tests.observers.sql.sqlhelpers import Compared, add, combine, configure, problems, sql, table_of, work
 
 KEY = "a"
 BUCKET = bucket_of(encoded_key(KEY), BUCKETS)
@@ -292,7 +291,7 @@ class TestSetBack:
         combine(db, name)
         work(db, name)
         assert table_of(export) == [(KEY, 2), ("later", 1)]
-        assert verify(db, find_export(db, name)).differences == []
+        assert Compared(db, find_export(db, name)).differences == []
 
     def test_the_reporting_database_is_another_one(
         self, db: Any, name: str, export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -327,8 +326,8 @@ class TestSetBack:
         rebase(db, find_export(db, name))
         work(db, name)
         assert table_of(export) == [("later", 1)]
-        (difference,) = verify(db, find_export(db, name)).differences
-        assert (difference.key, difference.row) == (KEY, None)
+        (difference,) = Compared(db, find_export(db, name)).differences
+        assert (difference.key, difference.details["row"]) == (KEY, None)
 
     @pytest.fixture
     def restored(self, db: Any, name: str, export: Export, tmp_path: Path) -> Iterator[Any]:
@@ -349,7 +348,7 @@ class TestSetBack:
         combine(restored, name)
         work(restored, name)
         assert table_of(export) == [(KEY, 1), ("later", 1)]
-        assert verify(restored, find_export(restored, name)).differences == []
+        assert Compared(restored, find_export(restored, name)).differences == []
 
     def test_the_store_was_restored_and_a_rebase_goes_on(
         self, name: str, export: Export, restored: Any
@@ -462,7 +461,7 @@ class TestEpochs:
         work(db, name)
 
         assert len(table_of(export)) == 201
-        assert verify(db, find_export(db, name)).differences == []
+        assert Compared(db, find_export(db, name)).differences == []
 
     def test_what_was_applied_and_waits_to_be_cleared_is_not_applied_again(
         self, db: Any, name: str, export: Export
