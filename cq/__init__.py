@@ -55,6 +55,7 @@ from cq.observer import Change, Observer, ObserverSpec
 from cq.queue.combine_queue import CombineQueue, Page
 from cq.queue.limits import limit
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
+from cq.store.space import Space
 from cq.store.transact import transact, transactional
 from cq.windows.statistics import WindowStatistics
 from cq.windows.window import Window
@@ -96,6 +97,7 @@ __all__ = [
     "QueueConfig",
     "QueueFull",
     "QueueNotConfigured",
+    "Space",
     "StoreError",
     "StoreUnreachable",
     "TooLarge",

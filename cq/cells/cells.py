@@ -62,10 +62,12 @@ class Cells:
 
     Args:
         directory: the database of the directory.
-        opener: opens the store of a cell's URL; `cq.open` by default.
+        opener: opens the store of a cell's URL; by default as `cq.open`, without `$CQ_PREFIX`.
     """
 
-    def __init__(self, directory: Database, *, opener: Callable[[str], Database] = store.open) -> None:
+    def __init__(
+        self, directory: Database, *, opener: Callable[[str], Database] = store.open_exactly
+    ) -> None:
         self.directory = Directory(directory)
         self._stores = CellStores(self.directory, opener)
         self._cache: dict[bytes, Location] = {}  # by users in CBOR: in a dict 1 and 1.0 are one key

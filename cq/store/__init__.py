@@ -10,16 +10,19 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from cq.errors import InvalidUrl
+from cq.errors import InvalidConfiguration, InvalidUrl
+from cq.keys import ROOT
 from cq.store.api import Database
+from cq.store.space import Space
 
 DEFAULT_URL = "embedded:cq.db"
+_OPTIONS: Final = re.compile(r"\?((?:mode|prefix)=[^?]*)$")
 
 T = TypeVar("T")
 
-__all__ = ["DEFAULT_URL", "OpenDatabase", "absolute", "close", "located", "open"]
+__all__ = ["DEFAULT_URL", "OpenDatabase", "absolute", "close", "located", "open", "open_exactly", "space_at"]
 
 
 class OpenDatabase(Database, Protocol):
@@ -30,12 +33,15 @@ class OpenDatabase(Database, Protocol):
         ...
 
 
-def open(url: str | None = None, *, create: bool = True, read_only: bool = False) -> OpenDatabase:
+def open(
+    url: str | None = None, *, create: bool = True, read_only: bool = False, prefix: Any = None
+) -> OpenDatabase:
     """Open the store of `url`, else of `$CQ_STORE`, else `embedded:cq.db`.
 
     - `embedded:PATH`: one SQLite file, created if it does not exist, for its owner only
     - `embedded:PATH?mode=0660`: the same; a new file gets these permissions, here also for its group
     - `fdb:`: the cluster of the default cluster file; `fdb:/path/to/fdb.cluster`: of this cluster file
+    - `fdb:?prefix=staging`, `embedded:PATH?mode=0660&prefix=staging`: only the part of the store below this prefix
 
     `~` at the start of a path is the home directory.
 
@@ -44,22 +50,39 @@ def open(url: str | None = None, *, create: bool = True, read_only: bool = False
         create: whether to create the file of an embedded store if it does not exist.
         read_only: for a program that only reads. The file is not created, and read permission suffices. Without write
             permission, commits with writes raise `StoreError`.
+        prefix: prefix of cq's keys in the store, as `cq.Space` takes it; by default that of the URL, else
+            `$CQ_PREFIX`, else `cq/`. Queues of other prefixes cannot be seen.
 
-    Raises `InvalidUrl` for any other URL, and a `StoreError` if the store cannot be used: `NotAStore`,
-    `ClientLibraryError` or `StoreUnreachable`. Each message is one line with the remedy.
+    Raises `InvalidUrl` for any other URL, `InvalidConfiguration` for a wrong prefix, and a `StoreError` if the store
+    cannot be used: `NotAStore`, `ClientLibraryError` or `StoreUnreachable`. Each message is one line with the remedy.
     """
-    scheme, path, mode = _parsed(url)
-    if scheme == "fdb":
+    space = space_at(url) if prefix is None else Space(prefix)
+    opened: OpenDatabase = space.database(_open_whole(_parsed(url), create=create, read_only=read_only))
+    return opened
+
+
+def space_at(url: str | None = None) -> Space:
+    """The space that `open` would open; raises `InvalidUrl`, and `InvalidConfiguration` for a wrong `$CQ_PREFIX`."""
+    return Space(_parsed(url).prefix or os.environ.get("CQ_PREFIX") or ROOT)
+
+
+def open_exactly(url: str) -> OpenDatabase:
+    """Open the store of a URL that another process may have written: `$CQ_PREFIX` does not apply to it."""
+    return open(url, prefix=_parsed(url).prefix or ROOT)
+
+
+def _open_whole(parsed: _StoreUrl, *, create: bool, read_only: bool) -> Any:
+    if parsed.scheme == "fdb":
         from cq.store.foundationdb import open_cluster
 
-        cluster: OpenDatabase = open_cluster(path or None)
-        return cluster
+        return open_cluster(parsed.path or None)
     from cq.store.embedded import PRIVATE, ReadOnlyDatabase, is_writable
     from cq.store.embedded import Database as Embedded
 
-    if read_only and not is_writable(Path(path).resolve()):
-        return ReadOnlyDatabase(path)
-    return Embedded(path, mode=PRIVATE if mode is None else mode, create=create and not read_only)
+    if read_only and not is_writable(Path(parsed.path).resolve()):
+        return ReadOnlyDatabase(parsed.path)
+    mode = PRIVATE if parsed.mode is None else parsed.mode
+    return Embedded(parsed.path, mode=mode, create=create and not read_only)
 
 
 def close(db: Database) -> None:
@@ -73,31 +96,44 @@ def is_local(db: object) -> bool:
     """Whether a database is a local file, for which concurrent requests bring no gain."""
     from cq.store.embedded import Database as Embedded
 
-    return isinstance(db, Embedded)
+    return isinstance(Space().database(db), Embedded)
 
 
 def located(url: str | None = None) -> tuple[str, str]:
     """`embedded` or `fdb`, and the path, of the URL that `open` would take; raises `InvalidUrl`."""
-    scheme, path, _ = _parsed(url)
-    return scheme, path
+    parsed = _parsed(url)
+    return parsed.scheme, parsed.path
 
 
 def absolute(url: str) -> str:
     """The URL with an absolute path, valid in every folder; raises `InvalidUrl`."""
-    scheme, path, mode = _parsed(url)
-    return f"{scheme}:{os.path.abspath(path) if path else ''}" + ("" if mode is None else f"?mode={mode:04o}")
+    parsed = _parsed(url)
+    path = os.path.abspath(parsed.path) if parsed.path else ""
+    mode = "" if parsed.mode is None else f"mode={parsed.mode:04o}"
+    prefix = parsed.prefix and f"prefix={parsed.prefix}"
+    options = "&".join(filter(None, (mode, prefix)))
+    return f"{parsed.scheme}:{path}" + (options and f"?{options}")
 
 
-def _parsed(url: str | None) -> tuple[str, str, int | None]:
-    """The kind of store, its path, and the permissions of a new file, if the URL has any."""
+class _StoreUrl(NamedTuple):
+    """The parts of a store's URL: scheme, path, permissions of a new file or None, and prefix or empty."""
+
+    scheme: str
+    path: str
+    mode: int | None
+    prefix: str
+
+
+def _parsed(url: str | None) -> _StoreUrl:
     source, url = _chosen(url)
     scheme, colon, path = url.partition(":")
     if not colon or scheme not in ("embedded", "fdb"):
         raise InvalidUrl(f"{source} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster")
-    mode = None
-    if scheme == "embedded" and "?mode=" in path:
-        path, _, digits = path.rpartition("?mode=")
-        mode = _permissions(source, digits)
+    options: dict[str, str] = {}
+    if found := _OPTIONS.search(path):
+        path, options = path[: found.start()], _options(source, found[1])
+    if scheme == "fdb" and "mode" in options:
+        raise InvalidUrl(f"{source} has permissions: only an embedded store takes ?mode=")
     if scheme == "embedded" and not path:
         raise InvalidUrl(f"{source} names no file: write embedded:PATH, for example {DEFAULT_URL}")
     try:
@@ -107,7 +143,22 @@ def _parsed(url: str | None) -> tuple[str, str, int | None]:
         raise InvalidUrl(
             f"{source} names no file: a path must not contain NUL, or characters that the system cannot encode"
         ) from None
-    return scheme, os.path.expanduser(path), mode
+    mode = _permissions(source, options["mode"]) if "mode" in options else None
+    return _StoreUrl(scheme, os.path.expanduser(path), mode, options.get("prefix", ""))
+
+
+def _options(source: str, given: str) -> dict[str, str]:
+    """The options after the "?" of a URL: `mode` and `prefix`."""
+    options = dict(option.partition("=")[::2] for option in given.split("&"))
+    if not options.keys() <= {"mode", "prefix"} or len(options) <= given.count("&"):
+        raise InvalidUrl(
+            f"{source} has an unknown or repeated option: write ?mode=0660, ?prefix=NAME or both with &"
+        )
+    try:
+        Space(options.get("prefix", ROOT))
+    except InvalidConfiguration as error:
+        raise InvalidUrl(f"{source} has an invalid prefix: {error}") from None
+    return options
 
 
 def _permissions(source: str, digits: str) -> int:

@@ -191,7 +191,7 @@ class ForwardExporter:
             raise ExportFailed(
                 f"there is no store where ${self._url_env} says: create it, or correct the variable"
             )
-        db = store.open(url)
+        db = store.open_exactly(url)
         if transact(db, store_id) == self._store and self._into.name == self._config.name:
             raise ExportFailed(
                 f"queue {self._config.name!r} would be forwarded into itself: ${self._url_env} has this store's URL"

@@ -15,15 +15,16 @@ from typing import Final
 
 from cq import runtime
 from cq.config.queue import queue_names, read_config, read_flags
-from cq.errors import ConfigurationError, CorruptData, CqError, InvalidUrl
+from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
 from cq.observers.export.errors import ExportFailed
 from cq.observers.forward.observer import forward_exporter
 from cq.observers.forward.spec import NAME as FORWARD
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import EmbeddedStore
 from cq.observers.sql.configured import NAME, find_export
-from cq.store import OpenDatabase, located
+from cq.store import OpenDatabase, located, space_at
 from cq.store.api import Transaction, TransactionRead, error_code
+from cq.store.space import Space
 from cq.store.transact import transact
 
 TIMEOUT_SECONDS: Final = 5.0
@@ -54,7 +55,8 @@ def doctor(url: str | None = None) -> Iterator[Check]:
     yield _check("cq", lambda: version("cq"))
     try:
         scheme, path = located(url)
-    except InvalidUrl as error:
+        space = space_at(url)
+    except (InvalidUrl, InvalidConfiguration) as error:
         yield Check("store", False, str(error))
         return
     store = ClusterStore(path) if scheme == "fdb" else EmbeddedStore(path)
@@ -62,17 +64,17 @@ def doctor(url: str | None = None) -> Iterator[Check]:
     yield from before
     if all(each.ok for each in before) and store.exists():
         try:
-            yield from _opened(store)
+            yield from _opened(store, space)
         finally:
             store.close()
 
 
-def _opened(store: ClusterStore | EmbeddedStore) -> Iterator[Check]:
+def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check]:
     """The checks that need the store."""
     queues: list[str] = []
 
     def read() -> str:
-        db = store.open()
+        db = space.database(store.open())
         db.options.set_transaction_timeout(int(TIMEOUT_SECONDS * 1000))
         queues.extend(transact(db, lambda tr: queue_names(tr.snapshot)))
         return f"it answers; queues: {len(queues)}"
@@ -83,11 +85,12 @@ def _opened(store: ClusterStore | EmbeddedStore) -> Iterator[Check]:
         return
     for name, check in store.after().items():
         yield _check(name, check)
+    db = space.database(store.db)
     for queue in queues:
-        yield _check(f"queue {queue}", partial(_queue, store.db, queue))
+        yield _check(f"queue {queue}", partial(_queue, db, queue))
     for observer, check_observer in ((NAME, _export), (FORWARD, _forward)):
-        for queue in transact(store.db, partial(_queues_with, queues=queues, observer=observer)):
-            yield _check(f"{observer} of {queue}", partial(check_observer, store.db, queue))
+        for queue in transact(db, partial(_queues_with, queues=queues, observer=observer)):
+            yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))
 
 
 def _check(name: str, check: Callable[[], str]) -> Check:

@@ -198,11 +198,17 @@ def test_the_page_of_clusters_is_followed_on_a_cluster(reader: Reader) -> None:
     url = cluster_url()
     reader.environment |= {"CQ_STORE": url, "FDB_CLUSTER_FILE": url.removeprefix("fdb:")}
     (first,) = blocks(page, "sh")
-    (program,) = blocks(page, "python")
+    program, in_a_prefix = blocks(page, "python")
     reader.type("cq delete words --yes")  # of an earlier run
 
     assert reader.type(first.replace("fdb:/etc/foundationdb/fdb.cluster", url))[0] == 0
     assert reader.type("cq configure words")[0] == 0
     reader.save("save.py", program)
     assert reader.type("python save.py")[0] == 0
+    assert reader.type("cq get words texts --pending") == (0, "texts\t1\n")
+    reader.save("shop.py", in_a_prefix)
+    status, there = reader.type("python shop.py")
+    assert status == 0
+    assert reader.type(f"cq get words texts --pending --store '{there.strip()}'") == (0, "texts\t1\n")
+    assert reader.type(f"cq delete words --yes --store '{there.strip()}'")[0] == 0
     assert reader.type("cq get words texts --pending") == (0, "texts\t1\n")

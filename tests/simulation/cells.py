@@ -73,7 +73,7 @@ class CellsWorld(Scenario):
         """Pieces of few rows, and a receiving store as each process sees it."""
         with (
             patch.object(move, "PIECE_ROWS", self.rng.choice((1, 2, 100))),
-            patch("cq.store.open", self._open_here),
+            patch("cq.store.open_exactly", self._open_here),
         ):
             yield
 

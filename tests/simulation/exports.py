@@ -33,7 +33,6 @@ from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
-from cq.store.embedded import Database
 from cq.store.transact import transact
 from tests.simulation.actors import WorkerPool
 from tests.simulation.application import SUMS, TABLE
@@ -227,7 +226,7 @@ class Exports(Scenario):
         self.trace("the store is restored")
 
     def _open_store(self) -> None:
-        self.inner = self.inners[STORE] = Database(self.folder / f"{STORE}.db", power_safe=False)
+        self.inner = self.inners[STORE] = self.open_store(STORE)
         self._boards[STORE].by_key.clear()
 
     # What is committed

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from cq.store.embedded import Database
+from cq.store.space import Space
 from tests.simulation.hub import Hub, Process, SimMachine
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
@@ -69,7 +70,7 @@ class Scenario(ABC):
         self.rng = plan.rng("world")
         self.is_calm = False
         self.violations: list[str] = []
-        self.inners = {name: Database(folder / f"{name}.db", power_safe=False) for name in self.stores}
+        self.inners = {name: self.open_store(name) for name in self.stores}
         self.inner = self.inners[self.stores[0]]
         self.faults = Faults(
             read_error=plan.chance("reads fail", 0.05),
@@ -92,6 +93,11 @@ class Scenario(ABC):
         self.hub.trace = self.trace
         self.hub.on_doom = self._die
         self.hub.on_freeze = self.freeze
+
+    def open_store(self, name: str) -> Any:
+        """The store itself, without faults; every third seed has all of its keys below another prefix."""
+        db = Database(self.folder / f"{name}.db", power_safe=False)
+        return Space(f"of-{name}" if self.plan.seed % 3 == 2 else "cq").database(db)
 
     # What a system is
 

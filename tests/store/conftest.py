@@ -11,26 +11,38 @@ from typing import Any
 import pytest
 
 from cq.store.embedded import Database
+from cq.store.space import Space
 
 CLUSTER_FILE = os.environ.get("CQ_TEST_CLUSTER_FILE")
 
 
-@pytest.fixture(params=["embedded", pytest.param("cluster", marks=pytest.mark.cluster)])
+_ON_A_CLUSTER = pytest.mark.cluster
+
+
+@pytest.fixture(
+    params=[
+        "embedded",
+        "embedded, in a space",
+        pytest.param("cluster", marks=_ON_A_CLUSTER),
+        pytest.param("cluster, in a space", marks=_ON_A_CLUSTER),
+    ]
+)
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A database with the binding's methods."""
-    if request.param == "embedded":
+    """A database with the binding's methods, or a view of one."""
+    space = Space(uuid.uuid4().bytes if "space" in request.param else "cq")
+    if request.param.startswith("embedded"):
         with Database(tmp_path / "store.db", power_safe=False) as database:
-            yield database
+            yield space.database(database)
     elif CLUSTER_FILE:
-        yield open_cluster(CLUSTER_FILE)
+        yield space.database(open_cluster(CLUSTER_FILE))
     else:
         pytest.skip("CQ_TEST_CLUSTER_FILE names no cluster file")
 
 
 @pytest.fixture
 def space(db: Any) -> Iterator[bytes]:
-    """A key prefix that nobody else uses; what lies under it is cleared afterwards."""
-    prefix = b"cq-test/" + uuid.uuid4().bytes + b"/"
+    """A key prefix that nobody else uses, below `cq/`: so a view moves it. What lies under it is cleared afterwards."""
+    prefix = b"cq/test/" + uuid.uuid4().bytes + b"/"
     yield prefix
     db.clear_range(prefix, prefix + b"\xff")
 
