@@ -19,6 +19,7 @@ from cq.queue.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_since
 from cq.store.range_size import COUNTED_BYTES, count_rows
 from cq.store.transact import transact, transact_versioned
+from cq.store.watch import wait_until
 from cq.windows.statistics import WindowStatistics, read_statistics
 
 _OUTSTANDING_SECONDS: Final = 10.0
@@ -82,20 +83,13 @@ def status(db: Database, name: str | None = None) -> list[QueueStatus]:
 
 
 def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
-    """Whether the queue is empty; if it is not, waits up to `wait_seconds` for a pass to combine some updates."""
+    """Whether the queue is empty; if it is not, waits up to `wait_seconds` until it is."""
 
-    def watch_first(tr: Transaction) -> Void | None:
+    def read(tr: Transaction) -> tuple[bool, Void | None]:
         first = tr.snapshot.get_range(*QueueKeys(name).notifications(), limit=1).to_list()
-        return tr.watch(first[0].key) if first else None
+        return not first, tr.watch(first[0].key) if first else None
 
-    watch = transact(db, watch_first)
-    if watch is None:
-        return True
-    fired = runtime.event()
-    watch.on_ready(lambda _: fired.set())
-    fired.wait(wait_seconds)
-    watch.cancel()
-    return False
+    return wait_until(db, read, wait_seconds)
 
 
 def current_version(db: Database) -> int:

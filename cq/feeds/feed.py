@@ -8,12 +8,10 @@ terminal has to keep only the id of the last message that it has read.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from cq import runtime
 from cq.arguments import repeatable
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
@@ -50,7 +48,7 @@ from cq.store.api import (
     snapshot_of,
 )
 from cq.store.transact import transact
-from cq.store.watch import wait_for
+from cq.store.watch import wait_until
 
 __all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "FeedPage", "Message"]
 
@@ -227,13 +225,8 @@ class Feed:
 
         Returns an empty page after `timeout`.
         """
-        end = math.inf if timeout is None else runtime.monotonic() + timeout
         encoded, after = encode_name("receiver", receiver), check_id(after)
-        while True:
-            page, watch = transact(db, lambda tr: self._read_or_watch(tr, encoded, after, limit))
-            left = end - runtime.monotonic()
-            if watch is None or not wait_for(db, watch, None if math.isinf(left) else left):
-                return page
+        return wait_until(db, lambda tr: self._read_or_watch(tr, encoded, after, limit), timeout)
 
     def latest(self, tr: TransactionRead, receiver: Any) -> bytes:
         """Return the id of the receiver's last message, for readers of later ones only; empty if there is none."""

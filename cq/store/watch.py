@@ -1,27 +1,98 @@
-"""Waiting for a watch outside of transactions."""
+"""Waiting for watches: `wait_until` for a caller that waits, `WatchSlot` for a loop with other work in between.
+
+Set a watch in a transaction that only reads, and that reads the watched key: then it fires if the key has changed since
+that read.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from cq import runtime
-from cq.store.api import Database, Void, error_code
+from cq.backoff import delay_after
+from cq.store.api import Database, Transaction, Void
+from cq.store.transact import transact
+
+T = TypeVar("T")
 
 
-def wait_for(db: Database, watch: Void, seconds: float | None) -> bool:
-    """Whether the watch fired or failed within `seconds`. After a failure, waits for the retry delay of the store."""
-    ready = runtime.event()
-    watch.on_ready(lambda _: ready.set())
+class WatchSlot:
+    """Calls back when its current watch fires or fails, and never for an earlier watch.
+
+    Attributes:
+        failures: number of watches in a row that have failed.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self._watch: Void | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it holds no watch that can still fire."""
+        return self._watch is None
+
+    def hold(self, watch: Void, fired: Callable[[], object], failed: Callable[[], object]) -> None:
+        """Hold this watch, and call `fired()` or `failed()` once it is ready, in any thread.
+
+        Cancels the watch held before.
+        """
+        before, self._watch = self._watch, watch
+        if before is not None:
+            before.cancel()
+        watch.on_ready(lambda ready: self._ready(ready, fired, failed))
+
+    def cancel(self) -> None:
+        """Cancel the current watch."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+
+    def _ready(self, watch: Any, fired: Callable[[], object], failed: Callable[[], object]) -> None:
+        if self._watch is None or watch is not self._watch:  # it was cancelled, which makes it ready as well
+            return
+        self._watch = None
+        try:
+            watch.wait()
+        except Exception:  # noqa: BLE001 - after any error, it will not fire
+            self.failures += 1
+            failed()
+        else:
+            self.failures = 0
+            fired()
+
+
+def wait_until(
+    db: Database, read: Callable[[Transaction], tuple[T, Void | None]], seconds: float | None = None
+) -> T:
+    """Call `read(tr)` in transactions until it returns a result without a watch; return the result.
+
+    Each call after the first follows as soon as the watch of the call before fires. If watches fail, it follows after a
+    growing delay.
+
+    Args:
+        db: a database of either store.
+        read: returns a result, and a watch that fires when the result may be another; no watch: the wait is over. It
+            only reads.
+        seconds: after this time, the latest result is returned; None: no limit.
+
+    Raises the exceptions of `transact`.
+    """
+    end = math.inf if seconds is None else runtime.monotonic() + seconds
+    slot, ready = WatchSlot(), runtime.event()
     try:
-        if not ready.wait(None if seconds is None else max(0.0, seconds)):
-            return False
+        while True:
+            ready.clear()
+            result, watch = transact(db, read)
+            if watch is None:
+                return result
+            slot.hold(watch, ready.set, ready.set)
+            left = max(0.0, end - runtime.monotonic())
+            if not ready.wait(None if seconds is None else left):
+                return result
+            if slot.failures:
+                runtime.sleep(min(left, delay_after(slot.failures)))
     finally:
-        watch.cancel()
-    try:
-        watch.wait()
-    except Exception as error:
-        code = error_code(error)
-        if code is None:
-            raise
-        # Kept in a variable: without its transaction, the retry delay ends at once with 1025.
-        tr = db.create_transaction()
-        tr.on_error(code).wait()
-    return True
+        slot.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from cq.observers.scheduling.members import TaskId
-from cq.store.watch_slot import WatchSlot
+from cq.store.watch import WatchSlot
 
 
 class Task(ABC):

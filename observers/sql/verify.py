@@ -29,8 +29,9 @@ from cq.observers.sql.dialects.dialect import CannotConvert, Dialect
 from cq.observers.sql.sweep import pages
 from cq.observers.sql.table import SEQUENCE, UPDATED_AT, columns_of, same
 from cq.queue.combine_queue import CombineQueue
-from cq.store.api import Database, Transaction
+from cq.store.api import Database, Transaction, Void
 from cq.store.transact import transact
+from cq.store.watch import wait_until
 from cq.verify.piece import Difference
 from cq.verify.verification import Verification
 
@@ -38,7 +39,6 @@ PAGE: Final = 500
 MAX_DIFFERENCES: Final = 1_000
 """Maximum number of reported differences: a table with more of them needs a rebuild, whatever they are."""
 _ROUNDS: Final = 3
-_POLL_SECONDS: Final = 0.05
 
 
 class TableCheck:
@@ -219,19 +219,15 @@ class TableCheck:
         """Wait until all entries in the key's bucket now are exported; False if `wait_seconds` are over first."""
         bucket = bucket_of(encoded, BUCKETS)
 
-        def oldest(tr: Transaction) -> tuple[int, int]:
-            now = tr.get_read_version()
-            first = tr.snapshot.get_range(*self.keys.rows(bucket), limit=1).to_list()
-            stamp = version_of(versionstamp_of(self.keys.sequence_of_row(first[0].key))) if first else -1
-            return now.wait(), stamp
+        now = transact(self.db, lambda tr: tr.get_read_version().wait())
 
-        then, first = transact(self.db, oldest)
-        while 0 <= first <= then:
-            if runtime.monotonic() > self.deadline:
-                return False
-            runtime.sleep(_POLL_SECONDS)
-            _, first = transact(self.db, oldest)
-        return True
+        def read(tr: Transaction) -> tuple[bool, Void | None]:
+            first = tr.snapshot.get_range(*self.keys.rows(bucket), limit=1).to_list()
+            if not first or version_of(versionstamp_of(self.keys.sequence_of_row(first[0].key))) > now:
+                return True, None
+            return False, tr.watch(first[0].key)
+
+        return wait_until(self.db, read, max(0.0, self.deadline - runtime.monotonic()))
 
 
 def _primary_key_of(row: Mapping[str, Any], names: list[str]) -> tuple[Any, ...]:

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from cq import runtime
 from cq.admin.backfill import parse_generation
 from cq.config.queue import read_config
 from cq.encoding import codec
@@ -28,8 +27,7 @@ from cq.observers.top.ranking import check_group, missing, settings_of
 from cq.observers.top.scores import exact
 from cq.observers.top.weights import LEAST, MOST, weights
 from cq.store.api import Database, Transaction, TransactionRead, Void, snapshot_of
-from cq.store.transact import transact
-from cq.store.watch import wait_for
+from cq.store.watch import wait_until
 
 PIECE_BYTES: Final = 90_000
 """The most data in one value, so that it stays below FoundationDB's limit of 100,000 bytes."""
@@ -111,13 +109,7 @@ class CloudReader:
         Returns None at the timeout. Raises `InvalidConfiguration`, `QueueNotConfigured`, also if the top is removed
         from the configuration during the wait.
         """
-        end = None if timeout is None else runtime.monotonic() + timeout
-        while True:
-            cloud, watch = transact(db, lambda tr: self.newer(tr, version))
-            if cloud is not None or watch is None:
-                return cloud
-            if not wait_for(db, watch, None if end is None else end - runtime.monotonic()):
-                return None
+        return wait_until(db, lambda tr: self.newer(tr, version), timeout)
 
     def newer(self, tr: Transaction, version: int) -> tuple[Cloud | None, Void | None]:
         """The newest cloud if it is of another version than this; else a watch for it, once `tr` is committed.

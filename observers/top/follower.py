@@ -22,7 +22,7 @@ from cq.observers.top.cloud import Cloud, CloudReader
 from cq.plain_text import describe
 from cq.store.api import Database
 from cq.store.transact import transact
-from cq.store.watch_slot import WatchSlot
+from cq.store.watch import WatchSlot
 
 SAFETY_SECONDS: Final = 30.0
 """How often the store is read even if the watch does not fire."""
@@ -55,7 +55,6 @@ class CloudFollower:
         self._listeners: set[Callable[[], object]] = set()
         self._begun = self._done = 0  # reads of the store
         self._watch = WatchSlot()
-        self._has_failed = False  # whether the watch has failed since the latest read
         self._wake, self._closing, self._ended = runtime.event(), runtime.event(), runtime.event()
         runtime.start_thread(self._run, f"cq-cloud-{name}")
 
@@ -167,9 +166,8 @@ class CloudFollower:
                 self._note("")
                 failures = 0
                 self._wake.wait(SAFETY_SECONDS)
-            if self._has_failed:
-                self._has_failed = False
-                self._closing.wait(delay_after(1))
+            if self._watch.is_free and self._watch.failures:  # the next watch would fail as well, perhaps
+                self._closing.wait(delay_after(self._watch.failures))
         self._watch.cancel()
         self._ended.set()
 
@@ -180,17 +178,13 @@ class CloudFollower:
         version = 0 if self.latest is None else self.latest.version
         cloud, watch = transact(self._db, lambda tr: self._reader.newer(tr, version))
         if watch is not None:
-            self._watch.hold(watch, self._wake.set, self._watch_failed)
+            self._watch.hold(watch, self._wake.set, self._wake.set)
         with self._lock:
             self.latest = cloud or self.latest
             self._done = self._begun
         self._notify()
         if cloud is not None:
             self._wake.set()  # the next read makes a watch for the next cloud
-
-    def _watch_failed(self) -> None:
-        self._has_failed = True
-        self._wake.set()
 
     def _note(self, problem: str) -> None:
         if problem and not self.problem and not self.is_closed:

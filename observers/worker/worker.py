@@ -35,7 +35,7 @@ from cq.observers.worker.workload import Workload
 from cq.passes.batch import Limits
 from cq.store.api import Database, error_code
 from cq.store.transact import transact
-from cq.store.watch_slot import WatchSlot
+from cq.store.watch import WatchSlot
 
 log = logging.getLogger("cq.worker")
 

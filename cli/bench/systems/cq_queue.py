@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import cq
-from cq import runtime
 from cq.admin.queue_status import is_drained
 from cq.cli.bench.systems.stored import opened
 from cq.cli.bench.systems.system import Add, Drain, WrongSum
@@ -21,9 +20,9 @@ from cq.observers.top.index import top
 from cq.observers.worker.garbage_collection import tune_garbage_collection
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
+from cq.store.watch import wait_until
 
 _REPORTING_ENV: Final = "CQ_BENCH_REPORTING_URL"
-_LOOK_SECONDS: Final = 0.005
 _WATCH_SECONDS: Final = 0.1
 
 
@@ -146,11 +145,12 @@ class QueueSystem:
         db = self.open()
         while not is_drained(db, self.queue, wait_seconds=_WATCH_SECONDS):
             pass
-        while self.reporting is not None and transact(db, self._is_any_to_export):
-            runtime.sleep(_LOOK_SECONDS)
+        if self.reporting is not None:
+            wait_until(db, self._watch_export)
 
-    def _is_any_to_export(self, tr: Any) -> bool:
-        return bool(tr.snapshot.get_range(*ExportKeys(self.queue).all_rows(), limit=1).to_list())
+    def _watch_export(self, tr: Any) -> tuple[None, Any]:
+        rows = tr.snapshot.get_range(*ExportKeys(self.queue).all_rows(), limit=1).to_list()
+        return None, tr.watch(rows[0].key) if rows else None
 
 
 def _do_nothing() -> None:
