@@ -81,6 +81,21 @@ cli
 A line names folders or modules; a module belongs to the longest name that fits. Imports for type checkers count, too.
 """
 MODULES_MAX = 14
+PARAMETERS_MAX = 6
+PUBLIC_NAMES = {*cq.__all__, "Ranking", "Worker"}
+MANY_PARAMETERS: frozenset[str] = frozenset(
+    {
+        # A ratchet: take out what has become shorter.
+        "cq/passes/batch.py: _take",
+        "cq/passes/batch.py: read_batch",
+        "cq/passes/combine_pass.py: Pass.__init__",
+        "cq/passes/purging.py: purge_some",
+        "cq/passes/selection.py: choose",
+        "cq/store/embedded/client/reading.py: TransactionReads._add_range_read",
+        "cq/store/embedded/client/reading.py: TransactionReads.read_range",
+        "observers/tasks/combine.py: combine_tasks",
+    }
+)
 PUBLIC = ("cq/__init__.py", "cq/testing.py")
 """For applications. Of cq itself, only programs that show how to use it import the first, and only tests the second."""
 
@@ -187,6 +202,49 @@ def test_some_modules_are_not_imported(folder: str, forbidden: list[str]) -> Non
     }
 
     assert wrong == {}
+
+
+def parameters(module: Path) -> dict[str, int]:
+    """{name: number of parameters} of each function and method, without self; commands of typer are left out.
+
+    Keyword-only parameters of what `PUBLIC_NAMES` has are not counted: applications choose among many independent
+    settings by name there.
+    """
+    found = {}
+    tree = ast.parse(module.read_text())
+    commands = {
+        node.args[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Call)
+        if node.args and isinstance(node.args[0], ast.Name)
+    }
+    methods = {
+        id(item): each for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for item in each.body
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            owner = methods.get(id(node))
+            name = f"{owner.name}.{node.name}" if owner else node.name
+            names = [each.arg for each in node.args.posonlyargs + node.args.args]
+            if owner and names[:1] in (["self"], ["cls"]):
+                del names[0]
+            if (owner.name if owner else node.name) not in PUBLIC_NAMES:
+                names += [each.arg for each in node.args.kwonlyargs]
+            names += [each.arg for each in (node.args.vararg, node.args.kwarg) if each]
+            if node.name not in commands:
+                found[name] = len(names)
+    return found
+
+
+def test_functions_have_few_parameters() -> None:
+    wrong = {
+        f"{name(module)}: {function}": count
+        for module in modules("cq", "observers", "cli")
+        for function, count in parameters(module).items()
+        if count > PARAMETERS_MAX
+    }
+
+    assert {each: count for each, count in wrong.items() if each not in MANY_PARAMETERS} == {}
 
 
 def test_folders_are_small() -> None:

@@ -71,6 +71,7 @@ def _print(found: Overview, json: bool) -> None:
         print_json(
             {
                 **asdict(queue),
+                "telling": queue.backfilling,  # its name before 0.1.0, for programs that read it
                 **asdict(found.activity[queue.name]),
                 "export": None if export is None else asdict(export),
             }

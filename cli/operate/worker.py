@@ -23,9 +23,8 @@ from cq.observers.scheduling.members import ROLES
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.logs import log_to_stderr
 from cq.observers.telemetry.metrics import Address, serve
-from cq.observers.worker.garbage_collection import tune_garbage_collection
 from cq.observers.worker.processes import Processes
-from cq.observers.worker.systemd import Notifier
+from cq.observers.worker.service import Notifier, tune_garbage_collection
 from cq.observers.worker.worker import CONCURRENCY, GRACE_SECONDS, Worker
 
 

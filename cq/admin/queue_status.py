@@ -43,7 +43,7 @@ class QueueStatus:
         outstanding: {bucket: age of its oldest update} of up to 5 buckets far older than the others.
         full: the exceeded limit; else empty.
         former_buckets: number of buckets of the former shape while it is drained; else None.
-        telling: {observer with a backfill in progress: number of finished buckets}.
+        backfilling: {observer with a backfill in progress: number of finished buckets}.
         aside: number of pieces set aside (counting stops at 1,000 or 1 MB), and of keys with missed reports.
         window: statistics of its window; None without a window.
         problem: why the status is unknown: stored data of the queue cannot be read; else empty.
@@ -61,7 +61,7 @@ class QueueStatus:
     outstanding: dict[int, float]
     full: str
     former_buckets: int | None
-    telling: dict[str, int]
+    backfilling: dict[str, int]
     aside: int
     problem: str = ""
     window: WindowStatistics | None = None
@@ -133,7 +133,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         outstanding={},
         full=full.reason if full else "",
         former_buckets=config.former.buckets if config.former else None,
-        telling=backfill_progress(snapshot, config),
+        backfilling=backfill_progress(snapshot, config),
         aside=_count_some(aside) + _count_some(missed),
         window=None if config.window is None else read_statistics(snapshot, name),
     )

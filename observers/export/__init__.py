@@ -5,10 +5,8 @@ queue of another store. The room may import `cq.observers.scheduling`, `cq.obser
 """
 
 from cq.observers.export.batch import (
-    Exporter,
-)
-from cq.observers.export.errors import (
     CannotExport,
+    Exporter,
     ExportFailed,
     ExportStopped,
     OutdatedBatch,

@@ -1,12 +1,18 @@
-"""The batch of entries that an exporter receives, and the isolation of entries that can never be exported."""
+"""The batch of entries that an exporter receives, its errors, and the isolation of entries that it can never export.
+
+CannotExport      some entries can never be exported: the worker sets them aside and exports the others
+ExportFailed      the batch could not be exported now: the worker retries it after a pause
+OutdatedBatch     another worker was faster: the worker reads the bucket again
+ExportStopped     continuing would lose or mix up data: the operator must decide what to do
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.errors import CqError
 from cq.observers.export.rows import ExportEntry
 
 Exporter = Callable[["ExportBatch"], object]
@@ -20,6 +26,33 @@ after a crash, after another worker was slow, or if another entry of the batch c
 _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
 _WINDOW: Final = 10_000  # exported entries
+
+
+class CannotExport(CqError):
+    """Entries that can never be exported as they are; raised by exporters.
+
+    An exporter that knows the faulty entries names them in `entries`, as {sequence: error}. Otherwise the worker finds
+    them by exporting ever smaller halves of the batch.
+    """
+
+    def __init__(self, message: str, entries: Mapping[bytes, str] | None = None) -> None:
+        super().__init__(message)
+        self.entries: dict[bytes, str] = dict(entries or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.entries)
+
+
+class ExportFailed(CqError):
+    """A batch could not be exported, for reasons that may pass; the worker retries it after a pause."""
+
+
+class OutdatedBatch(CqError):
+    """The batch was read before another worker exported it, or before a rebuild or rebase; the worker reads again."""
+
+
+class ExportStopped(CqError):
+    """Continuing the export would lose or mix up data; the message says what to do."""
 
 
 class ExportPosition(NamedTuple):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Final
 
 from cq.backoff import delay_after
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys, name_of
-from cq.observers.export.state import ExportFailure, next_failure, read_failures, write_failure
+from cq.observers.export.batch import ExportStopped
+from cq.observers.export.state import ExportFailure, next_failure, read_failures, stop, write_failure
 from cq.observers.telemetry.bus import emit
 from cq.plain_text import describe
 from cq.store.api import Database, Transaction
@@ -18,6 +20,8 @@ log = logging.getLogger("cq.export")
 
 LONGEST_PAUSE: Final = 30.0
 """The longest delay before the next try; every failure of every bucket is stored and reported."""
+STOPPED_SECONDS: Final = 5.0
+"""How often to check whether a stopped export may continue."""
 
 
 class FailureNote:
@@ -44,6 +48,16 @@ class FailureNote:
         emit("export_failed", queue=name_of(self._queue.prefix), task=str(what), pause=pause, error=text)
         self._note(text)
         return pause
+
+    def stop(self, what: object, epoch: int, error: ExportStopped) -> float:
+        """Stop the export of all buckets; returns after how many seconds to check whether it may continue."""
+        text = str(error)
+        if self.problem != text:
+            emit("export_stopped", queue=name_of(self._queue.prefix), task=str(what), error=text)
+        self.problem = text
+        with suppress(Exception):  # the store may be the cause; the next run stops the export again
+            transact(self._db, lambda tr: stop(tr, self._queue, epoch, text))
+        return STOPPED_SECONDS
 
     def give_up(self, error: Exception) -> None:
         """Note an error that this process cannot recover from; it leaves the export to other workers."""

@@ -9,24 +9,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
 from cq.keys import version_of
 from cq.keys.export import ExportKeys, first_sequence, versionstamp_of
-from cq.observers.export.batch import ExportBatch, ExportPosition
-from cq.observers.export.errors import ExportStopped, OutdatedBatch
+from cq.observers.export.batch import ExportBatch, ExportPosition, ExportStopped, OutdatedBatch
 from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.queue import BUCKETS
-from cq.observers.export.state import ExportView, read_control, read_position, read_view, stop
+from cq.observers.export.state import ExportView, read_control, read_position, read_view
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
-STOPPED_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 0.2
 """How soon to check again after a concurrent rebuild or rebase."""
 SWEEP_SECONDS: Final = 0.5
@@ -100,7 +97,7 @@ class Keeper(Task):
         except OutdatedBatch:
             return AGAIN_SECONDS
         except ExportStopped as error:
-            return self._stop(error)
+            return self._note.stop(self, self._epoch, error)
         except Exception as error:  # noqa: BLE001 - any error must delay this task only
             return self._note.failed(self, error)
 
@@ -141,14 +138,6 @@ class Keeper(Task):
             return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, bucket, sequence))
 
         return ExportBatch(self.queue, bucket, (), cleared, found.control.epoch, cleared, (), read)
-
-    def _stop(self, error: ExportStopped) -> float:
-        if self._note.problem != str(error):
-            emit("export_stopped", queue=self.queue, task=str(self), error=str(error))
-        self._note.problem = str(error)
-        with suppress(Exception):  # the store may be the cause; the next run stops the export again
-            transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))
-        return STOPPED_SECONDS
 
     def _resume(self, tr: Transaction, found: ExportView) -> None:
         """Let a stopped export continue: the checks have passed."""

@@ -63,6 +63,21 @@ _entry: Final = partial(
 )  # makes an `ExportEntry` of a tuple without a call of a Python function for each entry
 
 
+class ReadLimits(NamedTuple):
+    """The limits of a read of a bucket's first entries.
+
+    Attributes:
+        read_version: the version at which the transaction reads; rows stamped later were copied from elsewhere.
+        size, entries: bytes and number of entries, after which reading ends.
+        generation: rows of later generations are not read; None: all are.
+    """
+
+    read_version: int
+    size: int
+    entries: int
+    generation: int | None = None
+
+
 class BrokenExportRow(NamedTuple):
     """A row that cq did not write; it is set aside unchanged."""
 
@@ -186,31 +201,25 @@ def decoded_keys(encoded: Sequence[Any]) -> list[Any]:
 
 
 def read_entries(
-    snapshot: TransactionRead,
-    keys: ExportKeys,
-    bucket: int,
-    read_version: int,
-    limit_bytes: int,
-    limit_entries: int,
-    generation: int | None = None,
+    snapshot: TransactionRead, keys: ExportKeys, bucket: int, limits: ReadLimits
 ) -> QueuedEntries:
     """Read a bucket's first entries, in whole rows, until a limit is exceeded.
 
-    Stops at a row of a generation later than `generation`, and at a row stamped later than the read version: such a row
-    was copied from elsewhere, and clearing up to it could delete entries that no worker has read.
+    Stops at a row of a later generation, and at a row stamped later than the read version: such a row was copied from
+    elsewhere, and clearing up to it could delete entries that no worker has read.
     """
     found = QueuedEntries()
     size = 0
     pieces: list[tuple[bytes, bytes]] = []
     for row in snapshot.get_range(*keys.rows(bucket), streaming_mode=WANT_ALL):
-        if not pieces and (size > limit_bytes or len(found.entries) >= limit_entries):
+        if not pieces and (size > limits.size or len(found.entries) >= limits.entries):
             found.at_end = False
             break
         sequence = keys.sequence_of_row(row.key)
-        if version_of(versionstamp_of(sequence)) > read_version:
+        if version_of(versionstamp_of(sequence)) > limits.read_version:
             found.at_end, found.foreign = False, True
             break
-        if generation is not None and generation_of(sequence) > generation:
+        if limits.generation is not None and generation_of(sequence) > limits.generation:
             found.at_end, found.is_ahead = False, True
             break
         size += len(row.key) + len(row.value)

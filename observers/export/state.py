@@ -198,19 +198,11 @@ class AsideEntry(NamedTuple):
     value: Any
 
 
-def set_entry_aside(
-    tr: Transaction,
-    queue: ExportKeys,
-    bucket: int,
-    sequence: bytes,
-    error: str,
-    key: bytes | None,
-    value: Any,
-) -> None:
+def set_entry_aside(tr: Transaction, queue: ExportKeys, entry: AsideEntry) -> None:
     """Store an entry with its error; storing the same entry again replaces it."""
-    data = codec.encode([printable(error), key, value])
+    data = codec.encode([printable(entry.error), entry.encoded_key, entry.value])
     for piece, start in enumerate(range(0, len(data), _PIECE_BYTES)):
-        tr.set(queue.aside_piece(bucket, sequence, piece), data[start : start + _PIECE_BYTES])
+        tr.set(queue.aside_piece(entry.bucket, entry.sequence, piece), data[start : start + _PIECE_BYTES])
 
 
 def read_entries_aside(

@@ -12,20 +12,33 @@ failing exporter is retried after growing pauses, and delays its own bucket only
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from cq import runtime
 from cq.encoding import codec
 from cq.keys import after
 from cq.keys.export import ExportKeys
-from cq.observers.export.batch import ExportBatch, Exporter, ExportPosition, PoisonEntryIsolator
-from cq.observers.export.errors import ExportFailed, ExportStopped, OutdatedBatch
-from cq.observers.export.failure_note import FailureNote
-from cq.observers.export.rows import QueuedEntries, read_entries
-from cq.observers.export.state import ExportState, ExportView, read_position, read_view, set_entry_aside, stop
+from cq.observers.export.batch import (
+    ExportBatch,
+    Exporter,
+    ExportFailed,
+    ExportPosition,
+    ExportStopped,
+    OutdatedBatch,
+    PoisonEntryIsolator,
+)
+from cq.observers.export.failure_note import STOPPED_SECONDS, FailureNote
+from cq.observers.export.rows import QueuedEntries, ReadLimits, read_entries
+from cq.observers.export.state import (
+    AsideEntry,
+    ExportState,
+    ExportView,
+    read_position,
+    read_view,
+    set_entry_aside,
+)
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
@@ -39,8 +52,6 @@ COALESCE_SECONDS: Final = 0.3
 """How long a busy worker lets entries accumulate at most: a batch costs commits in both databases."""
 _ERROR_BYTES: Final = 1_500
 """Maximum bytes of an entry set aside, in addition to its key and value; most of them are the error."""
-STOPPED_SECONDS: Final = 5.0
-"""How often to check whether a stopped export may continue."""
 AHEAD_SECONDS: Final = 1.0
 """How often to check for entries of a later generation, which only workers with its configuration may export."""
 
@@ -54,23 +65,6 @@ class BucketRead:
     queued: QueuedEntries
 
 
-class _RejectedEntry(NamedTuple):
-    """An entry that the exporter rejected: the fields to set aside."""
-
-    sequence: bytes
-    error: str
-    encoded_key: bytes | None
-    value: Any
-
-    def size(self) -> int:
-        """The bytes that the entry takes when set aside, approximately."""
-        return len(self.encoded_key or b"") + len(codec.encode(self.value)) + _ERROR_BYTES
-
-
-def _no_signal(point: str) -> None:
-    """Do nothing; tests replace it to act between two steps."""
-
-
 class ExportTask(Task):
     """The task that exports one bucket; one thread at a time may use it.
 
@@ -79,18 +73,22 @@ class ExportTask(Task):
         queue: the name of the export queue.
         bucket: the bucket's number.
         exporter: see `Exporter`.
-        batch_bytes, batch_entries: approximate limits of a batch.
         generation: the newest generation that this exporter may export (None: all). It keeps a worker with an outdated
             configuration from exporting entries of a newer generation into the old table.
         width: how many of the queue's buckets are exported at once; None: all.
 
     Attributes:
         notification: a key that exists while the bucket has entries.
+        batch_bytes, batch_entries: approximate limits of a batch.
+        signal: called with the name of each completed step, for tests.
         problem: the latest error while the export fails or is stopped, else empty.
     """
 
     notification: bytes
     coalesce_seconds = COALESCE_SECONDS
+    batch_bytes = BATCH_BYTES
+    batch_entries = BATCH_ENTRIES
+    signal: Callable[[str], object] = staticmethod(lambda point: None)
 
     def __init__(
         self,
@@ -100,10 +98,7 @@ class ExportTask(Task):
         exporter: Exporter,
         *,
         generation: int | None = None,
-        batch_bytes: int = BATCH_BYTES,
-        batch_entries: int = BATCH_ENTRIES,
         width: int | None = None,
-        signal: Callable[[str], object] = _no_signal,
     ) -> None:
         self.db = db
         self.queue = queue
@@ -115,8 +110,6 @@ class ExportTask(Task):
         self.max_parallel = width
         self._isolator = PoisonEntryIsolator(exporter, self._set_aside)
         self._generation = generation
-        self._batch_bytes, self._batch_entries = batch_bytes, batch_entries
-        self._signal = signal
         self._note = FailureNote(db, self.keys, bucket)
         self._epoch = 0
 
@@ -139,8 +132,7 @@ class ExportTask(Task):
         except OutdatedBatch:
             return 0.0
         except ExportStopped as error:
-            self._stop(error)
-            return STOPPED_SECONDS
+            return self._note.stop(self, self._epoch, error)
         except Exception as error:  # noqa: BLE001 - any error must delay this bucket only
             return self._note.failed(self, error)
 
@@ -150,7 +142,7 @@ class ExportTask(Task):
         if read.export.stopped is not None:
             self._note.problem = read.export.stopped
             return STOPPED_SECONDS
-        self._signal("read")
+        self.signal("read")
         begun = runtime.monotonic()
         if read.queued.last_key is None:
             # No row was read: reading stopped at the first one, or the bucket is empty.
@@ -161,7 +153,7 @@ class ExportTask(Task):
             self._note.clear()
             return DONE
         self._export(read)  # outside of any transaction: an exporter may take longer than five seconds
-        self._signal("exported")
+        self.signal("exported")
         transact(self.db, lambda tr: self._clear(tr, read))
         self._note.clear()
         emit(
@@ -171,7 +163,7 @@ class ExportTask(Task):
             entries=len(read.queued.entries),
             seconds=runtime.monotonic() - begun,
         )
-        self._signal("cleared")
+        self.signal("cleared")
         return DONE if read.queued.at_end else 0.0
 
     # 1: reading
@@ -181,15 +173,8 @@ class ExportTask(Task):
         version = tr.get_read_version()
         export = read_view(tr.snapshot, self.keys, [self.bucket])
         notification = tr.snapshot.get(self.notification)
-        queued = read_entries(
-            tr.snapshot,
-            self.keys,
-            self.bucket,
-            version.wait(),
-            self._batch_bytes,
-            self._batch_entries,
-            self._generation,
-        )
+        limits = ReadLimits(version.wait(), self.batch_bytes, self.batch_entries, self._generation)
+        queued = read_entries(tr.snapshot, self.keys, self.bucket, limits)
         read = BucketRead(export(), notification.value, queued)
         if queued.last_key is None and queued.at_end and read.export.stopped is None:
             self._clear_notification(tr, read.notification)
@@ -215,7 +200,7 @@ class ExportTask(Task):
         # First set the broken rows aside: the export advances the position past them.
         self._keep(
             batch.epoch,
-            [_RejectedEntry(each.sequence, each.error, None, each.data) for each in queued.broken],
+            [AsideEntry(self.bucket, each.sequence, each.error, None, each.data) for each in queued.broken],
         )
         self._isolator.export(batch)
 
@@ -236,22 +221,24 @@ class ExportTask(Task):
         self._keep(
             batch.epoch,
             [
-                _RejectedEntry(entry.sequence, errors[entry.sequence], entry.encoded_key, entry.value)
+                AsideEntry(
+                    self.bucket, entry.sequence, errors[entry.sequence], entry.encoded_key, entry.value
+                )
                 for entry in batch.ordered
                 if entry.sequence in errors
             ],
         )
 
-    def _keep(self, epoch: int, entries: Sequence[_RejectedEntry]) -> None:
+    def _keep(self, epoch: int, entries: Sequence[AsideEntry]) -> None:
         """Set entries aside, as many in each transaction as fit. Idempotent."""
 
-        def keep(tr: Transaction, some: Sequence[_RejectedEntry]) -> None:
+        def keep(tr: Transaction, some: Sequence[AsideEntry]) -> None:
             self._check_current(tr, epoch, some[0].sequence)
             for each in some:
-                set_entry_aside(tr, self.keys, self.bucket, *each)
+                set_entry_aside(tr, self.keys, each)
 
         while entries:
-            number = fitting(each.size() for each in entries)
+            number = fitting(map(_size, entries))
             transact(self.db, partial(keep, some=entries[:number]))
             entries = entries[number:]
 
@@ -283,11 +270,7 @@ class ExportTask(Task):
         if value is not None:
             tr.compare_and_clear(self.notification, value)
 
-    # Stopping
 
-    def _stop(self, error: ExportStopped) -> None:
-        if self._note.problem != str(error):
-            emit("export_stopped", queue=self.queue, task=str(self), error=str(error))
-        self._note.problem = str(error)
-        with suppress(Exception):  # the store may be the cause; the next run stops the export again
-            transact(self.db, lambda tr: stop(tr, self.keys, self._epoch, str(error)))
+def _size(entry: AsideEntry) -> int:
+    """The bytes that an entry takes when set aside, approximately."""
+    return len(entry.encoded_key or b"") + len(codec.encode(entry.value)) + _ERROR_BYTES

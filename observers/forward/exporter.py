@@ -24,8 +24,7 @@ from cq.config.store_id import store_id
 from cq.encoding.codec import DELETE
 from cq.errors import CorruptData, InvalidData, InvalidUrl, QueueFull
 from cq.keys.export import SEQUENCE_BYTES, generation_of, received
-from cq.observers.export.batch import ExportBatch
-from cq.observers.export.errors import CannotExport, ExportFailed, ExportStopped, OutdatedBatch
+from cq.observers.export.batch import CannotExport, ExportBatch, ExportFailed, ExportStopped, OutdatedBatch
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact

@@ -17,7 +17,7 @@ from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
 from cq.keys.export import ExportKeys
 from cq.observer import Change, ObserverFunction
-from cq.observers.export.errors import ExportFailed
+from cq.observers.export.batch import ExportFailed
 from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import check_alone

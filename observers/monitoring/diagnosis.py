@@ -16,7 +16,7 @@ from typing import Final
 from cq import runtime
 from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
-from cq.observers.export.errors import ExportFailed
+from cq.observers.export.batch import ExportFailed
 from cq.observers.forward.observer import forward_exporter
 from cq.observers.forward.spec import NAME as FORWARD
 from cq.observers.monitoring.doctor_cluster import ClusterStore

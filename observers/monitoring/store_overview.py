@@ -203,7 +203,7 @@ def _of_queue(queue: QueueStatus) -> list[str]:
         lines.append(f"full: {queue.full}")
     if queue.former_buckets is not None:
         lines.append(f"its {queue.former_buckets:,} former buckets are being drained")
-    for observer, complete in queue.telling.items():
+    for observer, complete in queue.backfilling.items():
         lines.append(f"backfill of {observer}: buckets {complete:,} of {queue.settings['buckets']:,}")
     if queue.window is not None:
         lines += _of_window(queue.window)

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateTable
 
-from cq.observers.export.errors import ExportFailed
+from cq.observers.export.batch import ExportFailed
 from cq.observers.sql.dialects.dialect import Dialect
 from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.sql.progress import ProgressTables

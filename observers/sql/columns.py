@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Final
 
 from cq.errors import InvalidConfiguration
-from cq.observers.export.errors import ExportFailed
+from cq.observers.export.batch import ExportFailed
 from cq.observers.sql.table import Columns
 
 _declared: Final[dict[str, Columns]] = {}

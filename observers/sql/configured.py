@@ -13,7 +13,7 @@ from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
 from cq.keys.export import ExportKeys
-from cq.observers.export.errors import ExportFailed
+from cq.observers.export.batch import ExportFailed
 from cq.observers.export.spec import DEFAULT_ENV, NAME, export_spec
 from cq.observers.scheduling.task import Task
 from cq.store.api import Database

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from cq.errors import CqError, InvalidConfiguration
-from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.observers.export.batch import CannotExport, ExportFailed
 from cq.observers.export.spec import DEFAULT_ENV
 from cq.observers.sql.dialects.dialect import Dialect
 from cq.observers.sql.dialects.postgresql import send_arrays_binary

@@ -18,8 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cq.observers.export.batch import ExportBatch
-from cq.observers.export.errors import CannotExport, ExportFailed, ExportStopped, OutdatedBatch
+from cq.observers.export.batch import CannotExport, ExportBatch, ExportFailed, ExportStopped, OutdatedBatch
 from cq.observers.export.rows import ExportEntry
 from cq.observers.sql.check import check
 from cq.observers.sql.dialects.dialect import CannotConvert, Dialect

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from cq.admin.configure import rebuild_observer
 from cq.keys.export import ExportKeys, generation_of
-from cq.observers.export.errors import ExportFailed
+from cq.observers.export.batch import ExportFailed
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.state import Control, ExportState, read_control, read_position, read_view
 from cq.observers.export.tasks import wake_keeper

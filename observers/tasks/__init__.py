@@ -1,5 +1,5 @@
 """The tasks of workers for every queue: combine, expire, measure, trim operation ids, enforce limits.
 
-Each module has one kind of task. The room may import `cq.observers.scheduling`, `cq.observers.telemetry`,
+The room may import `cq.observers.scheduling`, `cq.observers.telemetry`,
 `cq.observers.export` (for measuring) and the rooms of `cq`.
 """

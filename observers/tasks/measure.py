@@ -12,7 +12,7 @@ from typing import Final
 from cq.keys import QueueKeys, version_of
 from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export.queue import BUCKETS
-from cq.observers.scheduling.task import Task
+from cq.observers.tasks.timed import TimedTask
 from cq.observers.telemetry.bus import emit
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction
@@ -68,7 +68,7 @@ class IdleQueues:
         self._names -= {name}
 
 
-class MeasureTask(Task):
+class MeasureTask(TimedTask):
     """Measures one queue regularly.
 
     Args:
@@ -77,12 +77,11 @@ class MeasureTask(Task):
         idle: the worker's idle queues, shared by all its tasks of this kind.
     """
 
-    def __init__(self, db: Database, name: str, idle: IdleQueues) -> None:
-        self.name = name
-        self._db, self._idle = db, idle
+    subject = "measures"
 
-    def __str__(self) -> str:
-        return f"measures of queue {self.name!r}"
+    def __init__(self, db: Database, name: str, idle: IdleQueues) -> None:
+        super().__init__(db, name)
+        self._idle = idle
 
     def run(self) -> float:
         """Measure the queue; returns the seconds until the next measurement."""

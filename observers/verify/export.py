@@ -17,10 +17,17 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.keys.export import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
-from cq.observers.export.errors import ExportFailed
+from cq.observers.export.batch import ExportFailed
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import MAX_PIECES, QueuedEntries, is_piece, is_whole, unpack
-from cq.observers.export.state import Control, ExportState, check_failure, check_stopped, set_entry_aside
+from cq.observers.export.state import (
+    AsideEntry,
+    Control,
+    ExportState,
+    check_failure,
+    check_stopped,
+    set_entry_aside,
+)
 from cq.observers.sql.configured import NAME, find_export
 from cq.store.api import Value
 from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck
@@ -150,7 +157,7 @@ def _keep(piece: Piece, bucket: int, rows: list[tuple[bytes, bytes]], error: str
     """Set unreadable rows aside, as exports do; a concurrent export would write the same."""
     keys = ExportKeys(piece.name)
     data = b"".join(value for _, value in rows)
-    set_entry_aside(piece.tr, keys, bucket, rows[0][0], error, None, data)
+    set_entry_aside(piece.tr, keys, AsideEntry(bucket, rows[0][0], error, None, data))
     for sequence, _ in rows:
         piece.tr.clear(keys.row(bucket, sequence))
 
@@ -159,7 +166,7 @@ def _keep_lost(piece: Piece, found: Found) -> None:
     """Set a row without a bucket aside, since it may be valuable."""
     sequence = found.key[-SEQUENCE_BYTES:].rjust(SEQUENCE_BYTES, b"\x00")
     error = "its key is not one of an export queue"
-    set_entry_aside(piece.tr, ExportKeys(piece.name), 0, sequence, error, None, found.value)
+    set_entry_aside(piece.tr, ExportKeys(piece.name), AsideEntry(0, sequence, error, None, found.value))
     piece.tr.clear(found.key)
 
 

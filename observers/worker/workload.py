@@ -21,11 +21,8 @@ from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TR
 from cq.observers.scheduling.task import Job, Task
 from cq.observers.tasks.bucket_caches import BucketCaches
 from cq.observers.tasks.combine import combine_tasks
-from cq.observers.tasks.expire_windows import WindowTask
-from cq.observers.tasks.finish import FinishTask
-from cq.observers.tasks.limits import LimitTask
 from cq.observers.tasks.measure import IdleQueues, MeasureTask
-from cq.observers.tasks.trim_operation_ids import TrimTask
+from cq.observers.tasks.timed import FinishTask, LimitTask, TrimTask, WindowTask
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.queues import QueueCheck, find_queues, notified_buckets

@@ -42,7 +42,7 @@ def test_an_empty_queue_has_nothing_waiting(db: Any, name: str) -> None:
         outstanding={},
         full="",
         former_buckets=None,
-        telling={},
+        backfilling={},
         aside=0,
     )
 
@@ -87,10 +87,10 @@ def test_what_is_under_way_with_a_queue_is_shown(db: Any, name: str) -> None:
     add(db, name, {f"key {number}": 1 for number in range(100)})
     drain(db, name)
     cq.put_observer(db, name, cq.ObserverSpec("late", 1))
-    assert status_of(db, name).telling == {"late": 0}
+    assert status_of(db, name).backfilling == {"late": 0}
     app.queue(name, observers=[cq.Observer("late", 1, told)])
     drain(db, name, app=app)
-    assert status_of(db, name).telling == {}
+    assert status_of(db, name).backfilling == {}
     cq.rebucket(db, name, 2)
     assert status_of(db, name).former_buckets == 4
 

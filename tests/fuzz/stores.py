@@ -25,7 +25,14 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.builtin import FACTORIES
 from cq.observers.export.spec import export_spec
-from cq.observers.export.state import ExportFailure, entries_aside, set_entry_aside, stop, write_failure
+from cq.observers.export.state import (
+    AsideEntry,
+    ExportFailure,
+    entries_aside,
+    set_entry_aside,
+    stop,
+    write_failure,
+)
 from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.monitoring.health_check import health
@@ -119,7 +126,7 @@ def _put_under_way(db: Database) -> None:
         set_aside(tr, words, b"ab", "an error", [1, 2])
         set_aside(tr, words, b"", "a row", [b"raw"])
         write_failure(tr, exports, ExportFailure(1, "an error", 5.0, 2))
-        set_entry_aside(tr, exports, 1, bytes(22), "an error", b"aa", 5)
+        set_entry_aside(tr, exports, AsideEntry(1, bytes(22), "an error", b"aa", 5))
 
     transact(db, write)
     transact(db, lambda tr: stop(tr, exports, 0, "stopped"))

@@ -14,8 +14,7 @@ from cq.feeds.feed import Feed
 from cq.keys.export import ExportKeys
 from cq.keys.feed import bucket_of as name_bucket
 from cq.keys.feed import encode_name
-from cq.observers.export.batch import ExportBatch
-from cq.observers.export.errors import CannotExport
+from cq.observers.export.batch import CannotExport, ExportBatch
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
 from cq.observers.feeds.deliver import delivering_tasks

@@ -174,7 +174,7 @@ class TestLimits:
     def test_workers_set_and_clear_the_mark(
         self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cq.observers.tasks.limits.CHECK_SECONDS", 0.01)
+        monkeypatch.setattr("cq.observers.tasks.timed.CHECK_SECONDS", 0.01)
         entered, release = threading.Event(), threading.Event()
 
         def holds(tr: Any, changes: list[cq.Change]) -> None:

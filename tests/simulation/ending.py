@@ -17,7 +17,7 @@ from cq.errors import NotReady
 from cq.keys import QueueKeys, prefix_end
 from cq.keys.export import ExportKeys
 from cq.keys.missed import MissedKeys
-from cq.observers.tasks.finish import FinishTask
+from cq.observers.tasks.timed import FinishTask
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.observers.verify.queue import verification

@@ -12,7 +12,7 @@ from sqlalchemy import event
 from sqlalchemy.engine.default import DefaultDialect
 
 from cq.keys.export import ExportKeys
-from cq.observers.export.errors import ExportFailed
+from cq.observers.export.batch import ExportFailed
 from cq.observers.sql import rebuild
 from cq.observers.sql.configured import find_export
 from tests.simulation.application import SUMS, TABLE

@@ -27,7 +27,7 @@ from cq.errors import (
 )
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
-from cq.observers.tasks.expire_windows import WindowTask
+from cq.observers.tasks.timed import WindowTask
 from cq.observers.telemetry.bus import subscribe
 from cq.observers.worker.worker import Worker
 from cq.queue import pending as pendingrows

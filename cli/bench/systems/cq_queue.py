@@ -17,7 +17,7 @@ from cq.errors import QueueNotConfigured
 from cq.keys.export import ExportKeys
 from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top.index import top
-from cq.observers.worker.garbage_collection import tune_garbage_collection
+from cq.observers.worker.service import tune_garbage_collection
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.store.watch import wait_until

@@ -43,7 +43,14 @@ def add(db: Any, name: str, *pairs: tuple[Any, Any]) -> None:
 
 def tasks(db: Any, name: str, exporter: Callable[[ExportBatch], object], **limits: Any) -> list[ExportTask]:
     """A task for each bucket."""
-    return [ExportTask(db, name, bucket, exporter, **limits) for bucket in range(BUCKETS)]
+    return [with_settings(ExportTask(db, name, bucket, exporter), **limits) for bucket in range(BUCKETS)]
+
+
+def with_settings(task: ExportTask, **settings: Any) -> ExportTask:
+    """The task with other limits of a batch, or with a function that is called between its steps."""
+    for what, value in settings.items():
+        setattr(task, what, value)
+    return task
 
 
 def export_all(db: Any, name: str, exporter: Callable[[ExportBatch], object], **limits: Any) -> None:

@@ -19,11 +19,16 @@ from cq.keys.export import ExportKeys
 from cq.observers.export import queue as export
 from cq.observers.export import state as exportstate
 from cq.observers.export import task as exporting
-from cq.observers.export.batch import ExportBatch, ExportPosition, PoisonEntryIsolator
-from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.observers.export.batch import (
+    CannotExport,
+    ExportBatch,
+    ExportFailed,
+    ExportPosition,
+    PoisonEntryIsolator,
+)
 from cq.observers.export.failure_note import LONGEST_PAUSE
 from cq.observers.export.queue import BUCKETS, ExportQueue
-from cq.observers.export.rows import ExportEntry, encoded_key, pack, read_entries
+from cq.observers.export.rows import ExportEntry, ReadLimits, encoded_key, pack, read_entries
 from cq.observers.export.state import ExportFailure, export_names, read_failures
 from cq.observers.export.task import ExportTask
 from cq.observers.scheduling.runner import DONE
@@ -38,6 +43,7 @@ from tests.observers.export.exporthelpers import (
     run_to_end,
     tasks,
     waits,
+    with_settings,
 )
 from tests.queue.test_combine_queue import Calls
 
@@ -200,7 +206,7 @@ def test_what_a_crash_leaves_between_export_and_clearing_is_exported_again(db: A
 
     kept = Kept()
     with pytest.raises(KeyboardInterrupt):
-        ExportTask(db, name, bucket("a"), kept, signal=crash).run()
+        with_settings(ExportTask(db, name, bucket("a"), kept), signal=crash).run()
     export_all(db, name, kept)
 
     first, again = kept.batches
@@ -535,14 +541,13 @@ def test_a_read_ends_at_its_limits(db: Any, name: str) -> None:
     for number in range(10):
         add(db, name, ("a", number))
 
-    def read(tr: Any, **limits: int) -> Any:
-        return read_entries(
-            tr.snapshot, ExportKeys(name), bucket("a"), tr.get_read_version().wait(), **limits
-        )
+    def read(tr: Any, size: int, entries: int) -> Any:
+        limits = ReadLimits(tr.get_read_version().wait(), size, entries)
+        return read_entries(tr.snapshot, ExportKeys(name), bucket("a"), limits)
 
-    assert len(transact(db, lambda tr: read(tr, limit_bytes=10**6, limit_entries=3)).entries) == 3
-    assert len(transact(db, lambda tr: read(tr, limit_bytes=1, limit_entries=100)).entries) == 1
-    assert transact(db, lambda tr: read(tr, limit_bytes=10**6, limit_entries=10)).at_end
+    assert len(transact(db, lambda tr: read(tr, 10**6, 3)).entries) == 3
+    assert len(transact(db, lambda tr: read(tr, 1, 100)).entries) == 1
+    assert transact(db, lambda tr: read(tr, 10**6, 10)).at_end
 
 
 def failures(db: Any, name: str) -> list[ExportFailure]:

@@ -25,7 +25,7 @@ from cq.testing import drain
 from cq.verify.queue import verify
 from tests.faults import FaultyDatabase
 from tests.helpers import add, combine_all, stored
-from tests.observers.export.exporthelpers import entries_aside, run_to_end, waits
+from tests.observers.export.exporthelpers import entries_aside, run_to_end, waits, with_settings
 
 QUEUE = "visits"
 
@@ -277,7 +277,7 @@ def died(point: str) -> None:
 
 def tasks_of(db: Any, exporter: ForwardExporter, generation: int, signal: Any) -> list[ExportTask]:
     return [
-        ExportTask(db, QUEUE, bucket, exporter, generation=generation, signal=signal)
+        with_settings(ExportTask(db, QUEUE, bucket, exporter, generation=generation), signal=signal)
         for bucket in range(BUCKETS)
     ]
 

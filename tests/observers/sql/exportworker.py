@@ -13,6 +13,7 @@ import cq
 from cq.observers.export.task import ExportTask
 from cq.observers.sql.configured import export_tasks, find_export
 from cq.observers.sql.exporter import SqlExporter
+from tests.observers.export.exporthelpers import with_settings
 
 
 def main(store: str, queue: str, seed: str, chance: str = "0") -> None:
@@ -28,7 +29,9 @@ def main(store: str, queue: str, seed: str, chance: str = "0") -> None:
     exporter = SqlExporter(export.reporting, export.definition, export.store, signal=at)
     keeper, *others = export_tasks(db, export.config, export.observer)
     tasks = [
-        ExportTask(db, queue, bucket, exporter, signal=at, batch_entries=draw.choice([1, 3, 50]))
+        with_settings(
+            ExportTask(db, queue, bucket, exporter), signal=at, batch_entries=draw.choice([1, 3, 50])
+        )
         for bucket in range(len(others))
     ]
     os.write(1, b"ready\n")

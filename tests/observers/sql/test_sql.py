@@ -22,7 +22,7 @@ import cq
 from cq.config.queue import read_config
 from cq.encoding.codec import KeyType, ValueType
 from cq.keys.export import ExportKeys, first_sequence, generation_of
-from cq.observers.export.errors import CannotExport, ExportFailed
+from cq.observers.export.batch import CannotExport, ExportFailed
 from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.scheduling.runner import DONE

@@ -16,8 +16,7 @@ import sqlalchemy as sa
 import cq
 from cq.encoding.hashing import bucket_of
 from cq.keys.export import ExportKeys, generation_of
-from cq.observers.export.batch import ExportBatch
-from cq.observers.export.errors import CannotExport, ExportStopped, OutdatedBatch
+from cq.observers.export.batch import CannotExport, ExportBatch, ExportStopped, OutdatedBatch
 from cq.observers.export.keeper import Keeper
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
@@ -31,7 +30,7 @@ from cq.observers.sql.progress import CLOSED, ProgressTables
 from cq.observers.sql.rebuild import rebase, rebuild
 from cq.store.transact import transact
 from tests.helpers import stored
-from tests.observers.export.exporthelpers import entries_aside, waits
+from tests.observers.export.exporthelpers import entries_aside, waits, with_settings
 from tests.observers.sql.sqlhelpers import Compared, add, combine, configure, problems, sql, table_of, work
 
 KEY = "a"
@@ -75,7 +74,7 @@ def task(
 ) -> ExportTask:
     """The task of the key's bucket; `signal` is called with points of the task and of its exporter."""
     exporter = SqlExporter(export.reporting, export.definition, export.store, signal=signal)
-    return ExportTask(db, export.queue, BUCKET, exporter, signal=signal, **limits)
+    return with_settings(ExportTask(db, export.queue, BUCKET, exporter), signal=signal, **limits)
 
 
 def stop_at(point: str) -> Callable[[str], None]:

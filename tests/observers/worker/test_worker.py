@@ -27,8 +27,7 @@ from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE, Lane, Runner
 from cq.observers.tasks.combine import CombineTask
-from cq.observers.tasks.finish import FinishTask
-from cq.observers.tasks.limits import LimitTask
+from cq.observers.tasks.timed import FinishTask, LimitTask
 from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker import worker as worker_module
