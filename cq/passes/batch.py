@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Final
 
@@ -16,7 +16,6 @@ from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch
 from cq.keys import QueueKeys, after
 from cq.passes.bucket_cache import BucketCache
-from cq.passes.hash_order import is_sorted_from_cursor
 from cq.passes.repacking import UPDATE_BYTES, shrinks_backlog
 from cq.passes.runs import SortBacklog
 from cq.queue.bounded_reads import read_at_hashes
@@ -34,8 +33,6 @@ from cq.queue.rows import (
 from cq.store.api import Transaction
 from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
 
-_SAMPLES: Final = 500  # keys to compare, to estimate whether all keys are in hash order
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -48,7 +45,7 @@ class Limits:
         read_bytes: bytes of rows to read, about; the last row may exceed it.
         load_bytes: bytes of staged updates to read, and of current values; the last one of each may exceed it.
         write_bytes: bytes of keys and updates that the pass itself writes, about, as `cq.store.write_sizes` counts.
-        repack_bytes: bytes of updates to write as rows again, about; 0: never do so.
+        repack_bytes: bytes of updates to write as rows again, folded or sorted in a run, about; 0: never do so.
         observer_bytes: bytes that observers may write, predicted from the cost of earlier reports.
         reported_bytes: bytes of the reported values in a queue with observers, as `cq.store.write_sizes` counts.
             The caller predicts the number with which observers write `observer_bytes`.
@@ -251,17 +248,19 @@ def _take(
     backlog = batch.backlog
     updates = updates_of(backlog, batch.rows)
     batch.folds_first = is_observed
-    budget = _budget(config, batch, updates, limits, max_take)
     wanted: Collection[bytes] = updates
+    budget = _write_budget(config, batch, limits, max_take)
     is_all = budget.has_room(updates, backlog.size)
-    if may_sort and budget.is_of_rows and not batch.folds_first and not (is_all and backlog.at_end):
-        raise SortBacklog
+    is_plain = max_take is None and limits.repack_bytes and not batch.state.staged
+    if is_plain and not (is_all and backlog.at_end):
+        if _folds_into_rows(config, batch, updates, limits):
+            batch.folds_first, is_all = True, True
+            batch.repack_bytes = _row_budget(limits).cost(updates)
+        elif may_sort and not batch.folds_first:
+            raise SortBacklog
     if not is_all:
         wanted = budget.affordable(batch.rows, updates)
-    if budget.is_of_rows:
-        batch.repack_bytes = min(budget.cost(wanted, backlog.size), budget.most)
-    else:
-        batch.staging_bytes = min(budget.cost(wanted, backlog.size), budget.most)
+    batch.staging_bytes = min(budget.cost(wanted, backlog.size), budget.most)
     if batch.state.staged:
         order = [*first, *(encoded for encoded in wanted if encoded not in first)]
         known = cache.staged if cache.is_valid(batch.state.token) else {}
@@ -288,29 +287,31 @@ def _take_until(batch: Batch, wanted: Collection[bytes]) -> None:
             batch.updates.setdefault(encoded, []).append(update)
 
 
-def _budget(
-    config: QueueConfig, batch: Batch, updates: Updates, limits: Limits, max_take: int | None
-) -> _WriteBudget:
-    """Return the budget for writing the updates: staged, or as rows again, whichever is cheaper."""
-    each = SET_COPIES * len(QueueKeys(config.name).staged(b"")) + WRITE_BYTES
-    most = limits.to_write(is_observed=batch.folds_first) // 2
-    staging = _WriteBudget(each, config.value.grows, most, max_take, copies=SET_COPIES)
-    if not limits.repack_bytes or max_take is not None or batch.state.staged:
-        return staging
-    rows = _WriteBudget(UPDATE_BYTES, config.value.grows, limits.repack_bytes, is_of_rows=True)
-    less = shrinks_backlog(updates)
-    if less and not rows.grows and not batch.backlog.at_end and rows.has_room(updates, batch.backlog.size):
-        batch.folds_first = True
-        return rows
-    if batch.folds_first:
-        return staging
-    if not less and len(updates) > limits.max_report:
-        step = max(1, limits.max_report // _SAMPLES)
-        if is_sorted_from_cursor(list(islice(updates, 0, limits.max_report, step)), batch.state.cursor):
-            return replace(
-                rows, max_take=limits.max_report
-            )  # rows in hash order already: later ones stay as they are
-    return rows
+def _folds_into_rows(config: QueueConfig, batch: Batch, updates: Updates, limits: Limits) -> bool:
+    """Whether to write the folded updates as rows again.
+
+    Folding must make them far fewer, or they must be the whole backlog of a queue with observers: such a backlog may be
+    reported only in passes that take all of it.
+    """
+    is_useful = shrinks_backlog(updates) or (batch.folds_first and batch.backlog.at_end)
+    return is_useful and not config.value.grows and _row_budget(limits).has_room(updates)
+
+
+def _row_budget(limits: Limits) -> _WriteBudget:
+    """Return the budget for writing folded updates as rows again; values of their type do not grow."""
+    return _WriteBudget(UPDATE_BYTES, grows=False, most=limits.repack_bytes)
+
+
+def _write_budget(config: QueueConfig, batch: Batch, limits: Limits, max_take: int | None) -> _WriteBudget:
+    """Return the budget for staging the updates, or in a bucket that needs no staging, for writing their values."""
+    queue, grows = QueueKeys(config.name), config.value.grows
+    most = limits.to_write(is_observed=batch.folds_first)
+    if batch.folds_first or batch.state.staged or not limits.max_report:
+        each = SET_COPIES * len(queue.staged(b"")) + WRITE_BYTES
+        return _WriteBudget(each, grows, most // 2, max_take, copies=SET_COPIES)
+    each = SET_COPIES * len(queue.value(b"")) + WRITE_BYTES
+    most_keys = limits.max_report if max_take is None else min(max_take, limits.max_report)
+    return _WriteBudget(each, grows, most, most_keys, copies=SET_COPIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +326,6 @@ class _WriteBudget:
         grows: whether the size of values grows with the updates.
         most: bytes in all.
         max_take: number of different keys; None: no limit except `most`.
-        is_of_rows: whether the folded updates become rows again, instead of being staged.
         copies: number of copies of each key in the transaction.
     """
 
@@ -333,15 +333,14 @@ class _WriteBudget:
     grows: bool
     most: int
     max_take: int | None = None
-    is_of_rows: bool = False
     copies: int = 1
 
-    def cost(self, different: Collection[bytes], row_bytes: int) -> int:
+    def cost(self, different: Collection[bytes], row_bytes: int = 0) -> int:
         """Return the bytes for these keys, from rows of `row_bytes`."""
         size = row_bytes if self.grows else 0
         return size + self.copies * sum(map(len, different)) + self.each * len(different)
 
-    def has_room(self, different: Collection[bytes], row_bytes: int) -> bool:
+    def has_room(self, different: Collection[bytes], row_bytes: int = 0) -> bool:
         """Whether the budget suffices for these keys, from rows of `row_bytes`."""
         is_few = self.max_take is None or len(different) <= self.max_take
         return is_few and self.cost(different, row_bytes) <= self.most

@@ -178,7 +178,7 @@ class Pass:
             self.tr,
             self.config,
             self.bucket,
-            self.limits,
+            replace(self.limits, max_report=min(self.max_report, self.limits.max_report)),
             max_take=self.max_take,
             is_observed=bool(self.code.observers),
             first=self.rejected,
@@ -245,8 +245,7 @@ class Pass:
         self.result.folded = len(folded)
         self.repacked: dict[bytes, bytes] = {}
         if folded and self._can_repack:
-            cursor = None if batch.folds_first else batch.state.cursor
-            self.repacked = repack(folded, batch.rows_taken, cursor)
+            self.repacked = repack(folded, batch.rows_taken)
         if not self.repacked:
             self._stage(folded)
 

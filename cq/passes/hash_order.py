@@ -34,9 +34,3 @@ def order_from_cursor(where: Sequence[bytes], cursor: bytes) -> list[int]:
 def sort_from_cursor(encoded_keys: Sequence[bytes], cursor: bytes) -> list[bytes]:
     """Return keys in hash order from a cursor."""
     return [encoded_keys[index] for index in order_from_cursor(places(encoded_keys), cursor)]
-
-
-def is_sorted_from_cursor(encoded_keys: Sequence[bytes], cursor: bytes) -> bool:
-    """Return whether keys are in hash order from a cursor."""
-    ranks = [rank_from_cursor(where, cursor) for where in places(encoded_keys)]
-    return ranks == sorted(ranks)

@@ -1,13 +1,9 @@
 """Writes folded updates as rows again, under the keys of the rows that they came from.
 
-Staging costs a write for each key, and a read and a clear when the key is reported. If few keys have many updates, or
-the queue has no observers, it is far cheaper to write the folded updates as rows. They are rows like any others: no
-other code needs to know of them. They take the keys of the first rows, so that they still precede all remaining rows,
-and the age of the oldest queued update stays correct.
-
-Unless the whole backlog is folded first, the rows hold the keys in hash order from the cursor. The next pass then reads
-and writes adjacent values: if the values of a queue take many pages of the store, each page is read and written by one
-pass instead of by all.
+Staging costs a write for each key, and a read and a clear when the key is reported. If few keys have many updates, it
+is far cheaper to write the folded updates as rows, so that passes can fold a deep backlog to its end before they report
+any of it. They are rows like any others: no other code needs to know of them. They take the keys of the first rows, so
+that they still precede all remaining rows, and the age of the oldest queued update stays correct.
 """
 
 from __future__ import annotations
@@ -20,8 +16,6 @@ from typing import Final, NamedTuple
 
 from cq.encoding import codec
 from cq.encoding.cbor import array_head, encode_strings
-from cq.keys import places
-from cq.passes.hash_order import order_from_cursor
 from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, Updates
 
@@ -38,14 +32,10 @@ def shrinks_backlog(updates: Updates) -> bool:
     return _LEAST_GAIN * len(updates) <= sum(map(len, updates.values()))
 
 
-def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row], cursor: bytes | None) -> dict[bytes, bytes]:
-    """Return folded updates, {encoded key: encoded update}, as {row's key: value}; empty if they do not fit.
-
-    `cursor` is the bucket's, from which the keys are sorted in hash order; None: keep their order.
-    """
-    keys = list(folded)
-    order = range(len(keys)) if cursor is None else order_from_cursor(places(keys), cursor)
-    return pack_into_rows(Pairs(encode_pairs(keys, list(folded.values())), order), rows)
+def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row]) -> dict[bytes, bytes]:
+    """Return folded updates, {encoded key: encoded update}, as {row's key: value}; empty if they do not fit."""
+    pairs = encode_pairs(list(folded), list(folded.values()))
+    return pack_into_rows(Pairs(pairs, range(len(pairs))), rows)
 
 
 class Pairs(NamedTuple):

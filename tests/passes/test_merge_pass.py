@@ -31,6 +31,7 @@ from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, buckets_of, code_of, get, nothing_queued, stored
+from tests.passes.test_combine_pass import one_pass
 from tests.queue.test_combine_queue import Calls
 
 WORDS: Final = [f"{number:0200}" for number in range(2_000)]
@@ -304,9 +305,8 @@ def test_rows_are_not_sorted_while_older_updates_are_staged(db: Any, name: str) 
     """Another worker stages updates between the pass that finds a deep backlog and the one that makes the first run."""
     deep(db, name, combiner="last")
     (bucket,) = buckets_of(db, name, limits=SMALL)
-    (staging,) = buckets_of(db, name, limits=replace(SMALL, repack_bytes=0, max_report=100))
     bucket.cache.runs = FIRST_RUN
-    staging.combine()
+    one_pass(db, name, limits=replace(SMALL, repack_bytes=0), max_report=0)
     assert state_of(db, name).staged
     add(db, name, *(dict.fromkeys(WORDS[start : start + 100], 2) for start in range(0, len(WORDS), 100)))
 
