@@ -10,12 +10,8 @@ from typing import Annotated
 
 import typer
 
-from cq.cli.bench import command
-from cq.cli.demos import words
-from cq.cli.demos.cells import command as democells
-from cq.cli.demos.chat import command as demochat
-from cq.cli.demos.tags import command as demotags
-from cq.cli.demos.visits import command as demovisits
+from cq.cli.bench import command as bench
+from cq.cli.demos import command as demos
 from cq.cli.operate import config, doctor, health, status, worker
 from cq.cli.queues import cells, configure, data, export, feed, manage, set_aside, top, verify
 from cq.cli.shared import streams
@@ -70,12 +66,8 @@ for module in (
     config,
     doctor,
     verify,
-    command,
-    words,
-    democells,
-    demochat,
-    demotags,
-    demovisits,
+    bench,
+    demos,
 ):
     module.register(app)
 

@@ -66,13 +66,14 @@ cli/shared
 cli/bench/systems
 cli/bench/measures
 cli/bench
-cli/demos/crew
+cli/demos/harness
 cli/operate
-cli/demos
 cli/demos/cells
 cli/demos/chat
 cli/demos/tags
 cli/demos/visits
+cli/demos/words
+cli/demos
 cli/queues
 cli
 """

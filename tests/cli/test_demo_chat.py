@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cq.cli.demos.chat.ledger import Action, LedgerEntry, place_of
+from cq.cli.demos.chat.ledger import Action, LedgerEntry, position_of
+from cq.cli.demos.chat.recount import MessageRecount, inbox_of
 from cq.cli.demos.chat.roles import FEED, act
-from cq.cli.demos.chat.run import MessageRecount, inbox_of
-from cq.cli.demos.crew.errors import DemoFailed
+from cq.cli.demos.harness.crew import DemoFailed
 from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
 from cq.observers.worker.worker import Worker
@@ -58,7 +58,7 @@ def feed(db: Any) -> Feed:
 def test_what_was_done_is_not_done_again(db: Any, feed: Feed) -> None:
     recount = MessageRecount(db)
 
-    assert transact(db, lambda tr: place_of(tr, "sender")) == len(ACTIONS)
+    assert transact(db, position_of("sender").read) == len(ACTIONS)
     assert recount.messages == 3
     for user, number in (("user 1", 3), ("user 2", 1), ("user 3", 0)):
         inbox = list(inbox_of(db, user))

@@ -14,9 +14,8 @@ import pytest
 
 import cq
 from cq import keys
-from cq.cli.demos.crew.crew import DemoCrew
-from cq.cli.demos.crew.errors import DemoFailed
-from cq.cli.demos.crew.worker import WorkerRole
+from cq.cli.demos.harness.crew import DemoCrew, DemoFailed
+from cq.cli.demos.harness.worker import WorkerRole
 from cq.cli.shared.crew import ProcessFailed
 from cq.errors import InvalidData
 
@@ -44,13 +43,13 @@ class Failing:
 
 
 def test_processes_that_are_killed_go_on_until_all_is_done(tmp_path: Path) -> None:
-    roles = {name: Appender(tmp_path / name, 300) for name in ("one", "two")}
-    with DemoCrew(roles, Random(1), kill_every=0.6) as crew:
-        crew.run(lambda: crew.kills >= 2)
+    roles = {name: Appender(tmp_path / name, 2_000) for name in ("one", "two")}
+    with DemoCrew(roles, Random(1), kill_every=0.5) as crew:
+        crew.run(lambda: crew.kills >= 2, seconds=60)
         crew.spare()
         crew.run(lambda: crew.ended == {"one", "two"}, seconds=60)
     for name in roles:
-        assert (tmp_path / name).read_text().split() == [str(number) for number in range(300)]
+        assert (tmp_path / name).read_text().split() == [str(number) for number in range(2_000)]
 
 
 def test_a_process_that_fails_ends_the_demo() -> None:
@@ -83,7 +82,7 @@ import multiprocessing, sys
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from cq.cli.demos.crew.crew import DemoCrew
+from cq.cli.demos.harness.crew import DemoCrew
 
 @dataclass(frozen=True)
 class Holder:

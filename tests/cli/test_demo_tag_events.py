@@ -11,13 +11,14 @@ import pytest
 
 import cq
 from cq import testing
-from cq.cli.demos.crew.counted_database import CountedDatabase, Meter, WriteCounts
-from cq.cli.demos.crew.errors import DemoFailed
+from cq.cli.demos.harness.counted_database import CountedDatabase, Meter, WriteCounts
+from cq.cli.demos.harness.crew import DemoFailed
 from cq.cli.demos.tags import alternatives
+from cq.cli.demos.tags import demo as tags
 from cq.cli.demos.tags import events as tagevents
-from cq.cli.demos.tags import run as tags
 from cq.cli.demos.tags.events import TagEvent, TagRecount
 from cq.cli.demos.tags.roles import INCREMENTS, QUEUE
+from cq.observers.top.cloud import CloudEntry
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
@@ -69,7 +70,7 @@ def test_writes_are_counted_when_they_are_committed(db: Any) -> None:
 def done(tmp_path: Path) -> Any:
     """A store in which a demo with the events [a, a, b] has come to its end."""
     db: Any = cq.open(f"embedded:{tmp_path / 'demo.db'}")
-    tags._make_queue(db, 2)
+    tags.make_queue(db, 2)
     transact(db, lambda tr: cq.CombineQueue(QUEUE).add(tr, {"a": 2, "b": 1}))
     transact(db, lambda tr: tr.add(INCREMENTS, (3).to_bytes(8, "little")))
     Worker(db).drain()
@@ -77,35 +78,41 @@ def done(tmp_path: Path) -> Any:
     db.close()
 
 
+def _entries(db: Any) -> tuple[CloudEntry, ...]:
+    cloud = tags.published(db)
+    assert cloud is not None
+    return cloud.entries
+
+
 def test_a_result_that_is_right_passes(done: Any) -> None:
-    tags._compare(done, TagRecount(3, {"a": 2, "b": 1}), tags._published(done), 2)
+    tags.check_result(done, TagRecount(3, {"a": 2, "b": 1}), _entries(done), 2)
 
 
 @pytest.mark.parametrize(
     ("recount", "said"),
     [
-        (TagRecount(3, {"a": 3, "b": 1}), "tag 'a' has the count 2, and in the recount 3"),
-        (TagRecount(3, {"a": 2}), "tag 'b' has the count 1, and in the recount 0"),
+        (TagRecount(3, {"a": 3, "b": 1}), "'a': 2 instead of 3"),
+        (TagRecount(3, {"a": 2}), "'b': 1 instead of None"),
         (TagRecount(4, {"a": 2, "b": 1}), "3 increments were committed, and there are 4 events"),
     ],
 )
 def test_a_count_that_is_wrong_is_named(done: Any, recount: TagRecount, said: str) -> None:
     with pytest.raises(DemoFailed, match=said):
-        tags._compare(done, recount, tags._published(done), 2)
+        tags.check_result(done, recount, _entries(done), 2)
 
 
 def test_a_cloud_that_is_behind_is_noticed(done: Any) -> None:
-    cloud = tags._published(done)
+    cloud = _entries(done)
     transact(done, lambda tr: cq.CombineQueue(QUEUE).add(tr, {"b": 5}))
     testing.drain(done, QUEUE)
 
     with pytest.raises(DemoFailed, match="not the top"):
-        tags._compare(done, TagRecount(3, {"a": 2, "b": 6}), cloud, 2)
+        tags.check_result(done, TagRecount(3, {"a": 2, "b": 6}), cloud, 2)
 
 
 def test_a_queue_of_an_earlier_demo_is_made_anew(done: Any) -> None:
-    tags._make_queue(done, 2)
+    tags.make_queue(done, 2)
 
     assert dict(cq.CombineQueue(QUEUE).scan(done)) == {}
     assert tags.committed(done) == 0
-    assert tags._published(done) == ()
+    assert tags.published(done) is None

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.cli.demos import word_count
-from cq.cli.demos.word_count import count_words, files_below
+from cq.cli.demos.words import word_count
+from cq.cli.demos.words.word_count import count_words, files_below
 
 # Letters whose lower case depends on their neighbours (a final sigma) or is longer, what lower-casing looks
 # across (apostrophes, dots, accents, soft hyphens), and what it does not.

@@ -1,26 +1,26 @@
-"""The processes of the demo of cells: writers, each with a list of writes, movers and workers."""
+"""The processes of the demo of cells: writers, each with a list of writes, and movers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
-from threading import Event, Thread
+from threading import Event
 from typing import Final
 
 import cq
+from cq.cli.demos.harness.position import Position
 from cq.encoding import codec
-from cq.observers.worker.worker import Worker
-from cq.store.api import Database
 from cq.store.transact import transact
 
 QUEUE: Final = "demo_writes"
 """The queue of counts in each cell, and the queue that they are forwarded into."""
 ALL: Final = "all"
 """The key with the number of all writes; the other keys are users."""
-_POSITION: Final = b"demo_cells/writer/"
 _POSITION_EVERY: Final = 20
+_PAUSE: Final = 0.05  # seconds between two moves
 _CONTENT: Final = b"." * 100
 _PATIENCE: Final = 1.0
 
@@ -67,7 +67,8 @@ class Writer:
         """
         db = cq.open(self.url)
         with cq.Cells(db) as cells:
-            done = read_position(db, self.writer)
+            position = writer_position(self.writer)
+            done = transact(db, position.read)
             for index, (user, text) in enumerate(self.load.writes(self.writer)):
                 if index < done:
                     continue
@@ -75,7 +76,7 @@ class Writer:
                     if stop.is_set():
                         return
                 if (index + 1) % _POSITION_EVERY == 0 or index + 1 == self.load.number:
-                    _note_position(db, self.writer, index + 1)
+                    transact(db, partial(position.write, done=index + 1))
 
     def _write(self, cells: cq.Cells, user: str, text: str) -> bool:
         """Do one write; returns False if it must be retried."""
@@ -99,37 +100,12 @@ def write_once(data: cq.UserData, text: str) -> None:
         cq.CombineQueue(QUEUE).add(data.tr, {ALL: 1, data.user: 1})
 
 
-@dataclass(frozen=True)
-class CellWorkers:
-    """A worker for each of several stores, in one process.
+def writer_position(writer: int) -> Position:
+    """The position of a writer: the number of its finished writes.
 
-    Attributes:
-        urls: URLs of the stores.
+    It is behind the writer, because it lies in another store than the writes, and is written for many of them.
     """
-
-    urls: tuple[str, ...]
-
-    def run(self, stop: Event) -> None:
-        """Run the workers until `stop` is set."""
-        workers = [Worker(cq.open(url), queues=[QUEUE], identity="demo") for url in self.urls]
-        threads = [Thread(target=worker.run) for worker in workers]
-        for thread in threads:
-            thread.start()
-        stop.wait()
-        for worker in workers:
-            worker.stop()
-        for thread in threads:
-            thread.join()
-
-
-def read_position(db: Database, writer: int) -> int:
-    """The noted position of a writer: the number of its finished writes."""
-    stored = transact(db, lambda tr: tr.get(_POSITION + str(writer).encode()).value)
-    return 0 if stored is None else int(stored)
-
-
-def _note_position(db: Database, writer: int, done: int) -> None:
-    transact(db, lambda tr: tr.set(_POSITION + str(writer).encode(), str(done).encode()))
+    return Position(b"demo_cells/writer/%d" % writer)
 
 
 @dataclass(frozen=True)
@@ -139,12 +115,10 @@ class Mover:
     Attributes:
         url: URL of the store with the directory.
         load: its users are moved.
-        pause: seconds between two moves.
     """
 
     url: str
     load: WriteLoad
-    pause: float
 
     def run(self, stop: Event) -> None:
         """Move users until `stop` is set."""
@@ -156,4 +130,4 @@ class Mover:
                 cells.resume_moves()
                 with suppress(cq.UserNotPlaced):
                     cells.move(f"user {rng.randrange(self.load.users)}", rng.choice(names))
-                stop.wait(self.pause)
+                stop.wait(_PAUSE)

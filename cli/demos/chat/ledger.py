@@ -8,19 +8,18 @@ or one that lost the answer of a commit, does not send a message twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from cq.cli.demos.harness.position import Position
+from cq.cli.shared.rows import read_rows
 from cq.encoding import codec
-from cq.keys import VERSIONSTAMP_BYTES, after, prefix_end
-from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.transact import transact
+from cq.keys import VERSIONSTAMP_BYTES, prefix_end
+from cq.store.api import Database, Transaction
 
 KEYS: Final = b"demo_chat/"
 """The prefix of the demo's own keys."""
 _LEDGER: Final = KEYS + b"ledger/"
-_PLACES: Final = KEYS + b"place/"
 _SEEN: Final = KEYS + b"seen/"
-_PAGE: Final = 1_000
 
 
 class Action(NamedTuple):
@@ -59,14 +58,14 @@ class Sighting(NamedTuple):
     milliseconds: float
 
 
-def place_of(tr: TransactionRead, sender: str) -> int:
+def position_of(sender: str) -> Position:
     """The position of a sender: the number of its finished actions."""
-    return int(tr.get(_PLACES + sender.encode()).value or 0)
+    return Position(KEYS + b"place/" + sender.encode())
 
 
 def note_sent(tr: Transaction, place: int, entry: LedgerEntry) -> None:
     """Add an action to the ledger, and move the position of its sender from `place` to the next one."""
-    tr.set(_PLACES + entry.sender.encode(), b"%d" % (place + 1))
+    position_of(entry.sender).write(tr, place + 1)
     key = _LEDGER + b"\x00" * VERSIONSTAMP_BYTES + len(_LEDGER).to_bytes(4, "little")
     tr.set_versionstamped_key(key, codec.encode([entry.sender, entry.first, list(entry.action)]))
 
@@ -79,7 +78,7 @@ def note_seen(tr: Transaction, user: str, terminal: str, sights: Sequence[Sighti
 
 def entries(db: Database) -> Iterator[LedgerEntry]:
     """The whole ledger, in commit order."""
-    for _, value in _rows(db, _LEDGER):
+    for _, value in read_rows(db, _LEDGER, prefix_end(_LEDGER)):
         sender, first, action = codec.decode(value)
         yield LedgerEntry(sender, first, Action(*action))
 
@@ -87,24 +86,12 @@ def entries(db: Database) -> Iterator[LedgerEntry]:
 def seen(db: Database, user: str, terminal: str) -> list[Sighting]:
     """All messages that a terminal has seen, in that order."""
     prefix = _of_terminal(user, terminal)
-    return [Sighting(*sight) for _, value in _rows(db, prefix) for sight in codec.decode(value)]
-
-
-def clear(tr: Transaction) -> None:
-    """Delete all records."""
-    tr.clear_range(KEYS, prefix_end(KEYS))
+    return [
+        Sighting(*sight)
+        for _, value in read_rows(db, prefix, prefix_end(prefix))
+        for sight in codec.decode(value)
+    ]
 
 
 def _of_terminal(user: str, terminal: str) -> bytes:
     return _SEEN + f"{user}/{terminal}/".encode()
-
-
-def _rows(db: Database, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All rows with a prefix, read in several transactions."""
-    place, end = prefix, prefix_end(prefix)
-    while True:
-        rows: list[Any] = transact(db, lambda tr: tr.snapshot.get_range(place, end, limit=_PAGE).to_list())  # noqa: B023
-        yield from ((row.key, row.value) for row in rows)
-        if len(rows) < _PAGE:
-            return
-        place = after(rows[-1].key)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
-from cq.cli.demos.chat.ledger import Action, LedgerEntry, Sighting, note_seen, note_sent, place_of
+from cq.cli.demos.chat.ledger import Action, LedgerEntry, Sighting, note_seen, note_sent, position_of
 from cq.feeds.feed import Feed
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -24,6 +24,7 @@ FLOODER: Final = "flooder"
 _BATCH: Final = 50
 _LOOK_SECONDS: Final = 0.1
 _PAGE: Final = 200
+_PAUSE: Final = 0.005  # average seconds between two actions of a sender
 _ONLINE_SECONDS: Final = (1.0, 4.0)
 _OFFLINE_SECONDS: Final = (0.1, 1.0)
 
@@ -38,7 +39,6 @@ class Sender:
         seed: seed of its actions.
         number: number of its actions.
         users, groups: the receivers.
-        pause: average seconds between two actions.
     """
 
     url: str | None
@@ -47,14 +47,13 @@ class Sender:
     number: int
     users: Sequence[str]
     groups: Sequence[str]
-    pause: float
 
     def run(self, stop: Event) -> None:
         """Do all remaining actions."""
         db, rng = cq.open(self.url), Random()  # noqa: S311 - random pauses
         actions = list(self.actions())
-        place = transact(db, lambda tr: place_of(tr, self.name))
-        while place < len(actions) and not stop.wait(rng.expovariate(1 / self.pause)):
+        place = transact(db, position_of(self.name).read)
+        while place < len(actions) and not stop.wait(rng.expovariate(1 / _PAUSE)):
             entry = LedgerEntry(self.name, place, actions[place])
             transact(db, partial(act, place=place, entry=entry))
             place += 1
@@ -93,7 +92,7 @@ class Flooder:
         db = cq.open(self.url)
         while not transact(db, self._may_begin) and not stop.wait(_LOOK_SECONDS):
             pass
-        place = transact(db, lambda tr: place_of(tr, FLOODER))
+        place = transact(db, position_of(FLOODER).read)
         while place * _BATCH < self.number and not stop.is_set():
             first = place * _BATCH
             action = Action("message", FLOODED, messages=min(_BATCH, self.number - first))
@@ -101,12 +100,12 @@ class Flooder:
             place += 1
 
     def _may_begin(self, tr: Any) -> bool:
-        return all(place_of(tr.snapshot, sender) >= self.begin for sender in self.senders)
+        return all(position_of(sender).read(tr.snapshot) >= self.begin for sender in self.senders)
 
 
 def act(tr: Any, *, place: int, entry: LedgerEntry) -> None:
     """Do an action, unless an earlier commit whose answer was lost has done it."""
-    if place_of(tr, entry.sender) != place:
+    if position_of(entry.sender).read(tr) != place:
         return
     feed, (kind, to, user, messages) = Feed(FEED), entry.action
     bodies = [[entry.sender, entry.first + number] for number in range(messages)]

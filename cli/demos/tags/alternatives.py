@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Final
 
-from cq.cli.demos.crew.counted_database import WriteCounts
-from cq.cli.demos.crew.errors import DemoFailed
+from cq.cli.demos.harness.counted_database import WriteCounts
+from cq.cli.demos.harness.crew import DemoFailed
 
 MERGED: Final = 5_000
 """Number of tags that the merging server gathers before it writes them."""

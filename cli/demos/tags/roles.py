@@ -15,8 +15,9 @@ from threading import Event
 from typing import Any, Final
 
 import cq
-from cq.cli.demos.crew.counted_database import CountedDatabase, Meter
-from cq.cli.demos.crew.errors import DemoFailed
+from cq.cli.demos.harness.counted_database import CountedDatabase, Meter
+from cq.cli.demos.harness.crew import DemoFailed
+from cq.cli.demos.harness.position import Position
 from cq.cli.demos.tags.events import of_partition
 from cq.errors import FlushFailed
 from cq.store.transact import transact
@@ -67,34 +68,31 @@ class _PartitionCounter:
         self._db = db
         self._emitter = emitter
         self._path = path
-        self._position = KEYS + b"position/%d" % number
+        self._position = Position(KEYS + b"position/%d" % number)
 
     def run(self, stop: Event) -> None:
         events = of_partition(self._path)
-        place = transact(self._db, self._place)
+        place = transact(self._db, self._position.read)
         events_slice = list(islice(events, place, place + SLICE))
         while events_slice and not stop.is_set():
             place = self._count(place, events_slice)
             events_slice = list(islice(events, SLICE))
-
-    def _place(self, tr: Any) -> int:
-        return int(tr.get(self._position).value or 0)
 
     def _count(self, begin: int, changes: Sequence[tuple[str, int]]) -> int:
         """Count events that begin at the position `begin`; returns the position of their end."""
         end = begin + len(changes)
 
         def advance(tr: Any) -> None:
-            if self._place(tr) != begin:
+            if self._position.read(tr) != begin:
                 raise LookupError("another process counts these events")
-            tr.set(self._position, b"%d" % end)
+            self._position.write(tr, end)
             tr.add(INCREMENTS, len(changes).to_bytes(8, "little"))
 
         while True:
             try:
                 self._emitter.emit_many(changes, also=advance)
             except FlushFailed:  # the flush may have committed: the position shows whether it has
-                place = transact(self._db, self._place)
+                place = transact(self._db, self._position.read)
                 if place == begin:
                     continue
                 if place != end:

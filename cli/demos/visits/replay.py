@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
+from cq.cli.demos.harness.position import Position
 from cq.cli.demos.visits.access_log import Visit
 from cq.config.window import WindowSpec
 from cq.encoding import codec
@@ -83,9 +84,9 @@ def late_keys(server: int) -> tuple[bytes, bytes]:
     return begin, begin + b"\xff"
 
 
-def position_key(server: int) -> bytes:
-    """The key of a server's position: the number of its counted visits."""
-    return KEYS + b"position/%d" % server
+def server_position(server: int) -> Position:
+    """The position of a server: the number of its counted visits."""
+    return Position(KEYS + b"position/%d" % server)
 
 
 START: Final = KEYS + b"start"
@@ -136,7 +137,7 @@ class VisitServer:
             if stop.wait(_LATEST):
                 return
         pace = replace(self.pace, start=codec.decode(start))
-        place = transact(db, self._place)
+        place = transact(db, server_position(self.number).read)
         while place < len(mine) and not stop.is_set():
             wait = pace.at(mine[place].time) - runtime.time()
             if wait > 0:
@@ -144,13 +145,10 @@ class VisitServer:
             else:
                 place = transact(db, lambda tr: self._count(tr, visits, mine, pace))
 
-    def _place(self, tr: Any) -> int:
-        stored = tr.get(position_key(self.number)).value
-        return 0 if stored is None else int(codec.decode(stored))
-
     def _count(self, tr: Any, visits: Visits, mine: Sequence[Visit], pace: ReplayClock) -> int:
         """Count the visits that are due, grouped by time; returns the new position."""
-        place, now = self._place(tr), runtime.time()
+        position, now = server_position(self.number), runtime.time()
+        place = position.read(tr)
         due = takewhile(lambda visit: pace.at(visit.time) <= now, mine[place : place + MOST])
         for at, group in groupby(due, lambda visit: pace.at(visit.time)):
             visits_now = list(group)
@@ -158,5 +156,5 @@ class VisitServer:
             if visits.count_many(tr, seen, at=at) != TAKEN:
                 tr.set(late_key(self.number, place), codec.encode(len(visits_now)))
             place += len(visits_now)
-        tr.set(position_key(self.number), codec.encode(place))
+        position.write(tr, place)
         return place

@@ -1,29 +1,23 @@
-"""`cq demo words`: count the words of text files, with loader threads and worker processes."""
+"""The demo of words: text files are counted by loader threads and worker processes."""
 
 from __future__ import annotations
 
 import heapq
-import multiprocessing
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing.context import SpawnProcess
-from multiprocessing.process import BaseProcess
-from typing import Annotated, Any, Final, TypeVar
-
-import typer
+from typing import Any, Final, TypeVar
 
 import cq
 from cq.admin.queue_status import is_drained
-from cq.cli.demos.options import DEMO_URL, DemoStore
-from cq.cli.demos.word_count import count_words, files_below
-from cq.cli.operate.worker import stop_on_signals
-from cq.cli.shared.options import Json, make_store
+from cq.cli.demos.harness.crew import run_role
+from cq.cli.demos.harness.worker import WorkerRole
+from cq.cli.demos.words.word_count import count_words, files_below
+from cq.cli.shared.crew import Crew
+from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_json, print_table, progress, quantity
 from cq.config.queue import read_flags
 from cq.errors import ConfigurationError, NotReady, TooLarge
@@ -32,7 +26,6 @@ from cq.observers.builtin import put_built_in
 from cq.observers.sql.configured import export_spec, find_export
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top as top_spec
-from cq.observers.worker.spawn import keep_no_semaphores, starting
 from cq.observers.worker.worker import Worker
 
 T = TypeVar("T")
@@ -42,18 +35,6 @@ QUEUE: Final = "demo_words"
 TABLE: Final = "demo_word_counts"
 REPORTING_ENV: Final = "CQ_DEMO_REPORTING_URL"
 """The environment variable with the URL of the demo's own reporting database."""
-demo = typer.Typer(help="Run a demonstration on real data.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    demo.command("words", epilog="Example: cq demo words docs --top 10")(words)
-    app.add_typer(demo, name="demo")
-
-
-@demo.callback()
-def _group() -> None:
-    pass
 
 
 @dataclass(slots=True)
@@ -64,33 +45,16 @@ class _LoadCounts:
     updates: int = 0
 
 
-def words(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text files, or folders of text files.")],
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of worker processes.")] = 2,
-    loaders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of loader threads.")] = 4,
-    top: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Number of the most frequent words to show.")
-    ] = 20,
-    store: DemoStore = DEMO_URL,
-    json: Json = False,
-) -> None:
-    """Count the words of all files below PATH.
-
-    Shows the most frequent words, with their weights in the published cloud. Each file is a document: one transaction
-    stores its counts, and adds their difference from the stored ones to the queue `demo_words`. So a second run gives
-    exact counts, also after files have changed or vanished, or after the first run was killed. Files that are not UTF-8
-    are skipped with a message.
-
-    All counts are exported to the table `demo_word_counts` of the SQL database of $CQ_DEMO_REPORTING_URL, by default an
-    SQLite file next to the store.
-    """
+def run_words(paths: list[str], store: str, *, workers: int, loaders: int, top: int, json: bool) -> None:
+    """Count the words, and print the most frequent ones."""
     db = make_store(store)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
     _refuse_paused(db, store)
     _observe(db, store)
-    with _worker_processes(workers, store) as processes:
+    roles = {f"worker {number + 1}": WorkerRole(store, [QUEUE]) for number in range(workers)}
+    with Crew(roles, run_role) as crew:
         loaded = _load(db, paths, loaders)
-        _drain(db, store, processes)
+        _drain(db, store, crew)
         Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
     distinct, most = _top(cq.CombineQueue(QUEUE).scan(db), top)
     if json:
@@ -122,8 +86,7 @@ def _observe(db: Any, store: str) -> None:
 
 def _reporting_url(store: str) -> str:
     """The URL of an SQLite file next to the store, or in the current folder if the store is a cluster."""
-    url = store if store.startswith("embedded:") else DEMO_URL
-    path = url.removeprefix("embedded:")
+    path = store.removeprefix("embedded:") if store.startswith("embedded:") else "cq-demo.db"
     return f"sqlite:///{os.path.abspath(os.path.expanduser(path)).removesuffix('.db')}-reporting.db"
 
 
@@ -200,46 +163,13 @@ def _is_below(document: bytes, paths: list[str]) -> bool:
     return any(document == root or document.startswith(root.rstrip(b"/") + b"/") for root in roots)
 
 
-@contextmanager
-def _worker_processes(number: int, store: str) -> Iterator[list[SpawnProcess]]:
-    """Run `number` worker processes, and stop them at exit."""
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_run_worker, args=(store,)) for _ in range(number)]
-    with starting():
-        for process in processes:
-            process.start()
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join()
-
-
-def _run_worker(store: str) -> None:
-    """Run a worker in a child process, until SIGTERM or the end of the parent process."""
-    keep_no_semaphores()
-    runner = Worker(cq.open(store), queues=[QUEUE])
-    stop_on_signals(runner.stop)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_stop_with, args=(parent, runner), daemon=True).start()
-    runner.run()
-
-
-def _stop_with(parent: BaseProcess, runner: Worker) -> None:
-    parent.join()
-    runner.stop()
-
-
-def _drain(db: Any, store: str, processes: list[SpawnProcess]) -> None:
+def _drain(db: Any, store: str, crew: Crew) -> None:
     """Wait until all updates are combined; combine them in this process if all worker processes have died."""
     with progress(counted=False) as display:
         display.add_task("combining")
         while not is_drained(db, QUEUE, wait_seconds=0.5):
             _refuse_paused(db, store)
-            if not any(process.is_alive() for process in processes):
+            if not crew.is_any_alive():
                 note("all worker processes have died: combining in this process")
                 Worker(db, queues=[QUEUE]).drain()
 

@@ -8,7 +8,7 @@ from threading import Event
 
 import cq
 from cq import runtime
-from cq.cli.demos.crew.counted_database import CountedDatabase, Meter
+from cq.cli.demos.harness.counted_database import CountedDatabase, Meter
 from cq.observers.worker.worker import Worker
 from cq.store.api import Database
 

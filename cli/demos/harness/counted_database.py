@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Iterable
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -30,11 +31,10 @@ class WriteCounts(NamedTuple):
     transactions: int
     operations: int
 
-    def __add__(self, other: object) -> WriteCounts:
-        """The sum of both."""
-        if not isinstance(other, WriteCounts):
-            return NotImplemented
-        return WriteCounts(self.transactions + other.transactions, self.operations + other.operations)
+    @classmethod
+    def total(cls, counts: Iterable[WriteCounts]) -> WriteCounts:
+        """The sum of several counts."""
+        return cls(*map(sum, zip(*counts, strict=True)))
 
 
 class Meter:

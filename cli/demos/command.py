@@ -1,0 +1,245 @@
+"""`cq demo`: the options and the help of its commands.
+
+Each command imports its demo when it runs: every other command would wait for these imports.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cq.cli.shared.options import Json
+
+DEMO_URL: Final = "embedded:cq-demo.db"
+"""The store of the demos. `$CQ_STORE` and the settings file do not change it: they may name a production store."""
+
+DemoStore = Annotated[
+    str,
+    typer.Option(
+        "--store", metavar="URL", help="URL of the demo's store; $CQ_STORE and cq.toml have no effect."
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", help="Seed of the load and of the kills. Default: random.")
+]
+KillEvery = Annotated[
+    float, typer.Option(min=0.1, metavar="SECONDS", help="Average time between two kills of a process.")
+]
+Workers = Annotated[int, typer.Option(min=1, metavar="N", help="Number of worker processes.")]
+Servers = Annotated[int, typer.Option(min=1, metavar="N", help="Number of web server processes.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    demo = typer.Typer(help="Run a demonstration on real data.", no_args_is_help=True)
+    demo.command("words", epilog="Example: cq demo words docs --top 10")(words)
+    demo.command("cells", epilog="Example: cq demo cells --seed 7")(cells)
+    demo.command("chat", epilog="Example: cq demo chat --seed 7")(chat)
+    demo.command("tags", epilog="Example: cq demo tags --seed 7")(tags)
+    demo.command(
+        "visits",
+        epilog="Examples: cq demo visits --seed 7; cq demo visits access.log.1.gz access.log --chart visits.svg",
+    )(visits)
+    app.add_typer(demo, name="demo")
+
+
+def words(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text files, or folders of text files.")],
+    workers: Workers = 2,
+    loaders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of loader threads.")] = 4,
+    top: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Number of the most frequent words to show.")
+    ] = 20,
+    store: DemoStore = DEMO_URL,
+    json: Json = False,
+) -> None:
+    """Count the words of all files below PATH.
+
+    Shows the most frequent words, with their weights in the published cloud. Each file is a document: one transaction
+    stores its counts, and adds their difference from the stored ones to the queue `demo_words`. So a second run gives
+    exact counts, also after files have changed or vanished, or after the first run was killed. Files that are not UTF-8
+    are skipped with a message.
+
+    All counts are exported to the table `demo_word_counts` of the SQL database of $CQ_DEMO_REPORTING_URL, by default an
+    SQLite file next to the store.
+    """
+    from cq.cli.demos.words.demo import run_words
+
+    run_words(paths, store, workers=workers, loaders=loaders, top=top, json=json)
+
+
+def cells(
+    number: Annotated[int, typer.Option(min=1, metavar="N", help="Number of writes of each writer.")] = 1_000,
+    users: Annotated[int, typer.Option(min=1, metavar="N", help="Number of users.")] = 40,
+    stores: Annotated[int, typer.Option("--cells", min=1, metavar="N", help="Number of cells.")] = 3,
+    writers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes that write.")] = 2,
+    movers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of processes that move users.")] = 2,
+    kill_every: KillEvery = 2.0,
+    seed: Seed = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Folder for the stores, which are kept. Default: a temporary folder."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Store for the directory and the totals. Default: a file in the folder."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Move users between cells while processes write and are killed.
+
+    The data of each user are in one of several stores. Writers write data of users, movers move users, and a worker per
+    cell forwards its counts to the store with the directory. Processes are killed by SIGKILL at random moments and
+    started again. At the end each user must be in exactly one cell, with all written data, under ids without gaps, and
+    the totals must be the sum over all users; otherwise the exit status is 1.
+    """
+    from cq.cli.demos.cells.demo import CellDemo
+    from cq.cli.demos.harness.demo import run_demo
+
+    run_demo(CellDemo(number, users, stores, writers, movers, folder, store), seed, kill_every, json=json)
+
+
+def chat(
+    users: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Number of users, each with two terminals.")
+    ] = 16,
+    groups: Annotated[int, typer.Option(min=1, metavar="N", help="Number of groups.")] = 4,
+    messages: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Number of the senders' actions: messages, joins and leaves."),
+    ] = 800,
+    flood: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Number of additional messages to one user, sent as fast as possible."
+        ),
+    ] = 10_000,
+    senders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes that send.")] = 2,
+    workers: Workers = 2,
+    kill_every: KillEvery = 1.0,
+    seed: Seed = None,
+    store: DemoStore = DEMO_URL,
+    json: Json = False,
+) -> None:
+    """Run a chat while processes are killed and one user is flooded.
+
+    Senders write to users and groups, users join and leave groups, and terminals are offline at times. Processes are
+    killed by SIGKILL at random moments and started again. At the end every user must have exactly the messages of a
+    recount, in order and with numbers without a gap, and every terminal must have seen each message once and in order;
+    otherwise the exit status is 1. The output shows how long messages took to reach an online terminal. The
+    feed `demo_chat` is deleted first. Afterwards `cq feed read demo_chat 'user 1' --store embedded:cq-demo.db` shows
+    messages.
+    """
+    from cq.cli.demos.chat.demo import ChatDemo
+    from cq.cli.demos.harness.demo import run_demo
+
+    run_demo(ChatDemo(store, users, groups, messages, flood, senders, workers), seed, kill_every, json=json)
+
+
+def tags(
+    events: Annotated[
+        Path | None,
+        typer.Option("--events", metavar="FILE", help="File of events to count. Default: generated events."),
+    ] = None,
+    number: Annotated[int, typer.Option(min=1, metavar="N", help="Number of events to generate.")] = 100_000,
+    servers: Servers = 3,
+    collectors: Annotated[int, typer.Option(min=1, metavar="N", help="Number of collector processes.")] = 2,
+    kill_every: KillEvery = 1.0,
+    top: Annotated[
+        int, typer.Option(min=1, max=10_000, metavar="N", help="Number of tags in the cloud.")
+    ] = 20,
+    seed: Seed = None,
+    store: DemoStore = DEMO_URL,
+    json: Json = False,
+) -> None:
+    """Keep a cloud of tags while processes are killed.
+
+    Web servers gather increments in memory and commit many together. Collectors combine them and publish the cloud.
+    Processes are killed by SIGKILL at random moments and started again. At the end all counts, the number of increments
+    and the cloud must equal a recount, and the versions of the cloud must have been seen in ascending order; otherwise
+    the exit status is 1. The queue `demo_tags` is deleted first.
+    Afterwards `cq cloud demo_tags --store embedded:cq-demo.db` shows the cloud.
+
+    A line of FILE says that an entity gets a tag or, with -1, loses it:
+    {"entity": "article 17", "tag": "python", "by": 1}
+    """
+    from cq.cli.demos.harness.demo import run_demo
+    from cq.cli.demos.tags.demo import TagDemo
+    from cq.cli.demos.tags.events import from_file
+
+    given = from_file(events) if events else None
+    run_demo(TagDemo(store, given, number, servers, collectors, top), seed, kill_every, json=json)
+
+
+def visits(
+    logs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="ACCESS_LOG",
+            help="Access logs in common or combined format, plain or gzip. Default: a generated log.",
+        ),
+    ] = None,
+    number: Annotated[int, typer.Option(min=1, metavar="N", help="Number of visits to generate.")] = 10_000,
+    speed: Annotated[
+        float,
+        typer.Option(
+            min=0.01, metavar="N", help="About how many seconds of the log are replayed per second."
+        ),
+    ] = 100.0,
+    window: Annotated[
+        str,
+        typer.Option(
+            metavar="WIDTH/SLICE", help="Width and slice of the window, in seconds of the log's time."
+        ),
+    ] = "600/10",
+    servers: Servers = 2,
+    workers: Workers = 2,
+    kill_every: KillEvery = 2.0,
+    look_every: Annotated[
+        float,
+        typer.Option(
+            min=0.1, metavar="SECONDS", help="Time between two comparisons of all numbers with a recount."
+        ),
+    ] = 0.5,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pages to show.")] = 5,
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a chart of the compared numbers over time to this file, as SVG."
+        ),
+    ] = None,
+    seed: Seed = None,
+    store: DemoStore = DEMO_URL,
+    json: Json = False,
+) -> None:
+    """Count views and visitors of the last ten minutes of an access log.
+
+    The log is replayed by its own times, but faster. Web servers count each visit when it happens. Workers combine the
+    visits and remove those that have left the window. Processes are killed by SIGKILL at random moments and started
+    again. Several times the views and unique visitors of every page must equal a recount of the visits counted so far,
+    at the same moment. At the end the window must be empty, and all views must be in the lifetime counts; otherwise the
+    exit status is 1. The queues `demo_visits.*` are deleted first.
+
+    A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor. Lines in another
+    format are skipped with a message. Visits of a server that is down are counted later: after the end of their window
+    they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s.
+    """
+    from cq.cli.demos.harness.demo import run_demo
+    from cq.cli.demos.visits.demo import VisitDemo
+    from cq.config.window import WindowSpec
+
+    spec = WindowSpec.parse(window)
+    for path in logs or []:
+        path.open("rb").close()  # report a missing file before the first line of output
+    run_demo(
+        VisitDemo(store, logs or [], number, speed, spec, servers, workers, look_every, top, chart),
+        seed,
+        kill_every,
+        json=json,
+    )

@@ -1,1 +1,0 @@
-"""The processes of a demo: started, killed at random, and started again."""

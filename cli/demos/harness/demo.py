@@ -1,0 +1,120 @@
+"""Running a demo: processes that do its work and are killed, a recount of what they did, and the figures."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from random import Random
+from typing import Any, ClassVar, Final
+
+import cq
+from cq import runtime
+from cq.cli.demos.harness.crew import DemoCrew, DemoFailed, DemoRole
+from cq.cli.shared.output import note, print_json, progress
+from cq.keys import prefix_end
+from cq.store.api import Database
+from cq.store.transact import transact
+
+_SETTLING_SECONDS: Final = 10.0
+_SHOWN: Final = 5
+
+
+class Demo(ABC):
+    """A demo. Subclasses are dataclasses of the options of its command.
+
+    Attributes:
+        work: {name: role} of the processes that end when their work is done; set by `start`.
+        services: {name: role} of the processes that run until they are stopped; set by `start`.
+        seconds: time limit for the work, and for settling it.
+    """
+
+    work: Mapping[str, DemoRole]
+    services: Mapping[str, DemoRole]
+    seconds: ClassVar[float] = 600.0
+
+    @abstractmethod
+    def start(self, stack: ExitStack, rng: Random) -> None:
+        """Create queues without data of earlier demos, and the roles; the stack closes resources."""
+
+    @abstractmethod
+    def look(self) -> None:
+        """Show progress, and check what must hold at any time; called about ten times per second."""
+
+    @abstractmethod
+    def is_settled(self) -> bool:
+        """Whether the services have done all that follows from the finished work."""
+
+    @abstractmethod
+    def recount(self) -> dict[str, Any]:
+        """Compare the result with a recount; returns the figures of the demo. Raises `DemoFailed`."""
+
+    @abstractmethod
+    def show(self, figures: Mapping[str, Any]) -> None:
+        """Print the figures for people."""
+
+
+def run_demo(demo: Demo, seed: int | None, kill_every: float, *, json: bool) -> None:
+    """Run a demo and print its figures.
+
+    Raises `DemoFailed` for a difference from the recount, `ProcessFailed`, and the errors of the demo.
+    """
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    note(f"seed {seed}")  # printed first, so that a run that fails can be repeated
+    rng = Random(seed)  # noqa: S311 - a load and kills that can be repeated
+    with ExitStack() as stack:
+        demo.start(stack, rng)
+        begun = runtime.monotonic()
+        with DemoCrew({**demo.work, **demo.services}, rng, kill_every) as crew:
+
+            def is_worked_off() -> bool:
+                demo.look()
+                return crew.ended >= demo.work.keys()
+
+            crew.run(is_worked_off, demo.seconds)
+            # Few processes are left now. Frequent kills would never let a worker start on a busy machine.
+            crew.spare(after=_SETTLING_SECONDS)
+            crew.run(demo.is_settled, demo.seconds)
+        seconds = runtime.monotonic() - begun
+        figures = {
+            "seed": seed,
+            **demo.recount(),
+            "kills": crew.kills,
+            "seconds": round(seconds, 1),
+        }
+    if json:
+        print_json(figures)
+    else:
+        demo.show(figures)
+
+
+def killed(figures: Mapping[str, Any]) -> str:
+    """The number of kills in words."""
+    kills = figures["kills"]
+    return f"{kills:,} process{'' if kills == 1 else 'es'} killed"
+
+
+@contextmanager
+def shown_progress(what: str) -> Iterator[Callable[[int, int], object]]:
+    """Show progress on a terminal; yields a function of the number done and the total."""
+    with progress() as display:
+        task = display.add_task(what)
+        yield lambda done, total: display.update(task, completed=done, total=total)
+
+
+def delete_earlier(db: Database, prefix: bytes, queues: Iterable[str] = ()) -> None:
+    """Delete the queues of earlier demos, and their own keys, which begin with a prefix."""
+    for queue in queues:
+        with suppress(cq.QueueNotConfigured):
+            cq.delete(db, queue)
+    transact(db, lambda tr: tr.clear_range(prefix, prefix_end(prefix)))
+
+
+def compare(what: str, found: Mapping[str, Any], recounted: Mapping[str, Any]) -> None:
+    """Raise `DemoFailed` with the first differences from the recount."""
+    keys = sorted(key for key in {*found, *recounted} if found.get(key) != recounted.get(key))
+    if keys:
+        shown = [f"{key!r}: {found.get(key)} instead of {recounted.get(key)}" for key in keys[:_SHOWN]]
+        more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
+        raise DemoFailed(f"{what}: not as recounted: {', '.join(shown)}{more}")

@@ -1,0 +1,284 @@
+"""The demo of visits: web servers replay a log and are killed, and each reading of the counts equals a recount.
+
+A look reads all numbers in one transaction, together with the position of each web server. The positions say which
+visits the numbers must include, even while servers and workers run. The numbers are compared with a recount of exactly
+these visits at the time of the look.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Final
+
+from rich.live import Live
+
+from cq import runtime
+from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed
+from cq.cli.demos.harness.worker import WorkerRole
+from cq.cli.demos.visits.access_log import Visit, read_log, write_log
+from cq.cli.demos.visits.replay import (
+    KEYS,
+    NAME,
+    SITE,
+    START,
+    ReplayClock,
+    VisitServer,
+    late_keys,
+    ready_key,
+    server_position,
+    write_part,
+)
+from cq.cli.shared.chart import line_chart
+from cq.cli.shared.options import make_store
+from cq.cli.shared.output import as_word, make_table, note, print_table, quantity, stderr
+from cq.config.window import MIN_SLICE_MS, WindowSpec, milliseconds
+from cq.encoding import codec
+from cq.errors import BacklogTooDeep, InvalidData
+from cq.observers.visits import Visits
+from cq.observers.worker.worker import Worker
+from cq.store.transact import transact
+
+_SKIPPED_SHOWN: Final = 5
+_PAGES_DRAWN: Final = 3
+
+
+@dataclass(frozen=True)
+class Look:
+    """The numbers of one comparison, equal to the recount: the log's time, and the counts of its window."""
+
+    time: float
+    views: int
+    visitors: int
+    top: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _DemoSnapshot:
+    """The data of one look, read in one transaction."""
+
+    now: int
+    places: list[int]
+    late: set[tuple[int, int]]
+    within: dict[str, tuple[int, int]]
+
+
+@dataclass
+class VisitDemo(Demo):
+    """The demo; its fields are the options of the command."""
+
+    url: str
+    logs: Sequence[Path]
+    number: int
+    speed: float
+    window: WindowSpec
+    servers: int
+    workers: int
+    look_every: float
+    top: int
+    chart: Path | None
+
+    seconds: ClassVar[float] = 86_400.0
+
+    def start(self, stack: ExitStack, rng: Random) -> None:
+        self._db = make_store(self.url)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="cq-demo-")))
+        if not self.logs:
+            self.logs = [folder / "access.log.gz"]
+            write_log(self.logs[0], rng, visits=self.number)
+        self._skipped: list[str] = []
+        self._lines_skipped = 0
+        self._log = list(self._read_logs())
+        if not self._log:
+            raise InvalidData("the log has no visits: GET requests with an answer of status 2xx or 304")
+        for line in self._skipped:
+            note(f"skipped, {line}")
+        # A slice takes whole milliseconds, so the speed is about the requested one.
+        step = max(MIN_SLICE_MS, round(self.window.slice / self.speed))
+        first = min(visit.time for visit in self._log)
+        self._pace = ReplayClock(self.window.width / 1000, self.window.slice / 1000, step, first)
+        self._visits = Visits(NAME)
+        delete_earlier(self._db, KEYS, self._visits.queues)
+        self._visits.configure(self._db, window=self._pace.spec, buckets=2)
+        self._parts = [self._log[number :: self.servers] for number in range(self.servers)]
+        for number, visits in enumerate(self._parts):
+            write_part(folder / f"part-{number}", visits)
+        self.work = {
+            f"server {number}": VisitServer(self.url, folder / f"part-{number}", number, self._pace)
+            for number in range(self.servers)
+        }
+        self.services = {
+            f"worker {number}": WorkerRole(self.url, self._visits.queues) for number in range(self.workers)
+        }
+        self._places = [0] * self.servers
+        self._inside: list[tuple[int, Visit]] = []
+        self._late = 0
+        self._looks: list[Look] = []
+        self._next_look = 0.0
+        self._show_look = stack.enter_context(_shown_looks())
+
+    def _read_logs(self) -> Iterator[Visit]:
+        for path in self.logs:
+
+            def skip(line: int, reason: str, path: Path = path) -> None:
+                self._lines_skipped += 1
+                if len(self._skipped) < _SKIPPED_SHOWN:
+                    self._skipped.append(f"{path}:{line}: {reason}")
+
+            yield from read_log(path, skip)
+
+    def look(self) -> None:
+        if not self._pace.start:
+            transact(self._db, self._begin)
+        elif runtime.time() >= self._next_look:
+            try:
+                self._compare_window()
+            except BacklogTooDeep:  # the workers are behind; the next look comes later
+                return
+            self._next_look = runtime.time() + self.look_every
+
+    def _begin(self, tr: Any) -> None:
+        """Start the replay when all servers are ready: one that starts late would count its first visits late."""
+        ready = [tr.get(ready_key(number)) for number in range(self.servers)]
+        if all(each.present() for each in ready):
+            self._pace = replace(self._pace, start=runtime.time())
+            tr.set(START, codec.encode(self._pace.start))
+
+    def is_settled(self) -> bool:
+        return not transact(self._db, self._has_data)
+
+    def _has_data(self, tr: Any) -> bool:
+        """Whether the window has data: workers remove expired visits, even without a reader."""
+        some = (self._visits.views.queue, self._visits.seen.queue, self._visits.visitors)
+        return any(queue.items(tr.snapshot, limit=1).items for queue in some)
+
+    # Looks
+
+    def _compare_window(self) -> None:
+        seen = transact(self._db, self._read)
+        views, visitors = self._recount_window(seen)
+        compare("at a look", seen.within, {page: (views[page], len(visitors[page])) for page in views})
+        site = seen.within.pop(SITE, (0, 0))
+        most = sorted(seen.within.items(), key=lambda item: (-item[1][0], item[0]))[: self.top]
+        top = tuple((page, *numbers) for page, numbers in most)
+        look = Look(self._pace.of(seen.now / 1000), *site, top)
+        self._looks.append(look)
+        self._late = len(seen.late)
+        self._show_look(look)
+
+    def _read(self, tr: Any) -> _DemoSnapshot:
+        snapshot = tr.snapshot
+        # Read the clock after the read version: visits expired by then were removed by an earlier clock.
+        tr.get_read_version().wait()
+        now = milliseconds(None)
+        late = set()
+        for number in range(self.servers):
+            for row in snapshot.get_range(*late_keys(number)):
+                first = int(row.key.rpartition(b"/")[2])
+                late |= {(number, first + each) for each in range(codec.decode(row.value))}
+        within = self._visits.within(snapshot, now=now / 1000)
+        places = [server_position(number).read(snapshot) for number in range(self.servers)]
+        return _DemoSnapshot(now, places, late, within)
+
+    def _recount_window(self, seen: _DemoSnapshot) -> tuple[Counter[str], defaultdict[str, set[str]]]:
+        """Views and visitors of each page, recounted from the counted visits in the window at that time."""
+        spec = self._pace.spec
+        for number, place in enumerate(seen.places):
+            for line in range(self._places[number], place):
+                visit = self._parts[number][line]
+                at = milliseconds(self._pace.at(visit.time))
+                if (number, line) not in seen.late:
+                    # A visit leaves the window together with all visits of its slice.
+                    self._inside.append((at - at % spec.slice + spec.slice + spec.width, visit))
+        self._places = seen.places
+        self._inside = [(leaves, visit) for leaves, visit in self._inside if leaves > seen.now]
+        views: Counter[str] = Counter()
+        visitors: defaultdict[str, set[str]] = defaultdict(set)
+        for _, visit in self._inside:
+            for page in (visit.page, SITE):
+                views[page] += 1
+                visitors[page].add(visit.visitor)
+        return views, visitors
+
+    # The end
+
+    def recount(self) -> dict[str, Any]:
+        Worker(self._db, queues=self._visits.queues).drain()
+        views = Counter(page for visit in self._log for page in (visit.page, SITE))
+        compare("the views of all time", dict(self._visits.lifetime.scan(self._db)), views)
+        del views[SITE]
+        if self.chart is not None:
+            self.chart.write_text(to_svg(self._looks, self.window.width / 1000), encoding="utf-8")
+        return {
+            "visits": len(self._log),
+            "pages": len(views),
+            "late": self._late,
+            "speed": self._pace.speed,
+            "looks": list(map(asdict, self._looks)),
+            "skipped": self._skipped,
+            "lines_skipped": self._lines_skipped,
+            "lifetime": views.most_common(self.top),
+        }
+
+    def show(self, figures: Mapping[str, Any]) -> None:
+        rows = (
+            [
+                _clock(look.time),
+                f"{look.views:,}",
+                f"{look.visitors:,}",
+                ", ".join(f"{as_word(page)} {views:,}" for page, views, _ in look.top),
+            ]
+            for look in self._looks
+        )
+        print_table(["time", "views", "visitors", "most views"], rows, right=["views", "visitors"])
+        skipped = f", {quantity(self._lines_skipped, 'line')} skipped" if self._lines_skipped else ""
+        note(
+            f"{quantity(len(self._log), 'visit')} of {quantity(figures['pages'], 'page')} "
+            f"at {self._pace.speed:,.0f} times their speed, {killed(figures)}, "
+            f"{quantity(self._late, 'visit')} later than the window{skipped}: "
+            f"as recounted at {quantity(len(self._looks), 'look')}, and 0 lost"
+        )
+
+
+def to_svg(looks: Sequence[Look], window: float) -> str:
+    """A chart of the looks at a window of `window` seconds: views, visitors, and views of the most viewed pages."""
+    highest: Counter[str] = Counter()
+    for look in looks:
+        for page, views, _ in look.top:
+            highest[page] = max(highest[page], views)
+    lines: dict[str, list[int | None]] = {
+        "views": [look.views for look in looks],
+        "visitors": [look.visitors for look in looks],
+    }
+    for page, _ in highest.most_common(_PAGES_DRAWN):
+        # None, not 0: a page that is not among the first pages of a look may have views.
+        lines[page] = [{each: views for each, views, _ in look.top}.get(page) for look in looks]
+    title = f"Visits of the last {window / 60:,.3g} minutes"
+    about = "at each look as recounted, by the clock of the log"
+    return line_chart(title, about, [look.time for look in looks], lines)
+
+
+@contextmanager
+def _shown_looks() -> Iterator[Callable[[Look], object]]:
+    """A function that shows a look in a live table; without a terminal it does nothing."""
+    if not stderr.is_terminal:
+        yield lambda look: None
+        return
+    with Live(console=stderr, transient=True) as live:
+        yield lambda look: live.update(_page_table(look))
+
+
+def _page_table(look: Look) -> Any:
+    rows = [[_clock(look.time), f"{look.views:,}", f"{look.visitors:,}"]]
+    rows += [[as_word(page), f"{views:,}", f"{visitors:,}"] for page, views, visitors in look.top]
+    return make_table(["page", "views", "visitors"], rows, right=["views", "visitors"])
+
+
+def _clock(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%H:%M:%S}"

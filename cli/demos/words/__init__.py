@@ -1,0 +1,1 @@
+"""`cq demo words`: the counts of words in text files."""

@@ -1,0 +1,190 @@
+"""Charts as SVG: lines over time and bars, with their names and numbers as text, no script, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from itertools import groupby
+from math import ceil, floor, log10
+from typing import Final, NamedTuple
+
+_STYLE: Final = """\
+  svg { --page: #fbfaf8; --text: #1f2328; --quiet: #59606a; --grid: #e3e0da; --other: #98a1ad;
+        --c0: #1d5694; --c1: #a8481f; --c2: #3d7a4a; --c3: #6b4fa0; --c4: #8a6d10; }
+  @media (prefers-color-scheme: dark) {
+    svg { --page: #15181d; --text: #e8e6e1; --quiet: #a2a9b3; --grid: #2c3138; --other: #5b6470;
+          --c0: #8fc2fb; --c1: #f0a27d; --c2: #8fd19e; --c3: #c4aef0; --c4: #e0c25e; }
+  }
+  text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; fill: var(--text); }
+  .title { font-size: 18px; font-weight: 650; }
+  .head { font-weight: 600; }
+  .quiet { fill: var(--quiet); }
+  .span { font-size: 11px; }
+  .page { fill: var(--page); }
+  .grid { stroke: var(--grid); }
+  .own { fill: var(--c0); }
+  .other { fill: var(--other); }
+  polyline { fill: none; stroke-width: 2; stroke-linecap: round; stroke-linejoin: round; }
+"""
+_HEAD: Final = 84  # height of the title and the line below it
+_COLOURS: Final = 5
+
+# Bars
+_BARS_WIDTH: Final = 820
+_BARS_LEFT: Final = 170
+_LONGEST: Final = 420
+_BAR: Final = 22
+_GAP: Final = 6
+_GROUP: Final = 46
+
+# Lines
+_WIDTH: Final = 860
+_HEIGHT: Final = 420
+_LEFT: Final = 70
+_RIGHT: Final = _WIDTH - 190
+_BOTTOM: Final = _HEIGHT - 46
+_NAME_HEIGHT: Final = 15
+_NAME: Final = 22  # maximum characters of a name
+_TICKS: Final = 6
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_TIME_STEPS: Final = (
+    *(1, 2, 5, 10, 15, 30),
+    *(_MINUTE * number for number in (1, 2, 5, 10, 15, 30)),
+    *(_HOUR * number for number in (1, 2, 3, 6, 12)),
+)
+
+
+class Bar(NamedTuple):
+    """A bar with its name and length, a text after its number, and whether it is the main subject of the chart."""
+
+    name: str
+    length: float
+    note: str
+    is_own: bool
+
+
+def bar_chart(title: str, about: str, groups: Mapping[str, Sequence[Bar]]) -> str:
+    """A chart of bars. The bars of a group share a scale that begins at 0, and each bar has its number."""
+    drawn, top = [], _HEAD
+    for name, bars in groups.items():
+        drawn.append(f'<text class="head" x="20" y="{top + 14}">{escape(name)}</text>')
+        top += _GROUP - 20
+        longest = max(bar.length for bar in bars)
+        for bar in bars:
+            drawn += _bar(bar, top, longest)
+            top += _BAR + _GAP
+        top += 20
+    described = " ".join(
+        f"{name}: " + ", ".join(f"{bar.name} {bar.length:,.0f}" for bar in bars) + "."
+        for name, bars in groups.items()
+    )
+    return _document((_BARS_WIDTH, top), title, about, described, drawn)
+
+
+def _bar(bar: Bar, top: int, longest: float) -> Iterator[str]:
+    width = max(1.0, _LONGEST * bar.length / longest)
+    middle = top + _BAR - 6
+    yield f'<text x="{_BARS_LEFT - 10}" y="{middle}" text-anchor="end">{escape(bar.name)}</text>'
+    kind = "own" if bar.is_own else "other"
+    yield f'<rect class="{kind}" x="{_BARS_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" rx="2"/>'
+    yield (
+        f'<text x="{_BARS_LEFT + width + 8:.1f}" y="{middle}">{bar.length:,.0f}'
+        f'<tspan class="quiet span" dx="6">{escape(bar.note)}</tspan></text>'
+    )
+
+
+def line_chart(
+    title: str, about: str, times: Sequence[float], lines: Mapping[str, Sequence[float | None]]
+) -> str:
+    """A chart of at most 5 lines of numbers from 0 over times in seconds since 1970; None leaves a gap."""
+    scale = _Scale(times, [number for numbers in lines.values() for number in numbers if number is not None])
+    described = " ".join(
+        f"{name}: at most {max((number for number in numbers if number is not None), default=0):,}."
+        for name, numbers in lines.items()
+    )
+    # Names are at the ends of their lines, moved apart where they would overlap.
+    last = {name: next((each for each in reversed(numbers) if each), 0) for name, numbers in lines.items()}
+    places, lowest = {}, 0.0
+    for y, name in sorted((scale.y(number), name) for name, number in last.items()):
+        places[name] = lowest = max(y, lowest + _NAME_HEIGHT)
+    over = max(0.0, lowest - (_BOTTOM + _NAME_HEIGHT))
+    drawn = [*scale.grid()]
+    for at, (name, numbers) in enumerate(lines.items()):
+        colour = f"var(--c{at % _COLOURS})"
+        runs = _runs(scale, times, numbers)
+        drawn += (f'<polyline stroke="{colour}" points="{points}"/>' for points in runs)
+        shown = name if len(name) <= _NAME else name[: _NAME - 3] + "..."
+        drawn.append(
+            f'<text x="{_RIGHT + 10}" y="{places[name] - over + 4:.1f}" style="fill: {colour}">{escape(shown)}</text>'
+        )
+    if times:
+        begin, end = (datetime.fromtimestamp(each, UTC) for each in (times[0], times[-1]))
+        about = f"{about}; {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+    return _document((_WIDTH, _HEIGHT), title, about, described, drawn)
+
+
+class _Scale:
+    """The scale of times and numbers, with a grid at round ones."""
+
+    def __init__(self, times: Sequence[float], numbers: Sequence[float]) -> None:
+        self._first = times[0] if times else 0.0
+        self._seconds = (times[-1] - self._first if times else 0.0) or 1.0
+        most = max([1, *numbers])
+        magnitude = 10 ** floor(log10(most / _TICKS))
+        steps = (step * magnitude for step in (1, 2, 5, 10) if step * magnitude >= max(1, most / _TICKS))
+        self._step = next(steps, 1)
+        self._top = ceil(most / self._step) * self._step
+
+    def x(self, time: float) -> float:
+        return _LEFT + (_RIGHT - _LEFT) * (time - self._first) / self._seconds
+
+    def y(self, number: float) -> float:
+        return _BOTTOM - (_BOTTOM - _HEAD) * number / self._top
+
+    def grid(self) -> Iterator[str]:
+        """The lines of round numbers, and the round times below them."""
+        for count in range(round(self._top / self._step) + 1):
+            number = count * self._step
+            y = self.y(number)
+            yield f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            yield (
+                f'<text class="quiet" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number:,.0f}</text>'
+            )
+        days = ceil(self._seconds / _DAY / _TICKS) * _DAY
+        step = next((each for each in _TIME_STEPS if each * _TICKS >= self._seconds), days)
+        shape = "%H:%M:%S" if step < _MINUTE else "%H:%M" if step < _DAY else "%m-%d"
+        time = ceil(self._first / step) * step
+        while time <= self._first + self._seconds:
+            x = self.x(time)
+            yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_BOTTOM}" y2="{_BOTTOM + 5}"/>'
+            yield (
+                f'<text class="quiet" x="{x:.1f}" y="{_BOTTOM + 20}" text-anchor="middle">'
+                f"{datetime.fromtimestamp(time, UTC):{shape}}</text>"
+            )
+            time += step
+
+
+def _runs(scale: _Scale, times: Sequence[float], numbers: Sequence[float | None]) -> Iterator[str]:
+    """The points of each run of known numbers: a line must not cross unknown ones."""
+    for is_known, run in groupby(zip(times, numbers, strict=True), lambda pair: pair[1] is not None):
+        if is_known:
+            points = [f"{scale.x(time):.1f},{scale.y(number or 0):.1f}" for time, number in run]
+            yield " ".join(points if len(points) > 1 else points * 2)  # a line of one point is drawn as a dot
+
+
+def _document(size: tuple[int, int], title: str, about: str, described: str, drawn: Iterable[str]) -> str:
+    """The whole image; `described` has its figures as text, for screen readers."""
+    width, height = size
+    body = "\n".join(drawn)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" aria-labelledby="title about">\n'
+        f'<title id="title">{escape(title)}</title>\n'
+        f'<desc id="about">{escape(described)}</desc>\n'
+        f"<style>\n{_STYLE}</style>\n"
+        f'<rect class="page" width="{width}" height="{height}"/>\n'
+        f'<text class="title" x="20" y="34">{escape(title)}</text>\n'
+        f'<text class="quiet" x="20" y="56">{escape(about)}</text>\n'
+        f"{body}\n</svg>\n"
+    )
