@@ -18,7 +18,7 @@ from typing import Any, Final, get_args
 import cbor2
 
 from cq.encoding.bounds import DECODERS, MAX_INT_BYTES, check_collection, check_int
-from cq.encoding.cbor import are_simple, decode_simple, encode_ints, encode_strings, encode_texts
+from cq.encoding.cbor import encode_ints, encode_strings, encode_texts
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
@@ -234,8 +234,6 @@ def decode(data: bytes) -> Any:
 def decode_all(many: Sequence[bytes]) -> list[Any]:
     """The value of each of these bytes; raises `CorruptData` if `decode` would for any of them."""
     try:
-        if are_simple(many):
-            return decode_simple(many)
         return list(map(_loads, many))
     except Exception as error:
         raise CorruptData(f"stored bytes are not CBOR ({error.__cause__ or error})") from error
