@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final
 
-from cq.encoding import codec
+from cq.encoding.stored import StoredRecord
 
 OPEN: Final = "open"
 DRAINING: Final = "draining"
@@ -15,25 +15,8 @@ ARRIVING: Final = "arriving"
 GONE: Final = "gone"
 
 
-class _Stored:
-    """A dataclass that is stored as the list of its fields."""
-
-    _TYPES: tuple[Any, ...] = ()
-    _NOUN = ""
-
-    def to_bytes(self) -> bytes:
-        """Encode the fields as a list."""
-        # The order of the fields is the stored format.
-        return codec.encode([getattr(self, name) for name in self.__dataclass_fields__])  # type: ignore[attr-defined]
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Decode a stored list; raises `CorruptData`."""
-        return cls(*codec.decode_list(data, cls._TYPES, cls._NOUN))
-
-
 @dataclass(frozen=True)
-class Cell(_Stored):
+class Cell(StoredRecord):
     """A cell's entry in the directory.
 
     Attributes:
@@ -42,8 +25,7 @@ class Cell(_Stored):
         state: `open`, or `draining` if it accepts no more users.
     """
 
-    _TYPES = (str, int, str)
-    _NOUN = "the entry of a cell"
+    NOUN = "the entry of a cell"
 
     url: str
     weight: int = 1
@@ -51,18 +33,17 @@ class Cell(_Stored):
 
 
 @dataclass(frozen=True)
-class Identity(_Stored):
+class Identity(StoredRecord):
     """The identity in a cell's store: the cell's name, and the id of the directory's store."""
 
-    _TYPES = (str, bytes)
-    _NOUN = "the identity of a cell"
+    NOUN = "the identity of a cell"
 
     cell: str
     directory: bytes
 
 
 @dataclass(frozen=True)
-class Record(_Stored):
+class Record(StoredRecord):
     """A user's record in the directory.
 
     Attributes:
@@ -72,8 +53,7 @@ class Record(_Stored):
         source: the former cell, while the old data are being cleared there; else None.
     """
 
-    _TYPES = (str, int, str | None, str | None)
-    _NOUN = "the record of a user"
+    NOUN = "the record of a user"
 
     cell: str
     epoch: int
@@ -87,7 +67,7 @@ class Record(_Stored):
 
 
 @dataclass(frozen=True)
-class Fence(_Stored):
+class Fence(StoredRecord):
     """A user's fence in a cell: each transaction of the user reads it, and steps of a move write it.
 
     Attributes:
@@ -95,15 +75,14 @@ class Fence(_Stored):
         epoch: epoch of the user in this cell; if the user is leaving or gone, the epoch in the next cell.
     """
 
-    _TYPES = (str, int)
-    _NOUN = "the fence of a user"
+    NOUN = "the fence of a user"
 
     state: str
     epoch: int
 
 
 @dataclass(frozen=True)
-class CopyProgress(_Stored):
+class CopyProgress(StoredRecord):
     """The progress of the copy of a user's data.
 
     Attributes:
@@ -112,8 +91,7 @@ class CopyProgress(_Stored):
         tries: number of copies begun so far.
     """
 
-    _TYPES = (bytes, bool, int)
-    _NOUN = "the progress of a copy"
+    NOUN = "the progress of a copy"
 
     cursor: bytes = b""
     is_done: bool = False

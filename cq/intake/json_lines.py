@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 from cq import runtime
 from cq.config.queue import QueueConfig, read_config
-from cq.encoding import codec
 from cq.encoding.json_values import key_from_json, value_from_json
+from cq.encoding.stored import StoredRecord
 from cq.errors import InvalidData
 from cq.keys import QueueKeys
 from cq.queue.combine_queue import CombineQueue
@@ -30,15 +31,15 @@ _LONGEST_LINE: Final = 1_000_000
 _SHOWN: Final = 60  # characters of a bad line in error messages
 
 
-class FilePosition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FilePosition(StoredRecord):
     """The bytes and the lines of a file added so far, and the fingerprint (BLAKE2b) of these bytes."""
 
-    offset: int
-    lines: int
-    fingerprint: bytes
+    NOUN = "the position in a file"
 
-
-_START: Final = FilePosition(0, 0, hashlib.blake2b(digest_size=16).digest())
+    offset: int = 0
+    lines: int = 0
+    fingerprint: bytes = hashlib.blake2b(digest_size=16).digest()
 
 
 def add_jsonl(
@@ -66,7 +67,7 @@ def add_jsonl(
     """
     config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
     key = None if name is None else QueueKeys(queue.name).load(name)
-    position = _START if key is None else transact(db, lambda tr: _read_position(tr, key))
+    position = FilePosition() if key is None else transact(db, lambda tr: _read_position(tr, key))
     hasher = _skip(stream, position)
     first = position.lines
     for lines in _batches(stream):
@@ -175,7 +176,7 @@ def _add(
                 raise InvalidData(
                     "another process is adding this file at the same time: run this again when it has finished"
                 )
-            tr.set(key, codec.encode(list(reached)))
+            tr.set(key, reached.to_bytes())
         queue.add(tr, pairs, once=once)
 
     if reached != position:
@@ -183,9 +184,4 @@ def _add(
 
 
 def _read_position(tr: TransactionRead, key: bytes) -> FilePosition:
-    stored = tr.get(key).value
-    return (
-        _START
-        if stored is None
-        else FilePosition(*codec.decode_list(stored, (int, int, bytes), "the position in a file"))
-    )
+    return FilePosition.from_bytes(tr.get(key).value)

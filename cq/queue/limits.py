@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from cq import runtime
 from cq.config.queue import Flags, QueueConfig, change_flags, read_config, read_flags, write_config
 from cq.encoding import codec
+from cq.encoding.stored import StoredRecord
 from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
 from cq.queue.rows import oldest_by_bucket
@@ -127,7 +128,7 @@ def _compare(tr: Transaction, name: str) -> str:
     reason = _reason(flags, measure_backlog(tr, name), is_full=stored is not None)
     full = QueueKeys(name).full
     if reason and (stored is None or stored.mode != flags.when_full):
-        tr.set(full, codec.encode([flags.when_full, reason]))
+        tr.set(full, Full(flags.when_full, reason).to_bytes())
     elif stored and not reason:
         tr.clear(full)
     return reason
@@ -148,8 +149,10 @@ def _reason(flags: Flags, waiting: BacklogMeasure, *, is_full: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class Full(StoredRecord):
     """The mark of a full queue: the reaction of adds, and the reason."""
+
+    NOUN = "the mark of a full queue"
 
     mode: str
     reason: str
@@ -158,9 +161,7 @@ class Full:
 def read_full(tr: TransactionRead, name: str) -> Full | None:
     """The mark of a full queue; None if the queue is not full."""
     stored = tr.get(QueueKeys(name).full).value
-    return (
-        None if stored is None else Full(*codec.decode_list(stored, (str, str), "the mark of a full queue"))
-    )
+    return None if stored is None else Full.from_bytes(stored)
 
 
 _admitting: ContextVar[bool] = ContextVar("_admitting", default=False)

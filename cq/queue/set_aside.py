@@ -26,6 +26,7 @@ from cq.store.transact import transact
 from cq.store.write_sizes import fitting
 
 _PIECE_BYTES: Final = 90_000
+_RAW_BYTES: Final = 50_000  # of an unreadable row, in one update
 _UPDATE_BYTES: Final = 12
 """Approximate bytes of an update in a row in addition to its key and its own bytes."""
 ANY: Final = object()
@@ -61,8 +62,8 @@ def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[Unreadable
     """Write unreadable rows to the queue's set-aside range, unchanged; returns the last one's error."""
     piece, error = 0, ""
     for row in rows:
-        raw: list[Any] = [row.value[start : start + 50_000] for start in range(0, len(row.value), 50_000)]
-        piece, error = set_aside(tr, keys, b"", row.error, raw, piece), row.error
+        raw = [row.value[start : start + _RAW_BYTES] for start in range(0, len(row.value), _RAW_BYTES)]
+        piece, error = set_aside(tr, keys, b"", row.error, raw or [b""], piece), row.error
     return error
 
 

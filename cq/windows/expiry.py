@@ -28,7 +28,7 @@ from cq.queue.bucket_state import fresh_token
 from cq.queue.combine_queue import write_updates
 from cq.queue.limits import admitted
 from cq.queue.rows import Row, UnreadableRow
-from cq.queue.set_aside import set_aside
+from cq.queue.set_aside import set_broken_aside
 from cq.queue.window_rows import ExpiringRows, read_expiring, sum_up
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -36,7 +36,6 @@ from cq.store.write_sizes import clear_bytes, fitting, set_bytes
 
 EXPIRE_BYTES: Final = 200_000
 """Approximate bytes of rows that one transaction expires."""
-_RAW_BYTES: Final = 50_000
 _STAMP_BYTES: Final = 16
 _ERROR_BYTES: Final = 1_300
 """Maximum bytes that a row set aside takes in addition to its own."""
@@ -87,7 +86,7 @@ def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired |
     sums = sum_up(tr.snapshot, QueueKeys(name), found.rows)
     with admitted():  # a full queue gets no fuller: the negated sums are combined with queued updates
         _add_negated(tr, config, sums)
-    _set_broken_aside(tr, name, found)
+    set_broken_aside(tr, QueueKeys(name), found.broken)  # so that they do not block the expiry of later rows
     _clear(tr, window, found)
     tr.set(
         window.lock, fresh_token()
@@ -140,14 +139,6 @@ def _add_negated(tr: Transaction, config: QueueConfig, sums: dict[bytes, int]) -
     keys = config.key.decode_all(list(sums)) if sums else []
     negated = list(zip(keys, (-total for total in sums.values()), strict=True))
     write_updates(tr, QueueKeys(config.name), config, negated, None, due=None)
-
-
-def _set_broken_aside(tr: Transaction, name: str, found: ExpiringRows) -> None:
-    """Set aside unreadable rows, so that they do not block the expiry of later rows."""
-    piece = 0
-    for each in found.broken:
-        raw = [each.value[start : start + _RAW_BYTES] for start in range(0, len(each.value), _RAW_BYTES)]
-        piece = set_aside(tr, QueueKeys(name), b"", each.error, raw or [b""], piece)
 
 
 def _clear(tr: Transaction, window: WindowKeys, found: ExpiringRows) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from cq import keys, runtime
 from cq.encoding import codec
+from cq.encoding.stored import StoredRecord
 from cq.errors import CorruptData, InvalidConfiguration
 from cq.keys.export import ExportKeys, name_of, queue_end, queue_names_below
 from cq.observers.export.batch import ExportPosition
@@ -28,25 +29,18 @@ _PAGE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
-    """The state of an export as a whole.
+class Control(StoredRecord):
+    """The state of an export as a whole; with its defaults before the first rebuild and sweep.
 
     Attributes:
         epoch: number of rebuilds and rebases.
         swept: the newest generation whose predecessors' rows were swept from the table; 0 at first.
     """
 
+    NOUN = "the state of an export"
+
     epoch: int = 0
     swept: int = 0
-
-    def to_bytes(self) -> bytes:
-        """As stored."""
-        return codec.encode([self.epoch, self.swept])
-
-    @classmethod
-    def from_bytes(cls, data: bytes | None) -> Control:
-        """The inverse of `to_bytes`; None stands for an export that was neither rebuilt nor swept."""
-        return cls() if data is None else cls(*_list_of(data, [int, int]))
 
 
 def read_control(tr: TransactionRead, queue: ExportKeys) -> Control:
@@ -55,7 +49,7 @@ def read_control(tr: TransactionRead, queue: ExportKeys) -> Control:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportState:
+class ExportState(StoredRecord):
     """A bucket's state, written whenever a batch is cleared. Workers that export the same batch conflict on it.
 
     Attributes:
@@ -63,17 +57,10 @@ class ExportState:
         cleared: a sequence; entries up to and including it are exported and cleared. Empty at first.
     """
 
+    NOUN = "the state of an export's bucket"
+
     epoch: int = 0
     cleared: bytes = b""
-
-    def to_bytes(self) -> bytes:
-        """As stored."""
-        return codec.encode([self.epoch, self.cleared])
-
-    @classmethod
-    def from_bytes(cls, data: bytes | None) -> ExportState:
-        """The inverse of `to_bytes`; None stands for a bucket without exported entries."""
-        return cls() if data is None else cls(*_list_of(data, [int, bytes]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +114,7 @@ def _reason(stored: bytes | None, epoch: int) -> str | None:
     """Why an export is stopped in this epoch, from the stored value; None: it is not."""
     if stored is None:
         return None
-    stopped_in, message = _list_of(stored, [int, str])
+    stopped_in, message = codec.decode_list(stored, (int, str), "the reason why an export is stopped")
     return str(message) if stopped_in == epoch else None
 
 
@@ -168,14 +155,14 @@ def read_failures(tr: TransactionRead, queue: ExportKeys) -> list[ExportFailure]
     found = []
     for row in tr.get_range(begin, end):
         rest = row.key[len(begin) :]
-        error, since, tries = _list_of(row.value, [str, float, int])
+        error, since, tries = _failure(row.value)
         found.append(ExportFailure(int.from_bytes(rest, "big") if rest else None, error, since, tries))
     return found
 
 
 def check_failure(stored: bytes) -> None:
     """Raise `CorruptData` unless this is a stored failure."""
-    _list_of(stored, [str, float, int])
+    _failure(stored)
 
 
 def next_failure(before: ExportFailure | None, bucket: int | None, error: str) -> ExportFailure:
@@ -265,11 +252,9 @@ def export_names(tr: TransactionRead) -> list[str]:
     return names
 
 
-def _list_of(data: bytes, types: list[type]) -> list[Any]:
-    content = codec.decode(data)
-    if not isinstance(content, list) or list(map(type, content)) != types:
-        raise CorruptData(f"this is not the stored state of an export: {data[:60]!r}")
-    return content
+def _failure(stored: bytes) -> list[Any]:
+    """[error, time of the first failure, number of failures], as stored."""
+    return codec.decode_list(stored, (str, float, int), "the failure of an export")
 
 
 def read_position(

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cq.encoding import codec
+from cq.encoding.stored import StoredRecord
 from cq.feeds.config import FeedConfig
 from cq.feeds.groups import GroupEvent, by_user, clear_outdated, is_member
 from cq.feeds.messages import member_copy, put_messages, take
 from cq.keys import after
-from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of
+from cq.keys.feed import ID_BYTES, Range, id_of
 from cq.observers.feeds.round_robin import RoundRobinTask
-from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, KeyValue, Transaction
 from cq.store.api import Range as Rows
@@ -35,7 +34,7 @@ _TOGETHER_BYTES: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Delivery:
+class _Delivery(StoredRecord):
     """The progress of a group's delivery.
 
     Attributes:
@@ -43,17 +42,10 @@ class _Delivery:
         place: the encoded user after whom the delivery continues; empty: it begins with the first.
     """
 
+    NOUN = "a delivery"
+
     until: bytes = b""
     place: bytes = b""
-
-    def to_bytes(self) -> bytes:
-        """Encode the progress for the store."""
-        return codec.encode([self.until, self.place])
-
-    @classmethod
-    def from_bytes(cls, data: bytes | None) -> _Delivery:
-        """Decode a stored progress; raises `CorruptData`."""
-        return cls() if data is None else cls(*codec.decode_list(data, (bytes, bytes), "a delivery"))
 
 
 class DeliveryTask(RoundRobinTask):
@@ -155,8 +147,3 @@ class _DeliveryBudget:
         self.writes -= max(1, messages)
         self.size -= size
         return self.writes >= 0 and self.size >= 0
-
-
-def delivering_tasks(db: Database, config: FeedConfig) -> list[Task]:
-    """Return the delivery tasks of a feed, one for each bucket of groups."""
-    return [DeliveryTask(db, config, bucket) for bucket in range(BUCKETS)]

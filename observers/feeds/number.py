@@ -12,9 +12,8 @@ from typing import Final
 
 from cq.feeds.config import FeedConfig
 from cq.feeds.messages import take
-from cq.keys.feed import BUCKETS, ID_BYTES, Range, id_of, mark, split_mark
+from cq.keys.feed import ID_BYTES, Range, id_of, mark, split_mark
 from cq.observers.feeds.round_robin import RoundRobinTask
-from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
 from cq.store.write_sizes import set_bytes
@@ -77,8 +76,3 @@ class NumberingTask(RoundRobinTask):
             if more:
                 unfinished.add(receiver)
         return unfinished
-
-
-def numbering_tasks(db: Database, config: FeedConfig) -> list[Task]:
-    """Return the tasks that number a feed's messages, one for each bucket of receivers."""
-    return [NumberingTask(db, config, bucket) for bucket in range(BUCKETS)] if config.numbers else []

@@ -10,9 +10,9 @@ from typing import Final
 from cq.errors import CorruptData, FeedNotConfigured
 from cq.feeds.config import FeedConfig, feed_names, read_feed_config
 from cq.keys.feed import BUCKETS, FeedKeys
-from cq.observers.feeds.deliver import delivering_tasks
-from cq.observers.feeds.number import numbering_tasks
-from cq.observers.feeds.trim import trimming_tasks
+from cq.observers.feeds.deliver import DeliveryTask
+from cq.observers.feeds.number import NumberingTask
+from cq.observers.feeds.trim import FeedTrimTask
 from cq.observers.scheduling.members import TaskId
 from cq.observers.scheduling.task import Job, Task
 from cq.store.api import Database, Transaction, TransactionRead
@@ -93,6 +93,9 @@ class FeedJobs:
         return found
 
     def _made(self, config: FeedConfig) -> list[Job]:
-        makers = (delivering_tasks, numbering_tasks, trimming_tasks)
-        tasks: list[Task] = [task for make in makers for task in make(self._db, config)]
+        tasks: list[Task] = [DeliveryTask(self._db, config, bucket) for bucket in range(BUCKETS)]
+        if config.numbers:
+            tasks += [NumberingTask(self._db, config, bucket) for bucket in range(BUCKETS)]
+        if config.removes:
+            tasks.append(FeedTrimTask(self._db, config))
         return [Job(task, TaskId(ROLE, config.name, number)) for number, task in enumerate(tasks)]

@@ -147,8 +147,3 @@ class FeedTrimTask(Task):
         if self.config.numbers:
             tr.clear_range(*self.keys.numbers_through(receiver, number))
         tr.set(self.keys.removed(receiver), mark(until, number))
-
-
-def trimming_tasks(db: Database, config: FeedConfig) -> list[Task]:
-    """Return the trim task of a feed with a retention limit."""
-    return [FeedTrimTask(db, config)] if config.removes else []

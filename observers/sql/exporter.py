@@ -28,10 +28,6 @@ from cq.observers.sql.sweep import sweep
 from cq.observers.sql.table import TableDefinition
 
 
-def _no_signal(point: str) -> None:
-    """Do nothing; tests replace it to act between two steps."""
-
-
 class SqlExporter:
     """An exporter into a table, for all buckets of an export queue; thread-safe.
 
@@ -39,20 +35,17 @@ class SqlExporter:
         reporting: the reporting database.
         definition: the table.
         store: the id of the store with the export queue.
+
+    Attributes:
+        signal: called with the name of each completed step, for tests.
     """
 
-    def __init__(
-        self,
-        reporting: ReportingDatabase,
-        definition: TableDefinition,
-        store: bytes,
-        *,
-        signal: Callable[[str], object] = _no_signal,
-    ) -> None:
+    signal: Callable[[str], object] = staticmethod(lambda point: None)
+
+    def __init__(self, reporting: ReportingDatabase, definition: TableDefinition, store: bytes) -> None:
         self.reporting = reporting
         self.definition = definition
         self.store = store
-        self._signal = signal
         self._prepared: set[tuple[int, int]] = set()
         self._preparing = threading.Lock()
 
@@ -62,14 +55,14 @@ class SqlExporter:
             self._prepare(batch)
             with self.reporting.transaction() as (conn, dialect):
                 self._apply(conn, dialect, batch)
-                self._signal("applied")
+                self.signal("applied")
         except CannotExport:
             raise
         except Exception:
             with self._preparing:
                 self._prepared.clear()  # check the tables again before the next batch: one may have been dropped
             raise
-        self._signal("committed")
+        self.signal("committed")
 
     def close(self) -> None:
         """Close the connections to the reporting database."""
@@ -105,7 +98,7 @@ class SqlExporter:
         feeder = Feeder(self.store, batch.queue)
         self._hold(conn, own, batch.queue)
         progress = own.locked(conn, feeder, batch.epoch, batch.bucket)
-        self._signal("locked")
+        self.signal("locked")
         if progress is None:
             raise ExportFailed("the progress row of the bucket was deleted")
         if not self._may_apply(batch, progress):

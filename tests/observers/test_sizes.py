@@ -17,13 +17,11 @@ from cq.keys.feed import encode_name
 from cq.observers.export.batch import CannotExport, ExportBatch
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
-from cq.observers.feeds.deliver import delivering_tasks
-from cq.observers.feeds.number import numbering_tasks
-from cq.observers.feeds.trim import trimming_tasks
 from cq.observers.scheduling.runner import DONE
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from tests.observers.export.exporthelpers import add, entries_aside, export_all, waits
+from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks, trimming_tasks
 from tests.sized import MOST, Sized, words
 
 LONG = 990

@@ -19,8 +19,8 @@ from cq.keys import prefix_end
 from cq.keys.feed import BUCKETS, bucket_of, encode_name
 from cq.observers.feeds import deliver, trim
 from cq.observers.feeds import number as numbering
-from cq.observers.feeds.deliver import DeliveryTask, delivering_tasks
-from cq.observers.feeds.number import NumberingTask, numbering_tasks
+from cq.observers.feeds.deliver import DeliveryTask
+from cq.observers.feeds.number import NumberingTask
 from cq.observers.feeds.round_robin import TROUBLE_SECONDS, _FeedRound
 from cq.observers.feeds.tasks import read_status
 from cq.observers.feeds.trim import FeedTrimTask
@@ -30,6 +30,7 @@ from cq.observers.telemetry.bus import subscribe
 from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
+from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks
 
 USERS = ("ann", "bob", "cid", "dan")
 

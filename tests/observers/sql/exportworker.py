@@ -26,7 +26,8 @@ def main(store: str, queue: str, seed: str, chance: str = "0") -> None:
         if draw.random() < float(chance):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    exporter = SqlExporter(export.reporting, export.definition, export.store, signal=at)
+    exporter = SqlExporter(export.reporting, export.definition, export.store)
+    exporter.signal = at
     keeper, *others = export_tasks(db, export.config, export.observer)
     tasks = [
         with_settings(

@@ -306,7 +306,8 @@ def test_an_outage_holds_up_nothing_but_the_export(
 
 def exporting(db: Any, export: Export, key: str, at: Any = lambda point: None) -> ExportTask:
     """The task of a key's bucket; `at` is called with the points that it reaches."""
-    exporter = SqlExporter(export.reporting, export.definition, export.store, signal=at)
+    exporter = SqlExporter(export.reporting, export.definition, export.store)
+    exporter.signal = at
     return ExportTask(db, export.queue, bucket_of(encoded_key(key), BUCKETS), exporter)
 
 

@@ -73,7 +73,8 @@ def task(
     db: Any, export: Export, signal: Callable[[str], object] = lambda point: None, **limits: Any
 ) -> ExportTask:
     """The task of the key's bucket; `signal` is called with points of the task and of its exporter."""
-    exporter = SqlExporter(export.reporting, export.definition, export.store, signal=signal)
+    exporter = SqlExporter(export.reporting, export.definition, export.store)
+    exporter.signal = signal
     return with_settings(ExportTask(db, export.queue, BUCKET, exporter), signal=signal, **limits)
 
 
