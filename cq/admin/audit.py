@@ -31,18 +31,10 @@ from cq.queue.bucket_state import BucketState
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.rows import decode_row
 from cq.queue.set_aside import updates_aside
-from cq.store.api import (
-    TRANSACTION_TOO_OLD,
-    WANT_ALL,
-    Database,
-    KeyValue,
-    Transaction,
-    TransactionRead,
-    error_code,
-)
+from cq.store.api import WANT_ALL, Database, KeyValue, Transaction, TransactionRead
 from cq.store.transact import transact
 
-_TRIES: Final = 5
+_TRIES: Final = 10
 """Maximum number of consecutive transactions that read no further than earlier ones."""
 
 
@@ -182,26 +174,10 @@ class _Measured(NamedTuple):
 
 def _measure(db: Database, name: str, audit: Audit, bucket: int) -> _Measured:
     """The sums of a bucket, read in as many transactions as necessary; raises `NotChecked`."""
-    reading = _BucketReader(name, audit, bucket)
-    farthest = tries = 0
-    while True:
-        tr = db.create_transaction()
-        try:
-            return reading.read(tr)
-        except CorruptData as error:
-            raise NotChecked(f"cannot be read: {error}") from error
-        except Exception as error:
-            code = error_code(error)
-            if code is None:
-                raise
-            tries = tries + 1 if reading.rows <= farthest else 0
-            farthest = max(farthest, reading.rows)
-            if code == TRANSACTION_TOO_OLD and tries >= _TRIES:
-                raise NotChecked(
-                    "holds more than can be read at one version while passes write to it: pause the queue for "
-                    "the check, at a time when little is queued"
-                ) from error
-            tr.on_error(code).wait()
+    try:
+        return transact(db, _BucketReader(name, audit, bucket).read)
+    except CorruptData as error:
+        raise NotChecked(f"cannot be read: {error}") from error
 
 
 class _BucketReader:
@@ -215,6 +191,7 @@ class _BucketReader:
         self._name, self._audit, self._bucket = name, audit, bucket
         self._keys, self._own_keys = QueueKeys(name), AuditKeys(name)
         self._fence: object = None
+        self._farthest = self._tries = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -224,7 +201,17 @@ class _BucketReader:
         self._staged_from, self._staged_end = self._keys.staged_of_bucket(self._audit.buckets, self._bucket)
 
     def read(self, tr: Transaction) -> _Measured:
-        """Read on to the end; returns the sums at this transaction's read version. Raises `NotChecked`."""
+        """Read on to the end; returns the sums at this transaction's read version. Raises `NotChecked`.
+
+        The retry loop calls this again after each transaction that expires: it continues where the last one ended.
+        """
+        self._tries = 1 if self.rows > self._farthest else self._tries + 1
+        self._farthest = max(self._farthest, self.rows)
+        if self._tries > _TRIES:
+            raise NotChecked(
+                "holds more than can be read at one version while passes write to it: pause the queue for the check, "
+                "at a time when little is queued"
+            )
         tr.options.set_read_your_writes_disable()  # else the client caches all rows read
         snapshot = tr.snapshot
         config = self._check_fence(snapshot)

@@ -1,4 +1,4 @@
-"""Checks of the buckets: their states, notes of attempts, and whether work has a notification.
+"""Checks of the buckets: their states, and whether work has a notification.
 
 A bucket with work must have a notification, so that a worker will come. Only a pass that leaves no work clears the
 notification. So at every read version a bucket without a notification has no rows, no staged updates, no pending purge,
@@ -14,7 +14,6 @@ from typing import Final
 
 from cq.admin.backfill import current_generation
 from cq.admin.purge import needs_purge
-from cq.bucket.attempt_notes import parse_note
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
@@ -29,7 +28,7 @@ _BUCKETS: Final = 64
 """Buckets in a piece, at most."""
 
 
-# States, and notes of attempts
+# States
 
 
 def check_state(piece: Piece, found: Found) -> None:
@@ -62,12 +61,6 @@ def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
     )
     piece.tr.set(piece.keys.state(shape.generation, bucket), state.to_bytes())
     notify(piece, shape.generation, bucket)  # the lost state may have recorded work
-
-
-def check_attempt(piece: Piece, found: Found) -> None:
-    """Check a note of an attempt. Workers with an outdated configuration can leave notes of earlier shapes."""
-    layout.check_attempt_key(found.rest)
-    parse_note(found.value)
 
 
 # Work and notifications

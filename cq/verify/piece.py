@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from cq.combiners import Combiner
 from cq.config.queue import MAX_BUCKETS, QueueConfig
 from cq.errors import CorruptConfiguration, CorruptData, InvalidData, QueueNotConfigured
-from cq.keys import QueueKeys
+from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.queue.bucket_state import BucketState
 from cq.store.api import VERSIONS_PER_SECOND, Transaction, TransactionRead
 from cq.store.write_sizes import TRANSACTION_BYTES
@@ -140,6 +140,29 @@ class Piece:
         if fix is not None:
             self._fixes.append((where, fix))
 
+    def require(
+        self,
+        needed: bytes,
+        kind: str,
+        where: bytes,
+        what: str,
+        fix: Callable[[], object] | None = None,
+        *,
+        key: Any = None,
+    ) -> None:
+        """Report a difference unless a key of the store exists."""
+        stored = self.snapshot.get(needed)
+
+        def check() -> None:
+            if stored.value is None:
+                self.report(kind, where, what, fix, key=key)
+
+        self.defer(check)
+
+    def stamp(self, key: bytes) -> None:
+        """Set a key to the versionstamp of the transaction, as notifications and marks are."""
+        self.tr.set_versionstamped_value(key, INCOMPLETE_VERSIONSTAMP)
+
     def defer(self, check: Callable[[], object]) -> None:
         """Run a check after all reads of the piece have been sent, so that the reads are concurrent."""
         self._deferred.append(check)
@@ -161,6 +184,16 @@ class Piece:
 
 RowVisitor = Callable[[Piece, Found], bytes | None]
 """Checks a row. Returns the key to continue with; None: the next one."""
+
+
+def readable(parse_key: Callable[[bytes], object], parse_value: Callable[[bytes], object]) -> RowVisitor:
+    """Return the check that functions which raise `CorruptData` can parse a row's key and value."""
+
+    def check(piece: Piece, found: Found) -> None:
+        parse_key(found.rest)
+        parse_value(found.value)
+
+    return check
 
 
 def clear(piece: Piece, found: Found) -> None:

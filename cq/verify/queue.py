@@ -6,26 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from cq.admin.audit import check_bucket
+from cq.bucket.attempt_notes import parse_note
 from cq.combiners import Combiner
+from cq.config.queue import Flags
 from cq.keys.audit import AuditKeys
 from cq.store.api import Database
-from cq.verify import buckets, missed, queued, rows, store, values, window
-from cq.verify.piece import Difference, RowCheck
+from cq.verify import buckets, layout, missed, queued, rows, store, values, window
+from cq.verify.piece import Difference, RowCheck, readable
 from cq.verify.verification import Check, Verification, every_row
 
 PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
-    "a": [RowCheck("attempt", buckets.check_attempt)],
+    "a": [RowCheck("attempt", readable(layout.check_attempt_key, parse_note))],
     "b": [RowCheck("state-lost", buckets.check_state)],
     "d": [RowCheck("value-key", values.check_value, values.set_key_aside)],
     "e": [],
     "i": [RowCheck("emitter", queued.check_emitter)],
     "j": [],
-    "k": [RowCheck("document", rows.check_document, None)],
-    "l": [RowCheck("load", rows.check_load, None)],
+    "k": [RowCheck("document", readable(layout.parse_document, rows.parse_parts), None)],
+    "l": [RowCheck("load", readable(bytes, rows.parse_load), None)],
     "m": [RowCheck("missed-key", missed.check_missed)],
     "n": [RowCheck("notification", queued.check_notification)],
     "o": [RowCheck("marker", queued.check_marker)],
-    "r": [RowCheck("received", rows.check_received, None)],
+    "r": [RowCheck("received", readable(layout.check_received_key, rows.parse_received), None)],
     "s": [RowCheck("staged-key", values.check_staged, values.set_key_aside)],
     "t": [RowCheck("observer-data", rows.check_observer_data)],
     "u": [RowCheck("row-unreadable", queued.check_row, queued.set_unreadable_aside)],
@@ -35,8 +37,8 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "y": [RowCheck("observer-current", rows.check_current, rows.forget_current)],
     "z": [RowCheck("observer-published", rows.check_published)],
     "config": [],
-    "flags": [RowCheck("flags", rows.check_flags, rows.pause)],
-    "full": [RowCheck("full", rows.check_full)],
+    "flags": [RowCheck("flags", readable(bytes, Flags.from_bytes), rows.pause)],
+    "full": [RowCheck("full", readable(bytes, rows.parse_full))],
     "purge": [RowCheck("purge", rows.check_purge, None)],
 }
 """{part of the key layout: the checks of its rows}; `cq.observers.verify.queue` adds those of observers' data."""

@@ -7,13 +7,13 @@ bucket that it touches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, overlapping
 from cq.errors import CorruptData, InvalidData
-from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.queue.set_aside import set_aside
 from cq.verify.piece import Piece
@@ -34,41 +34,33 @@ def rewrite_state(piece: Piece, generation: int, bucket: int, **changes: Any) ->
     If the bucket is of the former shape, the current buckets that share hashes with it get new tokens, too: a
     concurrent pass over these may have found the former bucket without work, and has read values that will change.
     """
-    if not changes and (generation, bucket) in piece.renewed:
-        return
-    _rewrite(piece, generation, bucket, changes)
-    shape = piece.shape(generation, bucket)
-    if shape is not None and generation != piece.config.generation:
-        for other in overlapping(shape.buckets, bucket, piece.config.buckets):
-            if (piece.config.generation, other) not in piece.renewed:
-                _rewrite(piece, piece.config.generation, other, {})
-
-
-def _rewrite(piece: Piece, generation: int, bucket: int, changes: Mapping[str, Any]) -> None:
-    key = piece.keys.state(generation, bucket)
-    # A conflicting read: passes over the bucket write this key, so none can commit between the check and the repair.
-    try:
-        state = BucketState.from_bytes(piece.tr.get(key).value)
-    except CorruptData:
-        return
-    piece.tr.set(key, replace(state, token=fresh_token(), **changes).to_bytes())
-    piece.renewed.add((generation, bucket))
+    states: list[tuple[tuple[int, int], Mapping[str, Any]]] = [((generation, bucket), changes)]
+    shape, now = piece.shape(generation, bucket), piece.config
+    if shape is not None and generation != now.generation:
+        others = overlapping(shape.buckets, bucket, now.buckets)
+        states += [((now.generation, other), {}) for other in others]
+    for place, changed in states:
+        if place in piece.renewed and not changed:
+            continue
+        key = piece.keys.state(*place)
+        # A conflicting read: passes over the bucket write this key, so none commits between the check and the repair.
+        with suppress(CorruptData):
+            state = BucketState.from_bytes(piece.tr.get(key).value)
+            piece.tr.set(key, replace(state, token=fresh_token(), **changed).to_bytes())
+            piece.renewed.add(place)
 
 
 def notify(piece: Piece, generation: int, bucket: int) -> None:
     """Set a bucket's notification, so that a worker runs a pass."""
-    piece.tr.set_versionstamped_value(piece.keys.notification(generation, bucket), INCOMPLETE_VERSIONSTAMP)
+    piece.stamp(piece.keys.notification(generation, bucket))
 
 
 def set_updates_aside(piece: Piece, encoded: bytes, error: str, updates: Sequence[Any]) -> None:
     """Set updates of a key aside; as bytes without a key if they cannot be encoded as updates."""
-    try:
-        too_large = any(len(codec.encode(update)) > codec.MAX_UPDATE_BYTES for update in updates)
-        if not too_large:
+    with suppress(InvalidData):  # the decoder accepts some values that the encoder refuses
+        if all(len(codec.encode(update)) <= codec.MAX_UPDATE_BYTES for update in updates):
             _set_aside(piece, encoded, error, list(updates))
             return
-    except InvalidData:  # the decoder accepts some values that the encoder refuses
-        pass
     set_bytes_aside(piece, error, b"".join(_raw(encoded, update) for update in updates))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from cq.admin.purge import read_purging
 from cq.config.queue import Flags
 from cq.encoding import codec
 from cq.errors import CorruptData
-from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, prefix_end
+from cq.keys import CHANGED, VERSIONSTAMP_BYTES, prefix_end
 from cq.keys.export import SEQUENCE_BYTES
 from cq.verify import layout
 from cq.verify.piece import Found, Piece
@@ -16,11 +17,11 @@ from cq.verify.piece import Found, Piece
 # Data of applications
 
 
-def check_document(piece: Piece, found: Found) -> None:
-    """Check that a document has a number of parts."""
-    layout.parse_document(found.rest)
-    if type(parts := codec.decode(found.value)) is not int or parts < 1:
+def parse_parts(stored: bytes) -> int:
+    """Return the number of parts of a document; raise `CorruptData`."""
+    if type(parts := codec.decode(stored)) is not int or parts < 1:
         raise CorruptData("it has no number of parts")
+    return parts
 
 
 def check_counts(piece: Piece, found: Found) -> None:
@@ -33,33 +34,29 @@ def check_counts(piece: Piece, found: Found) -> None:
         or any(type(each) is not int for each in content[1::2])
     ):
         raise CorruptData("it holds no counts")
-    header = piece.snapshot.get(piece.keys.document(document))
+    where = piece.keys.document(document)
+    what = "counts of a part that the document does not have"
+    piece.require(where, "document", found.key, what)
+    header = piece.snapshot.get(where)
 
     def check() -> None:
-        if header.value is None or not _has_part(header.value, part):
-            piece.report("document", found.key, "counts of a part that the document does not have")
+        # An unreadable number of parts is a separate difference.
+        with suppress(CorruptData):
+            if header.value is not None and part >= parse_parts(header.value):
+                piece.report("document", found.key, what)
 
     piece.defer(check)
 
 
-def _has_part(header: bytes, part: int) -> bool:
-    try:
-        parts = codec.decode(header)
-    except CorruptData:
-        return True  # reported as a separate difference
-    return type(parts) is not int or part < parts
-
-
-def check_received(piece: Piece, found: Found) -> None:
-    """Check the position up to which a bucket of another queue was forwarded into this one."""
-    layout.check_received_key(found.rest)
-    if len(found.value) != SEQUENCE_BYTES:
+def parse_received(stored: bytes) -> None:
+    """Raise `CorruptData` unless this is the position up to which another queue was forwarded into this one."""
+    if len(stored) != SEQUENCE_BYTES:
         raise CorruptData("it is not a sequence of an export queue")
 
 
-def check_load(piece: Piece, found: Found) -> None:
-    """Check the position in a file whose lines are being added."""
-    codec.decode_list(found.value, [int, int, bytes], "the position in a file")
+def parse_load(stored: bytes) -> None:
+    """Raise `CorruptData` unless this is the position in a file whose lines are being added."""
+    codec.decode_list(stored, [int, int, bytes], "the position in a file")
 
 
 # The generations of observers' data
@@ -106,7 +103,7 @@ def _check_observer(piece: Piece, name: str) -> None:
 def forget_current(piece: Piece, found: Found) -> None:
     """Clear the generation, so that workers publish the configured one when its backfill is complete."""
     piece.tr.clear(found.key)
-    piece.tr.set_versionstamped_value(CHANGED, INCOMPLETE_VERSIONSTAMP)
+    piece.stamp(CHANGED)
 
 
 def check_published(piece: Piece, found: Found) -> None:
@@ -117,21 +114,16 @@ def check_published(piece: Piece, found: Found) -> None:
 # The parts of a single key each
 
 
-def check_flags(piece: Piece, found: Found) -> None:
-    """Check the flags."""
-    Flags.from_bytes(found.value)
-
-
 def pause(piece: Piece, found: Found) -> None:
     """Pause the queue for an operator, as the former flags are lost."""
     reason = "its flags could not be read: set priority and limits anew, then resume it"
     piece.tr.set(found.key, Flags(paused=True, reason=reason).to_bytes())
-    piece.tr.set_versionstamped_value(CHANGED, INCOMPLETE_VERSIONSTAMP)
+    piece.stamp(CHANGED)
 
 
-def check_full(piece: Piece, found: Found) -> None:
-    """Check the mark of a full queue: workers write it again if the queue is full."""
-    codec.decode_list(found.value, [str, str], "the mark of a full queue")
+def parse_full(stored: bytes) -> None:
+    """Raise `CorruptData` unless this is the mark of a full queue."""
+    codec.decode_list(stored, [str, str], "the mark of a full queue")
 
 
 def check_purge(piece: Piece, found: Found) -> None:

@@ -59,13 +59,8 @@ def _check_listed(piece: Piece, row: Found) -> None:
     if name is None:
         piece.report("listing", row.key, "not the name of a queue", fix)
         return
-    config = piece.snapshot.get(QueueKeys(name).config)
-
-    def check() -> None:
-        if config.value is None:
-            piece.report("listing", row.key, f"queue {name!r} is listed but not configured", fix)
-
-    piece.defer(check)
+    what = f"queue {name!r} is listed but not configured"
+    piece.require(QueueKeys(name).config, "listing", row.key, what, fix)
 
 
 def _check_queues(piece: Piece, begin: bytes) -> bytes | None:
@@ -111,7 +106,7 @@ def _is_readable(name: str, stored: bytes) -> bool:
 
 def _list(piece: Piece, name: str) -> None:
     piece.tr.set(keys.queue_entry(name), b"")
-    piece.tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+    piece.stamp(keys.CHANGED)
 
 
 def _check_orphans(piece: Piece, name: str, prefix: bytes) -> None:

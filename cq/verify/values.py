@@ -22,8 +22,7 @@ def check_value(piece: Piece, found: Found) -> None:
     """Check that a current value has a key of the queue, the key's hash and the queue's type, and is not empty."""
     hashed, encoded = parse_value(found.rest)
     key = key_of(piece.config, encoded)
-    if hashed != key_hash(encoded):
-        piece.report("value-astray", found.key, _ASTRAY, partial(_move_aside, piece, found, _ASTRAY), key=key)
+    if not _is_at_hash(piece, "value-astray", found, key):
         return
     try:
         value = codec.decode(found.value)
@@ -36,14 +35,20 @@ def check_value(piece: Piece, found: Found) -> None:
         piece.report("value-empty", found.key, f"{value!r:.80} means no value", fix, key=key)
 
 
+def _is_at_hash(piece: Piece, kind: str, found: Found, key: Any) -> bool:
+    """Return whether a row is stored under the hash of its key; report the difference if it is not."""
+    hashed, encoded = parse_value(found.rest)
+    if hashed == key_hash(encoded):
+        return True
+    piece.report(kind, found.key, _ASTRAY, partial(_move_aside, piece, found, _ASTRAY), key=key)
+    return False
+
+
 def check_staged(piece: Piece, found: Found) -> None:
     """Check staged updates as current values; the bucket's state must say that they exist, or no pass reads them."""
     hashed, encoded = parse_value(found.rest)
     key = key_of(piece.config, encoded)
-    if hashed != key_hash(encoded):
-        piece.report(
-            "staged-astray", found.key, _ASTRAY, partial(_move_aside, piece, found, _ASTRAY), key=key
-        )
+    if not _is_at_hash(piece, "staged-astray", found, key):
         return
     try:
         value = codec.decode(found.value)

@@ -54,14 +54,8 @@ def _check_row(piece: Piece, window: WindowKeys, found: Found) -> None:
     if row.operation is None:
         return
     mark = window.operation_of(row.key)
-    stored = piece.snapshot.get(mark)
-
-    def check() -> None:
-        if stored.value is None:
-            what = "a row with an operation id that can be trimmed before the row expires"
-            piece.report("window-operation", mark, what, partial(piece.tr.set, mark, b""))
-
-    piece.defer(check)
+    what = "a row with an operation id that can be trimmed before the row expires"
+    piece.require(mark, "window-operation", mark, what, partial(piece.tr.set, mark, b""))
 
 
 def set_key_aside(piece: Piece, found: Found) -> None:

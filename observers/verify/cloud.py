@@ -11,7 +11,7 @@ from functools import partial
 from cq.config.queue import ObserverConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
-from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
+from cq.keys import prefix_end
 from cq.keys.top import CloudKeys, TopKeys, split_group, split_piece
 from cq.observers.top.cloud import CloudHead, digest_of
 from cq.observers.top.index import NAME
@@ -95,5 +95,5 @@ def _publish_again(piece: Piece, keys: CloudKeys, top: TopKeys, group: str | Non
     piece.tr.clear(keys.head(group))
     pieces = keys.pieces_of(group)
     piece.tr.clear_range(pieces, prefix_end(pieces))
-    piece.tr.set_versionstamped_value(top.mark(group), INCOMPLETE_VERSIONSTAMP)
-    piece.tr.set_versionstamped_value(top.notification, INCOMPLETE_VERSIONSTAMP)
+    piece.stamp(top.mark(group))
+    piece.stamp(top.notification)

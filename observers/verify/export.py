@@ -7,7 +7,7 @@ entries. `cq.observers.sql.verify` compares the table; it waits for pending chan
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -15,11 +15,11 @@ from typing import Final
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, CqError
-from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
+from cq.keys import VERSIONSTAMP_BYTES, version_of
 from cq.keys.export import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.queue import BUCKETS
-from cq.observers.export.rows import MAX_PIECES, QueuedEntries, is_piece, is_whole, unpack
+from cq.observers.export.rows import QueuedEntries, is_piece, is_whole, unpack
 from cq.observers.export.state import (
     AsideEntry,
     Control,
@@ -29,8 +29,7 @@ from cq.observers.export.state import (
     set_entry_aside,
 )
 from cq.observers.sql.configured import NAME, find_export
-from cq.store.api import Value
-from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck
+from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, readable
 from cq.verify.verification import Check, Verification
 
 _BUCKET_BYTES: Final = 4
@@ -44,7 +43,7 @@ def check_export(piece: Piece, found: Found) -> bytes | None:
     return check.run(piece, found._replace(rest=found.rest[1:]))
 
 
-# States and notifications
+# Keys
 
 
 def _check_bucket(rest: bytes) -> None:
@@ -52,30 +51,14 @@ def _check_bucket(rest: bytes) -> None:
         raise CorruptData("of a bucket that does not exist")
 
 
-def _check_notification(piece: Piece, found: Found) -> None:
-    _check_bucket(found.rest)
+def _check_single(rest: bytes) -> None:
+    if rest:
+        raise CorruptData("the key is not one of an export queue")
 
 
-def _check_state(piece: Piece, found: Found) -> None:
-    _check_bucket(found.rest)
-    ExportState.from_bytes(found.value)
-
-
-def _check_failure(piece: Piece, found: Found) -> None:
-    if found.rest:  # of a bucket; else of the whole export
-        _check_bucket(found.rest)
-    check_failure(found.value)
-
-
-def _whole(check: Callable[[bytes], object]) -> RowCheck:
-    """The check of a key of the whole export, by a function that raises `CorruptData` for an invalid value."""
-
-    def check_row(piece: Piece, found: Found) -> None:
-        if found.rest:
-            raise CorruptData("the key is not one of an export queue")
-        check(found.value)
-
-    return RowCheck("export-state", check_row)
+def _check_failure(rest: bytes) -> None:
+    if rest:  # of a bucket; else of the whole export
+        _check_bucket(rest)
 
 
 def _check_stamp(value: bytes) -> None:
@@ -98,50 +81,34 @@ def _check_row(piece: Piece, found: Found) -> bytes | None:
         piece.report("export-row", found.key, FROM_THE_FUTURE, fix)
         return None
     where = keys.notification(bucket)
-    notification = piece.snapshot.get(where)
-
-    def check() -> None:
-        if notification.value is None:
-            what = f"bucket {bucket} has entries but no notification"
-            fix = partial(piece.tr.set_versionstamped_value, where, INCOMPLETE_VERSIONSTAMP)
-            piece.report("export-notification", found.key, what, fix)
-
-    piece.defer(check)
-    _check_entries(piece, bucket, sequence, found)
+    what = f"bucket {bucket} has entries but no notification"
+    piece.require(where, "export-notification", found.key, what, partial(piece.stamp, where))
+    if is_whole(found.value):
+        _check_entries(piece, bucket, [(sequence, found.value)], found)
+    else:
+        _check_pieces(piece, bucket, sequence, found)
     return keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
 
 
-def _check_entries(piece: Piece, bucket: int, sequence: bytes, found: Found) -> None:
-    """Check the entries of a row; an entry in several pieces is checked with its first piece."""
-    if is_whole(found.value):
-        _check_unpacked(piece, bucket, [(sequence, found.value)], found)
-        return
-    before = _neighbour(piece, bucket, sequence, -1)
+def _check_pieces(piece: Piece, bucket: int, sequence: bytes, found: Found) -> None:
+    """Check an entry in two pieces, the most that cq writes: with the first, or with the last if it has no first."""
+    is_first = is_piece(found.value)
+    other = sequence_at(sequence, 1 if is_first else -1)
+    stored = piece.snapshot.get(ExportKeys(piece.name).row(bucket, other))
 
     def check() -> None:
-        if before is not None and (value := before[1].value) is not None and is_piece(value):
-            return
+        value = stored.value
         pieces = [(sequence, found.value)]
-        while is_piece(pieces[-1][1]) and len(pieces) <= MAX_PIECES:
-            following = _neighbour(piece, bucket, sequence, len(pieces))
-            if following is None or (value := following[1].value) is None:
-                break
-            pieces.append((following[0], value))
-        _check_unpacked(piece, bucket, pieces, found)
+        if value is not None and not is_whole(value) and is_piece(value) != is_first:
+            if not is_first:
+                return
+            pieces.append((other, value))
+        _check_entries(piece, bucket, pieces, found)
 
     piece.defer(check)
 
 
-def _neighbour(piece: Piece, bucket: int, sequence: bytes, offset: int) -> tuple[bytes, Value] | None:
-    """The sequence at an offset from another one, and the read of its row; None if there is no such sequence."""
-    try:
-        other = sequence_at(sequence, offset)
-    except CorruptData:
-        return None
-    return other, piece.snapshot.get(ExportKeys(piece.name).row(bucket, other))
-
-
-def _check_unpacked(piece: Piece, bucket: int, pieces: list[tuple[bytes, bytes]], found: Found) -> None:
+def _check_entries(piece: Piece, bucket: int, pieces: list[tuple[bytes, bytes]], found: Found) -> None:
     unpacked = QueuedEntries()
     unpack(unpacked, pieces)
     for broken in unpacked.broken:
@@ -181,41 +148,32 @@ def _check_aside(piece: Piece, found: Found) -> None:
         raise CorruptData(f"the key is not one of an export queue; {_REBUILD}")
     bucket, sequence, number = parsed
     if number:
-        first = piece.snapshot.get(keys.aside_piece(bucket, sequence, 0))
-
-        def check_first() -> None:
-            if first.value is None:
-                _report_aside(piece, found, "a piece without the first one")
-
-        piece.defer(check_first)
+        first = keys.aside_piece(bucket, sequence, 0)
+        what = f"a piece without the first one; {_REBUILD}"
+        piece.require(first, "export-aside", found.key, what)
         return
     pieces = piece.snapshot.get_range(found.key, keys.aside_end(bucket, sequence))
 
     def check() -> None:
         try:
             content = codec.decode(b"".join(each.value for each in pieces))
-        except CorruptData as error:
-            _report_aside(piece, found, str(error))
-        else:
             if not isinstance(content, list) or len(content) != 3:
-                _report_aside(piece, found, "it holds no error, key and value")
+                raise CorruptData("it holds no error, key and value")
+        except CorruptData as error:
+            piece.report("export-aside", found.key, f"{error}; {_REBUILD}")
 
     piece.defer(check)
 
 
-def _report_aside(piece: Piece, found: Found, what: str) -> None:
-    piece.report("export-aside", found.key, f"{what}; {_REBUILD}")
-
-
 _REBUILD: Final = "`cq export rebuild` exports the current values"
 _CHECKS: Final = {
-    b"b": RowCheck("export-state", _check_state),
-    b"c": _whole(Control.from_bytes),
-    b"f": RowCheck("export-state", _check_failure),
-    b"k": _whole(_check_stamp),
-    b"n": RowCheck("export-notification", _check_notification),
+    b"b": RowCheck("export-state", readable(_check_bucket, ExportState.from_bytes)),
+    b"c": RowCheck("export-state", readable(_check_single, Control.from_bytes)),
+    b"f": RowCheck("export-state", readable(_check_failure, check_failure)),
+    b"k": RowCheck("export-state", readable(_check_single, _check_stamp)),
+    b"n": RowCheck("export-notification", readable(_check_bucket, bytes)),
     b"q": RowCheck("export-row", _check_row, _keep_lost),
-    b"s": _whole(check_stopped),
+    b"s": RowCheck("export-state", readable(_check_single, check_stopped)),
     b"x": RowCheck("export-aside", _check_aside, None),
 }
 """{letter after the prefix of an export queue: the check of its rows}."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cq.admin.backfill import read_states
 from cq.app import App
@@ -17,7 +17,7 @@ from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at
 from cq.errors import ConfigurationError, CorruptData
-from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end
+from cq.keys import prefix_end
 from cq.keys.top import TopKeys, split_group, split_node
 from cq.observers.builtin import FACTORIES
 from cq.observers.top import index as top
@@ -27,7 +27,7 @@ from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 from cq.store.api import WANT_ALL
 from cq.verify.layout import parse_value
 from cq.verify.missed import has_missed
-from cq.verify.piece import Difference, Found, Piece, RowCheck, RowVisitor
+from cq.verify.piece import Difference, Found, Piece, RowCheck
 from cq.verify.verification import Verification
 
 _COUNTED: Final = 5_000
@@ -45,6 +45,14 @@ def rebuild(piece: Piece, found: Found) -> None:
     piece.rebuilds.add(NAME)
 
 
+class _Large(NamedTuple):
+    """A count with more entries than one transaction counts: its kind of difference, key, and prefix of entries."""
+
+    kind: str
+    where: bytes
+    prefix: bytes
+
+
 class TopChecks:
     """The checks of one queue's top.
 
@@ -58,15 +66,15 @@ class TopChecks:
     def __init__(self, app: App | None) -> None:
         self.problem = ""
         self._app = app or App()
-        self._known: tuple[QueueConfig, Index | None] | None = None
-        # {key of a count with more entries than one transaction counts: kind of the difference, prefix of the entries}
-        self._large: dict[bytes, tuple[str, bytes]] = {}
+        self._indexes: dict[int, Index | None] = {}
+        self._large: set[_Large] = set()
 
     # Rows of values and of the index
 
     def check_value(self, piece: Piece, found: Found) -> None:
         """Check that a value which has been reported to the top has its entry."""
-        index, observer = self._index(piece.config), top_of(piece.config)
+        observer = top_of(piece.config)
+        index = None if observer is None else self._index(piece.config, observer)
         if index is None or observer is None:
             return
         try:
@@ -79,37 +87,33 @@ class TopChecks:
             entry = None if place is None else index.entry(place, to_sort_key(piece.config.key, key))
         except Exception:  # noqa: BLE001 - values that cannot be reported, also by errors of an application's functions
             return
-        if place is None or entry is None or len(entry) > MAX_ENTRY_BYTES:
-            return
-        stored = piece.snapshot.get(entry)
-        what = f"the top has no entry of its score, {place.score!r:.40}"
-
-        def check() -> None:
-            if stored.value is None:
-                piece.report("top-missing", found.key, what, partial(rebuild, piece, found), key=key)
-
-        piece.defer(check)
+        if place is not None and entry is not None and len(entry) <= MAX_ENTRY_BYTES:
+            what = f"the top has no entry of its score, {place.score!r:.40}"
+            piece.require(entry, "top-missing", found.key, what, partial(rebuild, piece, found), key=key)
 
     def check_data(self, piece: Piece, found: Found) -> None:
         """Check a row of the configured top."""
         observer = top_of(piece.config)
         if observer is None:
             return
-        data = TopKeys(piece.keys, observer.generation).data()
-        if not found.key.startswith(data):
+        keys = TopKeys(piece.keys, observer.generation)
+        if not found.key.startswith(keys.data()):
             return
-        found = found._replace(rest=found.key[len(data) + 1 :])
-        match found.key[len(data) : len(data) + 1]:
+        rest = found.key[len(keys.data()) :]
+        match rest[:1]:
             case b"i":
-                RowCheck("top-unreadable", self._check_entry, rebuild).run(piece, found)
+                check = partial(self._check_entry, observer=observer)
+                RowCheck("top-unreadable", check, rebuild).run(piece, found._replace(rest=rest[1:]))
             case b"m":
-                _check_mark(piece, found)
+                what = "a cloud is marked for publication without a notification"
+                fix = partial(piece.stamp, keys.notification)
+                piece.require(keys.notification, "cloud-notification", found.key, what, fix)
             case b"c" | b"r" | b"n" | b"a":
                 pass  # counts are checked after all rows
             case _:
                 raise CorruptData("not a key of a top")
 
-    def _check_entry(self, piece: Piece, found: Found) -> None:
+    def _check_entry(self, piece: Piece, found: Found, observer: ObserverConfig) -> None:
         """Check that an entry has the place that follows from its key's value."""
         group, rest = split_group(found.rest)
         score = codec.decode(found.value)
@@ -118,20 +122,20 @@ class TopChecks:
             raise CorruptData(f"its place is not that of its score, {score!r:.40}")
         key = from_sort_key(piece.config.key, rest[len(place) :])
         encoded = piece.config.key.encoder()(key)
-        keys, generation = _keys(piece)
-        index = self._index(piece.config)
+        index = self._index(piece.config, observer)
         value = piece.snapshot.get(piece.keys.value(encoded))
-        node = piece.snapshot.get(keys.node(group, place)) if index is not None and index.ranks else None
+        where = TopKeys(piece.keys, observer.generation).node(group, place)
+        node = piece.snapshot.get(where) if index is not None and index.ranks else None
 
         def check() -> None:
-            kind = what = ""
+            kind, what = "top-extra", ""
             if value.value is None:
-                kind, what = "top-extra", "an entry of a key that has no value"
+                what = "an entry of a key that has no value"
             elif index is not None and not _stands(index, key, value.value, group, place):
-                kind, what = "top-extra", "an entry that its value does not have"
+                what = "an entry that its value does not have"
             elif node is not None and node.value is None:
                 kind, what = "top-rank", "no count for ranks has the entry's score"
-            if kind and not has_missed(piece, generation, encoded):
+            if what and not has_missed(piece, observer.generation, encoded):
                 piece.report(kind, found.key, what, partial(rebuild, piece, found), key=key)
 
         piece.defer(check)
@@ -146,41 +150,46 @@ class TopChecks:
         if observer is None:
             return
         keys = TopKeys(verification.keys, observer.generation)
-        walks = [
-            (keys.counts(), RowCheck("top-count", self._check_count, rebuild).run),
-            (keys.all_entries(), _check_group),
-            (keys.nodes(), RowCheck("top-rank", self._check_node, rebuild).run),
-        ]
-        for prefix, check in walks if observer.settings.get("ranks") else walks[:2]:
-            yield from verification.walk(prefix, prefix_end(prefix), _of_generation(observer, check))
-        for where, (kind, prefix) in self._large.items():
-            yield from _count_slowly(verification, kind, where, prefix)
+        walks = {
+            keys.counts(): RowCheck("top-count", partial(self._check_count, keys=keys), rebuild),
+            keys.all_entries(): RowCheck("top-count", partial(_check_group, keys=keys), None),
+            keys.nodes(): RowCheck("top-rank", partial(self._check_node, keys=keys), rebuild),
+        }
+        if not observer.settings.get("ranks"):
+            del walks[keys.nodes()]
+        for prefix, row_check in walks.items():
 
-    def _check_count(self, piece: Piece, found: Found) -> None:
+            def visit(piece: Piece, found: Found, row_check: RowCheck = row_check) -> bytes | None:
+                # A rebuild clears this generation while the walk goes on.
+                is_configured = observer.generation in (each.generation for each in piece.config.observers)
+                return row_check.run(piece, found) if is_configured else None
+
+            yield from verification.walk(prefix, prefix_end(prefix), visit)
+        for large in sorted(self._large):
+            yield from _count_slowly(verification, large)
+
+    def _check_count(self, piece: Piece, found: Found, keys: TopKeys) -> None:
         """Check the number of a group's entries."""
         group, rest = split_group(found.rest)
         if rest:
             raise CorruptData("the key is not one of a count")
-        self._compare(piece, "top-count", found, _keys(piece)[0].entries(group))
+        self._compare(piece, "top-count", found, keys.entries(group))
 
-    def _check_node(self, piece: Piece, found: Found) -> None:
+    def _check_node(self, piece: Piece, found: Found, keys: TopKeys) -> None:
         """Check a count for ranks: the sum of the counts one byte longer, or the number of entries of one score."""
         group, place = split_node(found.rest)
-        keys, _ = _keys(piece)
+        fix = partial(rebuild, piece, found)
+        above = keys.node(group, place[:-1]) if place else keys.count(group)
+        piece.require(above, "top-rank", found.key, "a count for ranks that no shorter one has", fix)
         below = piece.snapshot.get_range(*keys.nodes_below(group, place), streaming_mode=WANT_ALL)
-        above = piece.snapshot.get(keys.node(group, place[:-1]) if place else keys.count(group))
 
         def check() -> None:
-            counts = [_number(each.value) for each in below]
-            what = ""
-            if above.value is None:
-                what = "a count for ranks that no shorter one has"
-            elif counts and sum(counts) != _number(found.value):
-                what = f"{_number(found.value):,} entries counted for ranks, {sum(counts):,} one byte further"
-            elif not counts:
+            counts, count = [_number(each.value) for each in below], _number(found.value)
+            if not counts:
                 self._compare(piece, "top-rank", found, keys.entries(group) + place)
-            if what:
-                piece.report("top-rank", found.key, what, partial(rebuild, piece, found))
+            elif sum(counts) != count:
+                what = f"{count:,} entries counted for ranks, {sum(counts):,} one byte further"
+                piece.report("top-rank", found.key, what, fix)
 
         piece.defer(check)
 
@@ -191,27 +200,23 @@ class TopChecks:
         )
 
         def check() -> None:
-            there = len(entries.to_list())
+            there, count = len(entries.to_list()), _number(found.value)
             if there > _COUNTED:
-                self._large[found.key] = kind, prefix
-            elif there != _number(found.value):
-                what = _counted(found.value, there)
-                piece.report(kind, found.key, what, partial(rebuild, piece, found))
+                self._large.add(_Large(kind, found.key, prefix))
+            elif there != count:
+                piece.report(kind, found.key, _counted(count, there), partial(rebuild, piece, found))
 
         piece.defer(check)
 
     # The index function
 
-    def _index(self, config: QueueConfig) -> Index | None:
-        """The function that writes the configured index; None without a top, or without its functions."""
-        if self._known is None or self._known[0] != config:
-            self._known = config, self._make_index(config)
-        return self._known[1]
+    def _index(self, config: QueueConfig, observer: ObserverConfig) -> Index | None:
+        """The function that writes the configured index; None if this process lacks it."""
+        if observer.generation not in self._indexes:
+            self._indexes[observer.generation] = self._make_index(config, observer)
+        return self._indexes[observer.generation]
 
-    def _make_index(self, config: QueueConfig) -> Index | None:
-        observer = top_of(config)
-        if observer is None:
-            return None
+    def _make_index(self, config: QueueConfig, observer: ObserverConfig) -> Index | None:
         try:
             if observer.is_built_in:
                 made: Any = top.observer(config, observer.settings, observer.generation)
@@ -223,70 +228,34 @@ class TopChecks:
         return made if isinstance(made, Index) else None
 
 
-def _keys(piece: Piece) -> tuple[TopKeys, int]:
-    """The keys of the configured top, and its generation."""
-    generation = next(each.generation for each in piece.config.observers if each.name == NAME)
-    return TopKeys(piece.keys, generation), generation
-
-
-def _of_generation(observer: ObserverConfig, check: RowVisitor) -> RowVisitor:
-    """A check of rows that is skipped once this is no longer the configured generation."""
-
-    def visit(piece: Piece, found: Found) -> bytes | None:
-        current = top_of(piece.config)
-        is_current = current is not None and current.generation == observer.generation
-        return check(piece, found) if is_current else None
-
-    return visit
-
-
-def _check_mark(piece: Piece, found: Found) -> None:
-    """Check that the publisher is notified if a cloud is marked for publication."""
-    key = _keys(piece)[0].notification
-    notification = piece.snapshot.get(key)
-
-    def check() -> None:
-        if notification.value is None:
-            what = "a cloud is marked for publication without a notification"
-            fix = partial(piece.tr.set_versionstamped_value, key, INCOMPLETE_VERSIONSTAMP)
-            piece.report("cloud-notification", found.key, what, fix)
-
-    piece.defer(check)
-
-
-def _check_group(piece: Piece, found: Found) -> bytes | None:
+def _check_group(piece: Piece, found: Found, keys: TopKeys) -> bytes | None:
     """Check that a group with entries has a count; returns the key of the next group."""
     try:
         group, _ = split_group(found.rest)
     except CorruptData:
         return None  # reported with the rows
-    keys, _ = _keys(piece)
-    key = keys.count(group)
-    count = piece.snapshot.get(key)
-
-    def check() -> None:
-        if count.value is None:
-            what = "entries of a group that has no count"
-            piece.report("top-count", key, what, partial(rebuild, piece, found))
-
-    piece.defer(check)
+    count = keys.count(group)
+    what = "entries of a group that has no count"
+    piece.require(count, "top-count", count, what, partial(rebuild, piece, found))
     return prefix_end(keys.entries(group))
 
 
-def _count_slowly(verification: Verification, kind: str, where: bytes, prefix: bytes) -> Iterator[Difference]:
+def _count_slowly(verification: Verification, large: _Large) -> Iterator[Difference]:
     """Compare a count with entries that several transactions count; exact if no pass commits in between."""
+    prefix = large.prefix
     for _ in range(_TRIES):
-        (count, before), _ = verification.piece(partial(_count_and_sign, where=where))
+        (count, before), _ = verification.piece(partial(_count_and_sign, where=large.where))
         counted = verification.checked
         yield from verification.walk(prefix, prefix_end(prefix), lambda piece, found: None)
         entries = verification.checked - counted
-        if entries == _number(count):
+        if entries == count:
             return
-        (_, after), _ = verification.piece(partial(_count_and_sign, where=where))
+        (_, after), _ = verification.piece(partial(_count_and_sign, where=large.where))
         if before == after:
             if verification.repair:
                 verification.rebuild(NAME)
-            yield Difference(kind, where, _counted(count, entries), None, True, verification.repair)
+            what = _counted(count, entries)
+            yield Difference(large.kind, large.where, what, None, True, verification.repair)
             return
     verification.note(
         "counts of the top changed too fast to be compared: verify it again while the queue is paused"
@@ -314,16 +283,16 @@ def _stands(index: Index, key: Any, value: bytes, group: str | None, place: byte
     return wanted is not None and wanted[:2] == (group, place)
 
 
-def _count_and_sign(piece: Piece, where: bytes) -> tuple[bytes, object]:
+def _count_and_sign(piece: Piece, where: bytes) -> tuple[int, object]:
     """A count, and a token that changes with each pass and each change of the configuration."""
     count = piece.snapshot.get(where)
     tokens = [state.token for config in piece.shapes for state in read_states(piece.snapshot, config)]
-    return count.value or b"", (piece.config, tokens)
+    return _number(count.value or b""), (piece.config, tokens)
 
 
 def _number(count: bytes) -> int:
     return int.from_bytes(count, "little", signed=True)
 
 
-def _counted(count: bytes, there: int) -> str:
-    return f"{_number(count):,} entries counted, {there:,} there"
+def _counted(count: int, there: int) -> str:
+    return f"{count:,} entries counted, {there:,} there"

@@ -571,7 +571,8 @@ class Slow:
     """A database whose transactions are too old after so many rows of ranges."""
 
     def __init__(self, db: Any, rows: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-        self.db, self.rows, self.meanwhile, self.made = db, rows, meanwhile, 0
+        self.db, self.rows, self.meanwhile = db, rows, meanwhile
+        self.made = 0  # transactions, with those that retry
 
     def create_transaction(self) -> Any:
         self.made += 1
@@ -591,6 +592,12 @@ class SlowTransaction:
 
     def get(self, key: bytes) -> Any:
         return self._tr.snapshot.get(key)
+
+    def on_error(self, code: int) -> Any:
+        """Begin again, as the transaction of a retry."""
+        self._left = self._slow.rows
+        self._slow.made += 1
+        return self._tr.on_error(code)
 
     def get_range(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         for row in self._tr.snapshot.get_range(*args, **kwargs):
