@@ -168,7 +168,7 @@ OPERATING: Final[dict[Callable[[], Any], int]] = {
     purges_without_notifying: 10,
     gives_generations_again: 20,
     retries_without_clearing: 20,
-    includes_updates_twice: 20,
+    includes_updates_twice: 60,
 }
 WITH: Final[dict[Callable[[], Any], frozenset[str]]] = {
     sweeps_before_all_is_exported: frozenset(("table", "export again")),
