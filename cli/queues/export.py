@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.queues.verify import report
+from cq.cli.queues.verify import UrlEnv, Wait, report
 from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
 from cq.cli.shared.output import as_word, note, print_json, print_table, say
 from cq.encoding.json_values import to_json
@@ -24,14 +24,6 @@ from cq.store import OpenDatabase
 from cq.store.transact import transact
 from cq.verify.verification import Verification
 
-UrlEnv = Annotated[
-    str | None,
-    typer.Option(
-        "--reporting-url-env",
-        metavar="NAME",
-        help="Environment variable with the URL of the database. Default: the configured one.",
-    ),
-]
 export = typer.Typer(help="Export the values of queues into tables of SQL databases.", no_args_is_help=True)
 
 
@@ -100,10 +92,7 @@ def init(
 def verify(
     queue: Queue,
     url_env: UrlEnv = None,
-    wait: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0, help="How long to wait for unexported changes."),
-    ] = WAIT_SECONDS,
+    wait: Wait = WAIT_SECONDS,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,

@@ -20,6 +20,18 @@ DIFFERENT: Final = 4
 """Exit status if unrepaired differences remain."""
 _MAX_SHOWN: Final = 1_000
 
+Wait = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for unexported changes.")
+]
+UrlEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--reporting-url-env",
+        metavar="NAME",
+        help="Environment variable with the URL of the table's database. Default: the configured one.",
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -38,18 +50,8 @@ def verify(
     most: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of differences to print.")
     ] = _MAX_SHOWN,
-    wait: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0, help="How long to wait for unexported changes."),
-    ] = WAIT_SECONDS,
-    url_env: Annotated[
-        str | None,
-        typer.Option(
-            "--reporting-url-env",
-            metavar="NAME",
-            help="Environment variable with the URL of the table's database. Default: the configured one.",
-        ),
-    ] = None,
+    wait: Wait = WAIT_SECONDS,
+    url_env: UrlEnv = None,
     app_path: AppPath = None,
     store: Store = None,
     json: Json = False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
@@ -35,18 +34,13 @@ def check_missed(piece: Piece, found: Found) -> None:
         fix = partial(piece.rebuilds.add, observer.name)
         piece.report("missed-unreadable", found.key, str(error), fix, key=key)
     for config in piece.shapes:  # buckets of both shapes report changes of the key
-        _check_state(piece, config, hashed, found)
-
-
-def _check_state(piece: Piece, config: QueueConfig, hashed: int, found: Found) -> None:
-    """Check that the bucket's state says that reports were missed: otherwise passes do not read them."""
-    bucket = bucket_at(hashed, config.buckets)
-    state = piece.state(config.generation, bucket)
-    if state is None or may_have_missed(config, state):
-        return
-    fix = partial(rewrite_state, piece, config.generation, bucket, missed=True)
-    what = f"the state of bucket {bucket} says that no observer missed a report"
-    piece.report("missed-unseen", found.key, what, fix)
+        bucket = bucket_at(hashed, config.buckets)
+        state = piece.state(config.generation, bucket)
+        # Passes read missed reports only if the state says that there are some.
+        if state is not None and not may_have_missed(config, state):
+            fix = partial(rewrite_state, piece, config.generation, bucket, missed=True)
+            what = f"the state of bucket {bucket} says that no observer missed a report"
+            piece.report("missed-unseen", found.key, what, fix)
 
 
 def has_missed(piece: Piece, generation: int, encoded: bytes) -> bool:

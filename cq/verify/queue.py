@@ -13,6 +13,7 @@ from cq.keys.audit import AuditKeys
 from cq.store.api import Database
 from cq.verify import buckets, layout, missed, queued, rows, store, values, window
 from cq.verify.piece import Difference, RowCheck, readable
+from cq.verify.repairs import set_row_aside
 from cq.verify.verification import Check, Verification, every_row
 
 PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
@@ -31,9 +32,11 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "s": [RowCheck("staged-key", values.check_staged, values.set_key_aside)],
     "t": [RowCheck("observer-data", rows.check_observer_data)],
     "u": [RowCheck("row-unreadable", queued.check_row, queued.set_unreadable_aside)],
-    "v": [RowCheck("window-key", window.check_window, window.set_key_aside)],
+    "v": [RowCheck("window-key", window.check_window, set_row_aside("not of a window"))],
     "w": [RowCheck("document", rows.check_counts, None)],
-    "x": [RowCheck("aside-unreadable", values.check_aside, values.set_aside_again)],
+    "x": [
+        RowCheck("aside-unreadable", values.check_aside, set_row_aside("set aside before, but unreadable"))
+    ],
     "y": [RowCheck("observer-current", rows.check_current, rows.forget_current)],
     "z": [RowCheck("observer-published", rows.check_published)],
     "config": [],

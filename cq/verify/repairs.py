@@ -6,7 +6,7 @@ bucket that it touches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -16,7 +16,7 @@ from cq.encoding.hashing import bucket_at, overlapping
 from cq.errors import CorruptData, InvalidData
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.queue.set_aside import set_aside
-from cq.verify.piece import Piece
+from cq.verify.piece import Found, Piece
 
 _RAW_BYTES: Final = 50_000
 
@@ -68,6 +68,16 @@ def set_bytes_aside(piece: Piece, error: str, data: bytes) -> None:
     """Set bytes aside that are not updates."""
     pieces = [data[start : start + _RAW_BYTES] for start in range(0, len(data), _RAW_BYTES)]
     _set_aside(piece, b"", error, pieces)
+
+
+def set_row_aside(error: str) -> Callable[[Piece, Found], None]:
+    """Return the repair that sets the bytes of a row aside."""
+
+    def repair(piece: Piece, found: Found) -> None:
+        set_bytes_aside(piece, error, found.value or b"\x00")
+        piece.tr.clear(found.key)
+
+    return repair
 
 
 def _set_aside(piece: Piece, encoded: bytes, error: str, updates: list[Any]) -> None:

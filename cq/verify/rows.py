@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
+from cq.admin.backfill import parse_generation
 from cq.admin.purge import read_purging
 from cq.config.queue import Flags
 from cq.encoding import codec
@@ -65,8 +66,11 @@ def parse_load(stored: bytes) -> None:
 def check_observer_data(piece: Piece, found: Found) -> bytes | None:
     """Check that data is of a configured generation, or of one in use until the configured one is complete."""
     generation, tail = layout.parse_observer_data(found.rest)
-    known = {each.generation for each in piece.config.observers}
-    if generation in known or layout.is_wake_up(tail) or generation in _read_generations(piece):
+    observers = piece.config.observers
+    read = [piece.snapshot.get(piece.keys.observer_current(each.name)) for each in observers]
+    if generation in (each.generation for each in observers) or layout.is_wake_up(tail):
+        return None
+    if codec.encode(generation) in (each.value for each in read):
         return None
     data = piece.keys.observer_data(generation)
     fix = partial(piece.tr.clear_range, data, prefix_end(data))
@@ -74,24 +78,10 @@ def check_observer_data(piece: Piece, found: Found) -> bytes | None:
     return prefix_end(data)  # one difference covers all rows of the generation
 
 
-def _read_generations(piece: Piece) -> set[int | None]:
-    stored = [piece.snapshot.get(piece.keys.observer_current(each.name)) for each in piece.config.observers]
-    return {_generation(each.value) for each in stored}
-
-
-def _generation(stored: bytes | None) -> int | None:
-    try:
-        generation = None if stored is None else codec.decode(stored)
-    except CorruptData:
-        return None
-    return generation if type(generation) is int else None
-
-
 def check_current(piece: Piece, found: Found) -> None:
     """Check the generation of an observer's data that readers use."""
     _check_observer(piece, layout.parse_current(found.rest))
-    generation = _generation(found.value)
-    if generation is None or not 0 < generation <= piece.config.observer_generations:
+    if not 0 < parse_generation(found.value) <= piece.config.observer_generations:
         raise CorruptData("its generation has never existed")
 
 

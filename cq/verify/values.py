@@ -13,7 +13,7 @@ from cq.errors import CorruptData
 from cq.verify.layout import parse_aside, parse_value
 from cq.verify.piece import Found, Piece
 from cq.verify.queued import check_type, key_of, shown_key
-from cq.verify.repairs import notify, renew_states, rewrite_state, set_bytes_aside, set_updates_aside
+from cq.verify.repairs import notify, renew_states, rewrite_state, set_updates_aside
 
 _ASTRAY = "it is not stored under the hash of its key"
 
@@ -127,10 +127,4 @@ def _mark_staged(piece: Piece, config: QueueConfig, bucket: int) -> None:
 def _move_to_hash(piece: Piece, found: Found, encoded: bytes, content: list[Any]) -> None:
     """Set a piece aside again, under its key's hash."""
     set_updates_aside(piece, encoded, content[0], content[1:])
-    piece.tr.clear(found.key)
-
-
-def set_aside_again(piece: Piece, found: Found) -> None:
-    """Set an unreadable piece aside without a key."""
-    set_bytes_aside(piece, "set aside before, but unreadable", found.value)
     piece.tr.clear(found.key)

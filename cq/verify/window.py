@@ -22,7 +22,6 @@ from cq.queue.window_rows import read_expiring, sum_up
 from cq.store.api import WANT_ALL, KeyValue
 from cq.verify.piece import Difference, Found, Piece
 from cq.verify.queued import key_of, refuse_future, shown_key
-from cq.verify.repairs import set_bytes_aside
 from cq.verify.verification import Verification
 from cq.windows.pending import read_pending_sums
 
@@ -56,12 +55,6 @@ def _check_row(piece: Piece, window: WindowKeys, found: Found) -> None:
     mark = window.operation_of(row.key)
     what = "a row with an operation id that can be trimmed before the row expires"
     piece.require(mark, "window-operation", mark, what, partial(piece.tr.set, mark, b""))
-
-
-def set_key_aside(piece: Piece, found: Found) -> None:
-    """Set a row that cq cannot expire aside."""
-    set_bytes_aside(piece, "a key of a window that cq did not write", found.value or b"\x00")
-    piece.tr.clear(found.key)
 
 
 def check_totals(verification: Verification) -> Iterator[Difference]:

@@ -30,7 +30,7 @@ from cq.observers.export.state import (
 )
 from cq.observers.sql.configured import NAME, find_export
 from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, readable
-from cq.verify.verification import Check, Verification
+from cq.verify.verification import Verification
 
 _BUCKET_BYTES: Final = 4
 
@@ -182,31 +182,23 @@ _CHECKS: Final = {
 # The table
 
 
-def check_table(wait_seconds: float, url_env: str | None) -> Check:
-    """The check that compares the exported table with the values.
+def check_table(verification: Verification, wait_seconds: float, url_env: str | None) -> Iterator[Difference]:
+    """Compare the exported table with the values; with a repair, export it again after the comparison.
 
-    It is skipped without an export, and with a note if the URL of the database is not set.
+    Skipped without an export, and with a note if the URL of the database is not set.
 
     Args:
+        verification: the verification.
         wait_seconds: how long to wait for pending changes.
         url_env: the environment variable with the URL, None for the configured one.
     """
-
-    def check(verification: Verification) -> Iterator[Difference]:
-        observer = next((each for each in verification.config().observers if each.name == NAME), None)
-        if observer is None or not observer.is_built_in:
-            return
-        variable = url_env or str(observer.settings["url_env"])
-        if not os.environ.get(variable):
-            verification.note(f"the table was not compared with the values: ${variable} is not set")
-            return
-        yield from _compare(verification, variable, wait_seconds)
-
-    return check
-
-
-def _compare(verification: Verification, variable: str, wait_seconds: float) -> Iterator[Difference]:
-    """Compare the table; with a repair, export it again after the comparison."""
+    observer = next((each for each in verification.config().observers if each.name == NAME), None)
+    if observer is None or not observer.is_built_in:
+        return
+    variable = url_env or str(observer.settings["url_env"])
+    if not os.environ.get(variable):
+        verification.note(f"the table was not compared with the values: ${variable} is not set")
+        return
     # SQLAlchemy is an extra: import its users only where a table is exported.
     from cq.observers.sql import rebuild
     from cq.observers.sql.verify import TableCheck

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from cq.app import App
@@ -17,7 +18,7 @@ from cq.store.api import Database
 from cq.store.transact import transact
 from cq.verify.piece import RowCheck
 from cq.verify.queue import CHECKS, PARTS
-from cq.verify.verification import Verification, every_row
+from cq.verify.verification import Check, Verification, every_row
 
 WAIT_SECONDS: Final = 30.0
 """Default time to wait for pending changes of the exported table."""
@@ -57,14 +58,11 @@ def verification(
         "t": [*PARTS["t"], RowCheck("top-unreadable", top.check_data)],
         "z": [*PARTS["z"], RowCheck("cloud-piece", check_cloud)],
     }
-    checks = {
+    checks: dict[str, Check] = {
+        **CHECKS,
         "rows": every_row(parts),
-        "buckets": CHECKS["buckets"],
         "counts of the top": top.check_counts,
-        "table": check_table(wait_seconds, url_env),
-        "audit": CHECKS["audit"],
-        "window": CHECKS["window"],
-        "store": CHECKS["store"],
+        "table": partial(check_table, wait_seconds=wait_seconds, url_env=url_env),
     }
     return Verification(db, name, checks, repair=repair, combiner=_combiner(db, name, app))
 
