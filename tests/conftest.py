@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,17 +27,33 @@ settings.register_profile(
 settings.load_profile("cq")
 
 
+_PREFIX: Final[ContextVar[str]] = ContextVar("prefix")
+
+
+@pytest.fixture(autouse=True)
+def _cluster_prefix(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give each test of a cluster a prefix of its own, and clear it afterwards: others may use the cluster."""
+    if request.node.get_closest_marker("cluster") is None:
+        yield
+        return
+    _PREFIX.set(f"test-{secrets.token_hex(6)}")
+    yield
+    if file := os.environ.get("CQ_TEST_CLUSTER_FILE"):
+        prefix = cq.Space(_PREFIX.get()).prefix
+        cq.transact(cq.open(f"fdb:{file}"), lambda tr: tr.clear_range_startswith(prefix))
+
+
 def cluster_url() -> str:
-    """The URL of the cluster under test; skips the test, saying so, when there is none."""
+    """The URL of the cluster under test with the prefix of this test; skips the test, saying so, without a cluster."""
     file = os.environ.get("CQ_TEST_CLUSTER_FILE")
     if not file:
         pytest.skip("no cluster: CQ_TEST_CLUSTER_FILE is not set")
-    return f"fdb:{file}"
+    return f"fdb:{file}?prefix={_PREFIX.get()}"
 
 
 @pytest.fixture(params=["embedded", pytest.param("cluster", marks=pytest.mark.cluster)])
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A database of each store; a cluster's may hold queues of other tests."""
+    """A database of each store."""
     if request.param == "cluster":
         yield cq.open(cluster_url())
         return

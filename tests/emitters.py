@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cq
+from cq.store.api import error_code
 from cq.store.embedded import FDBError
 
 UNKNOWN = 1021
@@ -127,8 +128,10 @@ class LateCommit:
         self.code = 0
         try:
             self._late.commit().wait()
-        except FDBError as error:
-            self.code = error.code
+        except Exception as error:  # of either store
+            self.code = error_code(error)
+            if self.code is None:
+                raise
 
 
 class _OneOfTwo:

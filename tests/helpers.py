@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from cq.keys import QueueKeys
 from cq.passes.batch import Limits
 from cq.passes.pass_result import PassResult
 from cq.queue.set_aside import Aside, read_aside
+from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD, error_code
 from cq.store.transact import transact
 
 STAGING: Final = Limits(repack_bytes=0)
@@ -73,3 +75,24 @@ def nothing_queued(db: Any, name: str) -> bool:
 def aside(db: Any, name: str) -> list[Aside]:
     """What was set aside."""
     return transact(db, lambda tr: read_aside(tr, name))
+
+
+def commits(tr: Any) -> bool:
+    """Whether a transaction can be committed, in either store; False for a conflict, and after five seconds.
+
+    Raises any other error.
+    """
+    try:
+        tr.commit().wait()
+    except Exception as error:
+        if error_code(error) not in (NOT_COMMITTED, TRANSACTION_TOO_OLD):
+            raise
+        return False
+    return True
+
+
+def is_ended(watch: Any) -> bool:
+    """Whether a watch has fired, failed or been cancelled, or soon has: a cluster's client cancels in its thread."""
+    ended = threading.Event()
+    watch.on_ready(lambda _: ended.set())
+    return ended.wait(20)

@@ -31,7 +31,7 @@ from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.faults import FaultyDatabase
-from tests.helpers import STAGING, add, aside, code_of, stored
+from tests.helpers import STAGING, add, aside, code_of, commits, stored
 from tests.queue.test_combine_queue import Calls
 from tests.test_promises import in_threads
 
@@ -95,9 +95,7 @@ class Story:
         if not self.open:
             return
         tr, what = self.open.pop(self.random.randrange(len(self.open)))
-        try:
-            tr.commit().wait()
-        except FDBError:
+        if not commits(tr):
             self.done["conflict"] += 1
             return
         if what != "add":

@@ -195,7 +195,7 @@ def test_an_export_to_postgresql_is_switched_on_by_the_same_commands(
 def test_the_page_of_clusters_is_followed_on_a_cluster(reader: Reader) -> None:
     """With the cluster file of the tests in the place of the one that the page names."""
     page = DOCS / "howto" / "foundationdb.md"
-    url = cluster_url()
+    url = cluster_url().partition("?")[0]
     reader.environment |= {"CQ_STORE": url, "FDB_CLUSTER_FILE": url.removeprefix("fdb:")}
     (first,) = blocks(page, "sh")
     program, in_a_prefix = blocks(page, "python")

@@ -78,6 +78,7 @@ def test_reports_of_all_values_to_a_new_observer_write_at_most_a_megabyte(
     assert max(drained(db, name)) <= MOST
 
 
+@pytest.mark.parametrize("db", ["embedded"], indirect=True)
 @pytest.mark.parametrize("is_observed", [False, True])
 @pytest.mark.parametrize(("size", "number"), [(10, 60_000), (7_900, 1_200)])
 def test_no_transaction_of_an_embedded_store_is_refused_as_too_large(

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cq.keys import ROOT, prefix_end
 from cq.queue.bounded_reads import prefix_read, read_stored
 from cq.store.embedded import Database
 from cq.store.transact import transact
@@ -34,7 +35,7 @@ class Counted:
 
 
 def key_at(number: int) -> bytes:
-    return b"%06d" % number
+    return ROOT + b"%06d" % number
 
 
 @given(
@@ -47,7 +48,7 @@ def key_at(number: int) -> bytes:
 def test_values_are_what_is_stored_as_far_as_the_limit(
     db: Database, step: int, missing: int, start: int, limit: int
 ) -> None:
-    db.clear_range(b"", b"\xff")
+    db.clear_range(ROOT, prefix_end(ROOT))
     rows = {key_at(number): b"%0100d" % number for number in range(step * MANY) if number % missing == 0}
     transact(db, lambda tr: [tr.set(key, value) for key, value in rows.items()])
     asked = [key_at(number) for number in range(0, step * MANY, step)]

@@ -35,7 +35,7 @@ WORDS = cq.CombineQueue(QUEUE)
 def whole(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """A database of each store, as the application opens it."""
     if request.param == "cluster":
-        yield cq.open(cluster_url())
+        yield cq.open(cluster_url(), prefix=b"cq/")
         return
     with Database(tmp_path / "whole.db", power_safe=False) as db:
         yield db
@@ -257,7 +257,7 @@ def test_a_prefix_may_be_given_in_several_ways() -> None:
 
 @pytest.mark.cluster
 def test_subspaces_and_directories_are_prefixes() -> None:
-    whole = cq.open(cluster_url())
+    whole = cq.open(cluster_url(), prefix=b"cq/")
     import fdb
 
     subspace = fdb.Subspace(("shop", secrets.token_hex(4)))

@@ -12,6 +12,7 @@ import pytest
 from cq.store.api import Transaction, Void
 from cq.store.transact import transact
 from cq.store.watch import WatchSlot, wait_until
+from tests.helpers import is_ended
 
 SECONDS = 20.0
 
@@ -69,7 +70,7 @@ def test_a_change_ends_the_wait(db: Any, reader: Reader) -> None:
 def test_the_latest_result_is_returned_at_the_timeout(db: Any, reader: Reader) -> None:
     assert wait_until(db, reader, 0.05) is None
     assert wait_until(db, reader, 0.0) is None
-    assert all(watch.is_ready() for watch in reader.watches), "they are cancelled"
+    assert all(map(is_ended, reader.watches)), "they are cancelled"
 
 
 def test_watches_that_fail_are_made_again(db: Any, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from cq.observers.top.cloud import Cloud
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
 from cq.store.embedded import FDBError
+from tests.helpers import is_ended
 from tests.observers.top.test_cloud import publish, publisher
 from tests.observers.top.tops import ToldTop
 
@@ -90,7 +91,7 @@ def test_all_who_wait_are_told_by_one_watch(db: Any) -> None:
         assert follower.wait(2) == follower.wait(0) == follower.latest
 
     assert not follower._listeners
-    assert all(watch.is_ready() for watch in store.watches)
+    assert all(map(is_ended, store.watches))
 
 
 def test_whoever_is_slow_gets_the_newest(db: Any) -> None:
