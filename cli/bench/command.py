@@ -14,7 +14,7 @@ import typer
 
 from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING
 from cq.cli.bench.systems.workload import KINDS, BenchWorkload
-from cq.cli.shared.options import Json
+from cq.cli.shared.options import Json, number_option
 from cq.cli.shared.output import note, print_json, print_table, progress, say
 
 
@@ -53,7 +53,7 @@ def bench(
     ] = "none",
     rate: Annotated[
         float | None,
-        typer.Option(min=1, metavar="N", help="With --live: add N updates per second. Default: full speed."),
+        number_option("With --live: add N updates per second. Default: full speed."),
     ] = None,
     grow: Annotated[
         str,
@@ -63,9 +63,7 @@ def bench(
             "keys with 2 updates each, keys with 200,000 updates in all, queued updates; or none.",
         ),
     ] = "none",
-    grow_to: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --grow: the largest size.")
-    ] = 1_000_000,
+    grow_to: Annotated[int, number_option("With --grow: the largest size.")] = 1_000_000,
     emitters: Annotated[
         bool,
         typer.Option(
@@ -84,7 +82,7 @@ def bench(
             help="Measure cq with an export into such a database, too; --live measures it only with the export.",
         ),
     ] = None,
-    keys: Annotated[int, typer.Option(min=1, metavar="N", help="Number of different keys.")] = 100_000,
+    keys: Annotated[int, number_option("Number of different keys.")] = 100_000,
     skew: Annotated[
         float,
         typer.Option(
@@ -97,28 +95,19 @@ def bench(
     value: Annotated[
         str, typer.Option(metavar="KIND", help=f"Type of the values: {' or '.join(KINDS)}.")
     ] = "int",
-    adders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes that add.")] = 2,
+    adders: Annotated[int, number_option("Number of processes that add.")] = 2,
     threads: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", help="Threads of each adding process; each runs one transaction at a time."
-        ),
+        int, number_option("Threads of each adding process; each runs one transaction at a time.")
     ] = 8,
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of worker processes.")] = 1,
+    workers: Annotated[int, number_option("Number of worker processes.")] = 1,
     buckets: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Buckets of the queue. Default: those of a new queue."),
+        int | None, number_option("Buckets of the queue. Default: those of a new queue.")
     ] = None,
     seconds: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="Duration of adding in each repetition.")
     ] = 1.0,
     repetitions: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Number of repetitions, in addition to a warm-up; the figures are their medians.",
-        ),
+        int, number_option("Number of repetitions, in addition to a warm-up; the figures are their medians.")
     ] = 3,
     postgres_url_env: Annotated[
         str | None,

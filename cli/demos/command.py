@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cq.cli.shared.options import Json
+from cq.cli.shared.options import Json, number_option
 
 DEMO_URL: Final = "embedded:cq-demo.db"
 """The store of the demos. `$CQ_STORE` and the settings file do not change it: they may name a production store."""
@@ -27,8 +27,8 @@ Seed = Annotated[
 KillEvery = Annotated[
     float, typer.Option(min=0.1, metavar="SECONDS", help="Average time between two kills of a process.")
 ]
-Workers = Annotated[int, typer.Option(min=1, metavar="N", help="Number of worker processes.")]
-Servers = Annotated[int, typer.Option(min=1, metavar="N", help="Number of web server processes.")]
+Workers = Annotated[int, number_option("Number of worker processes.")]
+Servers = Annotated[int, number_option("Number of web server processes.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,10 +48,8 @@ def register(app: typer.Typer) -> None:
 def words(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text files, or folders of text files.")],
     workers: Workers = 2,
-    loaders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of loader threads.")] = 4,
-    top: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Number of the most frequent words to show.")
-    ] = 20,
+    loaders: Annotated[int, number_option("Number of loader threads.")] = 4,
+    top: Annotated[int, number_option("Number of the most frequent words to show.", 0)] = 20,
     store: DemoStore = DEMO_URL,
     json: Json = False,
 ) -> None:
@@ -71,11 +69,11 @@ def words(
 
 
 def cells(
-    number: Annotated[int, typer.Option(min=1, metavar="N", help="Number of writes of each writer.")] = 1_000,
-    users: Annotated[int, typer.Option(min=1, metavar="N", help="Number of users.")] = 40,
+    number: Annotated[int, number_option("Number of writes of each writer.")] = 1_000,
+    users: Annotated[int, number_option("Number of users.")] = 40,
     stores: Annotated[int, typer.Option("--cells", min=1, metavar="N", help="Number of cells.")] = 3,
-    writers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes that write.")] = 2,
-    movers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of processes that move users.")] = 2,
+    writers: Annotated[int, number_option("Number of processes that write.")] = 2,
+    movers: Annotated[int, number_option("Number of processes that move users.", 0)] = 2,
     kill_every: KillEvery = 2.0,
     seed: Seed = None,
     folder: Annotated[
@@ -106,21 +104,15 @@ def cells(
 
 
 def chat(
-    users: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Number of users, each with two terminals.")
-    ] = 16,
-    groups: Annotated[int, typer.Option(min=1, metavar="N", help="Number of groups.")] = 4,
+    users: Annotated[int, number_option("Number of users, each with two terminals.", 2)] = 16,
+    groups: Annotated[int, number_option("Number of groups.")] = 4,
     messages: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Number of the senders' actions: messages, joins and leaves."),
+        int, number_option("Number of the senders' actions: messages, joins and leaves.")
     ] = 800,
     flood: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Number of additional messages to one user, sent as fast as possible."
-        ),
+        int, number_option("Number of additional messages to one user, sent as fast as possible.", 0)
     ] = 10_000,
-    senders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes that send.")] = 2,
+    senders: Annotated[int, number_option("Number of processes that send.")] = 2,
     workers: Workers = 2,
     kill_every: KillEvery = 1.0,
     seed: Seed = None,
@@ -147,9 +139,9 @@ def tags(
         Path | None,
         typer.Option("--events", metavar="FILE", help="File of events to count. Default: generated events."),
     ] = None,
-    number: Annotated[int, typer.Option(min=1, metavar="N", help="Number of events to generate.")] = 100_000,
+    number: Annotated[int, number_option("Number of events to generate.")] = 100_000,
     servers: Servers = 3,
-    collectors: Annotated[int, typer.Option(min=1, metavar="N", help="Number of collector processes.")] = 2,
+    collectors: Annotated[int, number_option("Number of collector processes.")] = 2,
     kill_every: KillEvery = 1.0,
     top: Annotated[
         int, typer.Option(min=1, max=10_000, metavar="N", help="Number of tags in the cloud.")
@@ -185,7 +177,7 @@ def visits(
             help="Access logs in common or combined format, plain or gzip. Default: a generated log.",
         ),
     ] = None,
-    number: Annotated[int, typer.Option(min=1, metavar="N", help="Number of visits to generate.")] = 10_000,
+    number: Annotated[int, number_option("Number of visits to generate.")] = 10_000,
     speed: Annotated[
         float,
         typer.Option(
@@ -207,7 +199,7 @@ def visits(
             min=0.1, metavar="SECONDS", help="Time between two comparisons of all numbers with a recount."
         ),
     ] = 0.5,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pages to show.")] = 5,
+    top: Annotated[int, number_option("Number of pages to show.")] = 5,
     chart: Annotated[
         Path | None,
         typer.Option(

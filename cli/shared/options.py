@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from contextlib import ExitStack
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -44,6 +44,11 @@ NO_VALUE: Final = 3
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 opened: Final = ExitStack()
 """Closes the stores that the command opened."""
+
+
+def number_option(text: str, least: int = 1) -> Any:
+    """An option with a number of at least `least`, and its help."""
+    return typer.Option(min=least, metavar="N", help=text)
 
 
 def make_store(url: str | None) -> OpenDatabase:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -15,7 +16,7 @@ import pytest
 import cq
 from cq import keys
 from cq.cli.demos.harness.crew import DemoCrew, DemoFailed
-from cq.cli.demos.harness.worker import WorkerRole
+from cq.cli.demos.harness.worker import run_worker
 from cq.cli.shared.crew import ProcessFailed
 from cq.errors import InvalidData
 
@@ -36,14 +37,12 @@ class Appender:
                 stop.wait(0.002)
 
 
-@dataclass(frozen=True)
-class Failing:
-    def run(self, stop: Event) -> None:
-        raise InvalidData("told")
+def failing(stop: Event) -> None:
+    raise InvalidData("told")
 
 
 def test_processes_that_are_killed_go_on_until_all_is_done(tmp_path: Path) -> None:
-    roles = {name: Appender(tmp_path / name, 2_000) for name in ("one", "two")}
+    roles = {name: Appender(tmp_path / name, 2_000).run for name in ("one", "two")}
     with DemoCrew(roles, Random(1), kill_every=0.5) as crew:
         crew.run(lambda: crew.kills >= 2, seconds=60)
         crew.spare()
@@ -55,7 +54,7 @@ def test_processes_that_are_killed_go_on_until_all_is_done(tmp_path: Path) -> No
 def test_a_process_that_fails_ends_the_demo() -> None:
     with (
         pytest.raises(ProcessFailed, match="'bad' has failed: told"),
-        DemoCrew({"bad": Failing()}, Random(1)) as crew,
+        DemoCrew({"bad": failing}, Random(1)) as crew,
     ):
         crew.run(lambda: False, seconds=60)
 
@@ -71,7 +70,7 @@ def test_workers_combine_and_stop_in_good_order(tmp_path: Path) -> None:
     cq.configure(db, "words", key=str, value=int, combiner="sum")
     queue = cq.CombineQueue("words")
     cq.transact(db, lambda tr: queue.add(tr, {"a": 2}))
-    with DemoCrew({"worker": WorkerRole(url)}, Random(1)) as crew:
+    with DemoCrew({"worker": partial(run_worker, url=url, queues=[])}, Random(1)) as crew:
         crew.run(lambda: cq.transact(db, lambda tr: queue.get(tr, "a")) == 2, seconds=60)
     # It has signed off, which one that is killed does not.
     assert not cq.transact(db, lambda tr: tr.get_range(*keys.workers()).to_list())
@@ -97,7 +96,7 @@ class Holder:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    with DemoCrew({"holder": Holder(path)}, Random(1)) as crew:
+    with DemoCrew({"holder": Holder(path).run}, Random(1)) as crew:
         crew.run(path.exists, seconds=60)
         crew._kill("holder")
         crew.run(lambda: "holder" in crew.ended, seconds=60)

@@ -13,9 +13,9 @@ import cq
 from cq import testing
 from cq.cli.demos.harness.counted_database import CountedDatabase, Meter, WriteCounts
 from cq.cli.demos.harness.crew import DemoFailed
-from cq.cli.demos.tags import alternatives
 from cq.cli.demos.tags import demo as tags
 from cq.cli.demos.tags import events as tagevents
+from cq.cli.demos.tags.alternatives import merged
 from cq.cli.demos.tags.events import TagEvent, TagRecount
 from cq.cli.demos.tags.roles import INCREMENTS, QUEUE
 from cq.observers.top.cloud import CloudEntry
@@ -47,14 +47,13 @@ def test_partitions_hold_all_events_of_an_entity_in_order(tmp_path: Path) -> Non
         assert [tag for part in parts for tag in part if tag in own] == own
 
 
-def test_what_one_would_do_instead_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_would_do_instead_comes_to_the_same() -> None:
     changes = [("a", 1), ("b", 1), ("a", 1), ("b", -1), ("c", 1)]
-    monkeypatch.setattr(alternatives, "MERGED", 2)
 
-    assert alternatives.one_by_one(changes, {"a": 2, "c": 1}) == WriteCounts(5, 5)
-    assert alternatives.merged(changes, {"a": 2, "c": 1}) == (WriteCounts(3, 5), 2)
+    assert merged(changes, {"a": 2, "c": 1}, 1) == (WriteCounts(5, 5), 1)
+    assert merged(changes, {"a": 2, "c": 1}, 2) == (WriteCounts(3, 5), 2)
     with pytest.raises(DemoFailed, match="not those of the recount"):
-        alternatives.one_by_one(changes, {"a": 1, "c": 1})
+        merged(changes, {"a": 1, "c": 1}, 1)
 
 
 def test_writes_are_counted_when_they_are_committed(db: Any) -> None:

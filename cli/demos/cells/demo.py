@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -19,10 +20,10 @@ from typing import Any, Final
 import cq
 from cq.admin.queue_status import is_drained
 from cq.cells.records import HERE, Fence
-from cq.cli.demos.cells.roles import ALL, QUEUE, Mover, WriteLoad, Writer, writer_position
+from cq.cli.demos.cells.roles import ALL, QUEUE, WriteLoad, Writer, move_users, writer_position
 from cq.cli.demos.harness.crew import DemoFailed
 from cq.cli.demos.harness.demo import Demo, compare, killed, shown_progress
-from cq.cli.demos.harness.worker import WorkerRole
+from cq.cli.demos.harness.worker import run_worker
 from cq.cli.shared.output import note, print_table, quantity
 from cq.cli.shared.rows import read_rows
 from cq.encoding import codec
@@ -60,15 +61,15 @@ class CellDemo(Demo):
         self._names = self._make_cells(folder)
         self._load = WriteLoad(rng.randrange(2**32), self.users, self.number)
         self.work = {
-            f"writer {number + 1}": Writer(url, self._load, number) for number in range(self.writers)
+            f"writer {number + 1}": Writer(url, self._load, number).run for number in range(self.writers)
         }
         urls = {"the directory": url, **{each.name: each.url for each in self._cells.cells()}}
+        # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
+        work = partial(run_worker, queues=[QUEUE], identity="demo")
+        move = partial(move_users, url=url, load=self._load)
         self.services = {
-            # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
-            **{
-                f"worker of {name}": WorkerRole(each, [QUEUE], identity="demo") for name, each in urls.items()
-            },
-            **{f"mover {number + 1}": Mover(url, self._load) for number in range(self.movers)},
+            **{f"worker of {name}": partial(work, url=each) for name, each in urls.items()},
+            **{f"mover {number + 1}": move for number in range(self.movers)},
         }
         self._show_progress = stack.enter_context(shown_progress("writes done"))
 

@@ -108,26 +108,13 @@ def writer_position(writer: int) -> Position:
     return Position(b"demo_cells/writer/%d" % writer)
 
 
-@dataclass(frozen=True)
-class Mover:
-    """Moves random users to random cells, and finishes the moves of killed movers.
-
-    Attributes:
-        url: URL of the store with the directory.
-        load: its users are moved.
-    """
-
-    url: str
-    load: WriteLoad
-
-    def run(self, stop: Event) -> None:
-        """Move users until `stop` is set."""
-        db = cq.open(self.url)
-        rng = Random()  # noqa: S311 - the moves need not be repeatable
-        with cq.Cells(db) as cells:
-            names = [each.name for each in cells.cells()]
-            while not stop.is_set():
-                cells.resume_moves()
-                with suppress(cq.UserNotPlaced):
-                    cells.move(f"user {rng.randrange(self.load.users)}", rng.choice(names))
-                stop.wait(_PAUSE)
+def move_users(stop: Event, *, url: str, load: WriteLoad) -> None:
+    """Move random users to random cells until `stop` is set, and finish the moves of killed movers."""
+    rng = Random()  # noqa: S311 - the moves need not be repeatable
+    with cq.Cells(cq.open(url)) as cells:
+        names = [each.name for each in cells.cells()]
+        while not stop.is_set():
+            cells.resume_moves()
+            with suppress(cq.UserNotPlaced):
+                cells.move(f"user {rng.randrange(load.users)}", rng.choice(names))
+            stop.wait(_PAUSE)

@@ -12,10 +12,10 @@ from typing import Any, Final
 import cq
 from cq.cli.demos.chat.ledger import KEYS, Action, LedgerEntry, position_of, seen
 from cq.cli.demos.chat.recount import DelayRecorder, MessageRecount, inbox_of
-from cq.cli.demos.chat.roles import FEED, FLOODER, Flooder, Sender, Terminals, act
+from cq.cli.demos.chat.roles import FEED, FLOODER, Sender, act, flood, follow
 from cq.cli.demos.harness.crew import DemoFailed
 from cq.cli.demos.harness.demo import Demo, delete_earlier, killed, shown_progress
-from cq.cli.demos.harness.worker import WorkerRole
+from cq.cli.demos.harness.worker import run_worker
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_table, quantity
 from cq.feeds.feed import Feed
@@ -53,18 +53,22 @@ class ChatDemo(Demo):
         seed = rng.random()
         self.work = {
             **{
-                name: Sender(self.url, name, f"{seed} {name}", self._share, self._users, groups)
+                name: Sender(self.url, name, f"{seed} {name}", self._share, self._users, groups).run
                 for name in self._senders
             },
-            FLOODER: Flooder(self.url, self.flood, self._share // 3, self._senders),
+            FLOODER: partial(
+                flood, url=self.url, number=self.flood, begin=self._share // 3, senders=self._senders
+            ),
         }
         self.services = {
             **{
-                f"worker {number + 1}": WorkerRole(self.url, [FEED], identity=f"demo chat {number}")
+                f"worker {number + 1}": partial(
+                    run_worker, url=self.url, queues=[FEED], identity=f"demo chat {number}"
+                )
                 for number in range(self.workers)
             },
             **{
-                terminal: Terminals(self.url, [(user, terminal) for user in self._users])
+                terminal: partial(follow, url=self.url, terminals=[(user, terminal) for user in self._users])
                 for terminal in _TERMINALS
             },
         }

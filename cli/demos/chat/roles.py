@@ -71,36 +71,24 @@ class Sender:
                 yield Action("message", rng.choice(self.users))
 
 
-@dataclass(frozen=True)
-class Flooder:
-    """Floods one receiver in transactions of 50 messages, after the senders have done some of their actions.
+def flood(stop: Event, *, url: str, number: int, begin: int, senders: Sequence[str]) -> None:
+    """Flood one receiver with `number` messages, in transactions of 50.
 
-    Attributes:
-        url: URL of the store.
-        number: number of messages.
-        begin: number of actions of each sender before the flood.
-        senders: names of the senders.
+    Begins after each of the senders has done `begin` actions: so there are delays without the flood, too.
     """
 
-    url: str | None
-    number: int
-    begin: int
-    senders: Sequence[str]
+    def may_begin(tr: Any) -> bool:
+        return all(position_of(sender).read(tr.snapshot) >= begin for sender in senders)
 
-    def run(self, stop: Event) -> None:
-        """Send all remaining messages."""
-        db = cq.open(self.url)
-        while not transact(db, self._may_begin) and not stop.wait(_LOOK_SECONDS):
-            pass
-        place = transact(db, position_of(FLOODER).read)
-        while place * _BATCH < self.number and not stop.is_set():
-            first = place * _BATCH
-            action = Action("message", FLOODED, messages=min(_BATCH, self.number - first))
-            transact(db, partial(act, place=place, entry=LedgerEntry(FLOODER, first, action)))
-            place += 1
-
-    def _may_begin(self, tr: Any) -> bool:
-        return all(position_of(sender).read(tr.snapshot) >= self.begin for sender in self.senders)
+    db = cq.open(url)
+    while not transact(db, may_begin) and not stop.wait(_LOOK_SECONDS):
+        pass
+    place = transact(db, position_of(FLOODER).read)
+    while place * _BATCH < number and not stop.is_set():
+        first = place * _BATCH
+        action = Action("message", FLOODED, messages=min(_BATCH, number - first))
+        transact(db, partial(act, place=place, entry=LedgerEntry(FLOODER, first, action)))
+        place += 1
 
 
 def act(tr: Any, *, place: int, entry: LedgerEntry) -> None:
@@ -120,25 +108,13 @@ def act(tr: Any, *, place: int, entry: LedgerEntry) -> None:
     note_sent(tr, place, entry)
 
 
-@dataclass(frozen=True)
-class Terminals:
-    """Several terminals of users, each in a thread; they go offline, and later continue at their positions.
-
-    Attributes:
-        url: URL of the store.
-        terminals: (user, name of the terminal) of each.
-    """
-
-    url: str | None
-    terminals: Sequence[tuple[str, str]]
-
-    def run(self, stop: Event) -> None:
-        """Follow all messages until `stop` is set."""
-        db = cq.open(self.url)
-        with ThreadPoolExecutor(len(self.terminals)) as threads:
-            following = [threads.submit(_Terminal(db, *each).run, stop) for each in self.terminals]
-            for each in following:
-                each.result()  # raises the error of the thread
+def follow(stop: Event, *, url: str, terminals: Sequence[tuple[str, str]]) -> None:
+    """Run several terminals, (user, name) each, in threads; they go offline, and later continue at their positions."""
+    db = cq.open(url)
+    with ThreadPoolExecutor(len(terminals)) as threads:
+        following = [threads.submit(_Terminal(db, *each).run, stop) for each in terminals]
+        for each in following:
+            each.result()  # raises the error of the thread
 
 
 class _Terminal:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
 from random import Random
 from threading import Event
-from typing import Final, Protocol
+from typing import Final
 
 from cq import runtime
 from cq.cli.shared.crew import Crew
@@ -21,22 +21,18 @@ class DemoFailed(CqError):
     """The demo exceeded its time limit, or its result differs from the recount."""
 
 
-class DemoRole(Protocol):
-    """The work of a process. It is pickled, and opens its resources in the process."""
+DemoRole = Callable[[Event], object]
+"""The work of a process, which ends when it is done or when the event is set.
 
-    def run(self, stop: Event) -> None:
-        """Work to the end, or until `stop` is set.
-
-        A process may be killed at any line. Another process then runs the role from the start: it must find the
-        finished work in the store.
-        """
-        ...
+It is pickled: a method of a dataclass, or a partial of a function. A process may be killed at any line. Another process
+then runs the role from the start: it must find the finished work in the store.
+"""
 
 
 def run_role(role: DemoRole, stop: Event, parent: Connection) -> None:
     """Run a role in a process of a `Crew`; reports to the parent when it begins."""
     parent.send(None)
-    role.run(stop)
+    role(stop)
 
 
 class DemoCrew(Crew):
@@ -59,9 +55,8 @@ class DemoCrew(Crew):
         self._rng, self._kill_every = rng, kill_every
         self._spared = math.inf
         self._starting: set[str] = set()
+        self._planned = 0.0
         self._next_kill = math.inf
-        # Early, so that short demos have a kill, too.
-        self._next_pause = self._pause() / 3
 
     def run(self, is_done: Callable[[], bool], seconds: float = math.inf) -> None:
         """Keep the processes running, and kill some of them, until `is_done`.
@@ -77,8 +72,9 @@ class DemoCrew(Crew):
             now = runtime.monotonic()
             if now >= until:
                 raise DemoFailed(f"the demo is not done after {seconds:,.0f} s")
-            if self._next_kill <= now < self._spared and self._processes:
-                self._kill(self._rng.choice(sorted(self._processes)))
+            working = sorted(self._processes.keys() - self._starting)
+            if self._next_kill <= now < self._spared and working:
+                self._kill(self._rng.choice(working))
             wait([process.sentinel for process in self._processes.values()], LOOK_SECONDS)
             self._hear()
             for name, process in list(self._processes.items()):
@@ -89,7 +85,7 @@ class DemoCrew(Crew):
                     self.ended.add(name)
 
     def _hear(self) -> None:
-        """Note which processes have begun their roles; plan the next kill when all have.
+        """Note which processes have begun their roles; the next kill comes when all have had some time to work.
 
         Starting takes seconds on a busy machine. With kills in that time, no process would ever get to its work.
         """
@@ -97,16 +93,14 @@ class DemoCrew(Crew):
             if self._connections[name].poll():
                 self.receive(name)
                 self._starting.remove(name)
-                if not self._starting:
-                    self._next_kill = runtime.monotonic() + self._next_pause
-                    self._next_pause = self._pause()
+                if not self.kills and self._kill_every < math.inf:
+                    self._next_kill = 0.0  # at once, so that short demos have a kill, too
+                elif not self._starting:
+                    self._next_kill = max(self._planned, runtime.monotonic() + self._kill_every / 2)
 
     def spare(self, after: float = 0.0) -> None:
         """Stop killing processes after some seconds."""
         self._spared = runtime.monotonic() + after
-
-    def _pause(self) -> float:
-        return math.inf if math.isinf(self._kill_every) else self._kill_every * self._rng.uniform(0.5, 1.5)
 
     def _start(self, name: str) -> None:
         super()._start(name)
@@ -119,4 +113,5 @@ class DemoCrew(Crew):
         process.join()
         if process.exitcode == -signal.SIGKILL:  # otherwise it ended by itself just before the kill
             self.kills += 1
+            self._planned = runtime.monotonic() + self._kill_every * self._rng.uniform(0.5, 1.5)
             self._start(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import Event
 
 import cq
@@ -13,32 +12,25 @@ from cq.observers.worker.worker import Worker
 from cq.store.api import Database
 
 
-@dataclass(frozen=True)
-class WorkerRole:
-    """A worker process on a store.
+def run_worker(
+    stop: Event, *, url: str, queues: Sequence[str], meter: Meter | None = None, identity: str | None = None
+) -> None:
+    """Run a worker until `stop` is set.
 
-    Attributes:
+    Args:
+        stop: set when the process must end.
         url: URL of the store.
         queues: names of queues; empty: all queues.
         meter: counts the writes; None: no counting.
         identity: identity of the worker: a restarted worker with the same identity gets its tasks at once.
     """
+    db: Database = cq.open(url)
+    worker = Worker(CountedDatabase(db, meter) if meter else db, queues=queues, identity=identity)
 
-    url: str | None
-    queues: Sequence[str] = ()
-    meter: Meter | None = None
-    identity: str | None = None
+    def end() -> None:
+        stop.wait()
+        worker.stop()
 
-    def run(self, stop: Event) -> None:
-        """Run the worker until `stop` is set."""
-        db: Database = cq.open(self.url)
-        worker = Worker(
-            CountedDatabase(db, self.meter) if self.meter else db, queues=self.queues, identity=self.identity
-        )
-
-        def end() -> None:
-            stop.wait()
-            worker.stop()
-
-        runtime.start_thread(end, "stop")
-        worker.run()
+    # The worker has the main thread: its errors end the process.
+    runtime.start_thread(end, "stop")
+    worker.run()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -19,10 +20,10 @@ from cq.admin.queue_status import is_drained
 from cq.cli.demos.harness.counted_database import Meter, WriteCounts
 from cq.cli.demos.harness.crew import DemoFailed
 from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed, shown_progress
-from cq.cli.demos.harness.worker import WorkerRole
-from cq.cli.demos.tags import alternatives
+from cq.cli.demos.harness.worker import run_worker
+from cq.cli.demos.tags.alternatives import MERGED, merged
 from cq.cli.demos.tags.events import TagEvent, TagRecount, generated, of_partition, part
-from cq.cli.demos.tags.roles import INCREMENTS, KEYS, QUEUE, TagServer
+from cq.cli.demos.tags.roles import INCREMENTS, KEYS, QUEUE, run_server
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
 from cq.errors import NotReady
@@ -62,11 +63,13 @@ class TagDemo(Demo):
         }
         partitions = [*enumerate(self._paths)]
         self.work = {
-            f"web server {number + 1}": TagServer(self.url, partitions[number :: self.servers], meter)
+            f"web server {number + 1}": partial(
+                run_server, url=self.url, partitions=partitions[number :: self.servers], meter=meter
+            )
             for number, meter in enumerate(self._meters["web servers"])
         }
         self.services = {
-            f"collector {number + 1}": WorkerRole(self.url, [QUEUE], meter)
+            f"collector {number + 1}": partial(run_worker, url=self.url, queues=[QUEUE], meter=meter)
             for number, meter in enumerate(self._meters["collectors"])
         }
         self._versions: list[int] = []
@@ -88,15 +91,15 @@ class TagDemo(Demo):
         self._follow_to(cloud)
         check_result(self._db, self._recount, entries, self.top)
         changes = [change for path in self._paths for change in of_partition(path)]
-        one_by_one = alternatives.one_by_one(changes, self._recount.counts)
-        merged, at_risk = alternatives.merged(changes, self._recount.counts)
+        one_by_one, _ = merged(changes, self._recount.counts, 1)
+        by_one_server, at_risk = merged(changes, self._recount.counts, MERGED)
         writes = {
             **{
                 who: WriteCounts.total(meter.read() for meter in meters)
                 for who, meters in self._meters.items()
             },
             "one UPDATE per change": one_by_one,
-            f"one server, merging {alternatives.MERGED:,} tags": merged,
+            f"one server, merging {MERGED:,} tags": by_one_server,
         }
         return {
             "increments": self._recount.events,

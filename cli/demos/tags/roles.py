@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -32,33 +31,19 @@ SLICE: Final = 50
 _TIMEOUT: Final = 60.0
 
 
-@dataclass(frozen=True)
-class TagServer:
-    """Counts the events of partitions.
-
-    Attributes:
-        url: URL of the store.
-        partitions: numbers of partitions, and their files.
-        meter: counts the writes.
-    """
-
-    url: str | None
-    partitions: Sequence[tuple[int, Path]]
-    meter: Meter
-
-    def run(self, stop: Event) -> None:
-        """Count all remaining events."""
-        db = CountedDatabase(cq.open(self.url), self.meter)
-        with (
-            ThreadPoolExecutor(len(self.partitions)) as threads,
-            cq.Emitter(cq.CombineQueue(QUEUE), db, mode="durable", timeout=_TIMEOUT) as emitter,
-        ):
-            counting = [
-                threads.submit(_PartitionCounter(db, emitter, number, path).run, stop)
-                for number, path in self.partitions
-            ]
-            for each in counting:
-                each.result()  # raises the error of the thread
+def run_server(stop: Event, *, url: str, partitions: Sequence[tuple[int, Path]], meter: Meter) -> None:
+    """Count all remaining events of the partitions, given with their numbers; the meter counts the writes."""
+    db = CountedDatabase(cq.open(url), meter)
+    with (
+        ThreadPoolExecutor(len(partitions)) as threads,
+        cq.Emitter(cq.CombineQueue(QUEUE), db, mode="durable", timeout=_TIMEOUT) as emitter,
+    ):
+        counting = [
+            threads.submit(_PartitionCounter(db, emitter, number, path).run, stop)
+            for number, path in partitions
+        ]
+        for each in counting:
+            each.result()  # raises the error of the thread
 
 
 class _PartitionCounter:

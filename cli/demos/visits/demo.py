@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -21,7 +22,7 @@ from rich.live import Live
 
 from cq import runtime
 from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed
-from cq.cli.demos.harness.worker import WorkerRole
+from cq.cli.demos.harness.worker import run_worker
 from cq.cli.demos.visits.access_log import Visit, read_log, write_log
 from cq.cli.demos.visits.replay import (
     KEYS,
@@ -110,11 +111,12 @@ class VisitDemo(Demo):
         for number, visits in enumerate(self._parts):
             write_part(folder / f"part-{number}", visits)
         self.work = {
-            f"server {number}": VisitServer(self.url, folder / f"part-{number}", number, self._pace)
+            f"server {number}": VisitServer(self.url, folder / f"part-{number}", number, self._pace).run
             for number in range(self.servers)
         }
         self.services = {
-            f"worker {number}": WorkerRole(self.url, self._visits.queues) for number in range(self.workers)
+            f"worker {number}": partial(run_worker, url=self.url, queues=self._visits.queues)
+            for number in range(self.workers)
         }
         self._places = [0] * self.servers
         self._inside: list[tuple[int, Visit]] = []

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 import cq
 from cq.admin.queue_status import is_drained
 from cq.cli.demos.harness.crew import run_role
-from cq.cli.demos.harness.worker import WorkerRole
+from cq.cli.demos.harness.worker import run_worker
 from cq.cli.demos.words.word_count import count_words, files_below
 from cq.cli.shared.crew import Crew
 from cq.cli.shared.options import make_store
@@ -51,7 +52,9 @@ def run_words(paths: list[str], store: str, *, workers: int, loaders: int, top: 
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
     _refuse_paused(db, store)
     _observe(db, store)
-    roles = {f"worker {number + 1}": WorkerRole(store, [QUEUE]) for number in range(workers)}
+    roles = {
+        f"worker {number + 1}": partial(run_worker, url=store, queues=[QUEUE]) for number in range(workers)
+    }
     with Crew(roles, run_role) as crew:
         loaded = _load(db, paths, loaders)
         _drain(db, store, crew)
