@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CorruptData
-from cq.keys import EMITTER_ID_BYTES, VERSIONSTAMP_BYTES, QueueKeys, prefix_end
-from cq.keys.foreign import later_than
+from cq.keys import EMITTER_ID_BYTES, VERSIONSTAMP_BYTES, after, prefix_end
 
 PARTS: Final = frozenset("abdeijklmnorstuvwxyz")
 """The letters that follow a queue's prefix in keys."""
@@ -68,11 +67,6 @@ def row_in(key: bytes, bucket: int) -> bytes:
     return key[:begin] + _NUMBER.pack(bucket) + key[begin + _NUMBER.size :]
 
 
-def rows_later_than(queue: QueueKeys, generation: int, bucket: int, version: int) -> bytes:
-    """Return the first key of a bucket's rows that can be stamped later than a version."""
-    return later_than(queue.rows(generation, bucket)[0], version)
-
-
 def parse_bucket(rest: bytes) -> tuple[int, int]:
     """Parse the key of a notification or of a bucket's state: generation and bucket."""
     generation, bucket = _fields(_PAIR, rest)
@@ -92,8 +86,7 @@ def check_emitter_key(rest: bytes) -> None:
 def check_received_key(rest: bytes) -> None:
     """Check the key of the position up to which another queue was forwarded into this one."""
     name = rest[STORE_ID_BYTES + _NUMBER.size :]
-    _check(len(name) > 0)
-    _text(name)
+    _check(len(name) > 0 and name.isascii())
 
 
 def parse_marker(rest: bytes) -> bytes:
@@ -143,30 +136,15 @@ def parse_observer_data(rest: bytes) -> tuple[int, bytes]:
     return _NUMBER.unpack_from(rest)[0], rest[_NUMBER.size :]
 
 
-def parse_published(rest: bytes) -> tuple[str, bytes]:
-    """Parse a key of an observer's published data: the observer's name and the rest."""
-    name, end, tail = rest.partition(b"\x00")
-    _check(bool(end))
-    return _text(name), tail
-
-
-def parse_current(rest: bytes) -> str:
-    """Parse the key of an observer's current generation: the observer's name."""
-    return _text(rest)
-
-
-def may_outlive_queue(rest: bytes) -> bool:
-    """Return whether a key below a queue's prefix can exist without the queue.
+def after_orphans(prefix: bytes, rest: bytes) -> bytes | None:
+    """Return the first key after the keys of this kind, if they can exist without their queue; None if not.
 
     Export queues need no configuration. A worker that has not noticed a deletion can still write its note of an
     attempt, or notify the publisher of the queue's clouds.
     """
-    return rest[:1] in (b"a", b"e") or (rest[:1] == b"t" and is_wake_up(rest[1 + _NUMBER.size :]))
-
-
-def key_after_part(prefix: bytes, rest: bytes) -> bytes:
-    """Return the first key after the keys of this kind, which can exist without the queue."""
-    return prefix + rest + b"\x00" if rest[:1] == b"t" else prefix_end(prefix + rest[:1])
+    if rest[:1] in (b"a", b"e"):
+        return prefix_end(prefix + rest[:1])
+    return after(prefix + rest) if rest[:1] == b"t" and is_wake_up(rest[1 + _NUMBER.size :]) else None
 
 
 def is_wake_up(tail: bytes) -> bool:
@@ -185,13 +163,6 @@ def _counted(rest: bytes, tail: int) -> tuple[bytes, bytes]:
     end = _LENGTH.size + _LENGTH.unpack_from(rest)[0]
     _check(len(rest) == end + tail)
     return rest[_LENGTH.size : end], rest[end:]
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise CorruptData(f"the key holds no text: {error}") from None
 
 
 def _check(holds: bool) -> None:

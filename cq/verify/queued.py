@@ -10,6 +10,7 @@ from cq.encoding.codec import DELETE
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData
 from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
+from cq.keys.foreign import later_than
 from cq.queue.rows import Row, decode_row, encode_row
 from cq.verify import layout
 from cq.verify.layout import RowPlace, parse_bucket, parse_marker, parse_row
@@ -73,7 +74,7 @@ def check_row(piece: Piece, found: Found) -> bytes | None:
         _check_updates(piece, shape, at, row)
         if version > piece.began:
             # Skip the rows added since the verification began: else adders could keep it busy forever.
-            return layout.rows_later_than(piece.keys, at.generation, at.bucket, piece.future)
+            return later_than(piece.keys.rows(at.generation, at.bucket)[0], piece.future)
     return None
 
 

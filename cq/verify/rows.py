@@ -80,14 +80,10 @@ def check_observer_data(piece: Piece, found: Found) -> bytes | None:
 
 def check_current(piece: Piece, found: Found) -> None:
     """Check the generation of an observer's data that readers use."""
-    _check_observer(piece, layout.parse_current(found.rest))
+    if all(found.key != piece.keys.observer_current(each.name) for each in piece.config.observers):
+        raise CorruptData("of an observer that the queue does not have")
     if not 0 < parse_generation(found.value) <= piece.config.observer_generations:
         raise CorruptData("its generation has never existed")
-
-
-def _check_observer(piece: Piece, name: str) -> None:
-    if all(each.name != name for each in piece.config.observers):
-        raise CorruptData("of an observer that the queue does not have")
 
 
 def forget_current(piece: Piece, found: Found) -> None:
@@ -98,7 +94,9 @@ def forget_current(piece: Piece, found: Found) -> None:
 
 def check_published(piece: Piece, found: Found) -> None:
     """Check that published data is of an observer that the queue has."""
-    _check_observer(piece, layout.parse_published(found.rest)[0])
+    prefixes = tuple(piece.keys.observer_published(each.name) for each in piece.config.observers)
+    if not found.key.startswith(prefixes):
+        raise CorruptData("of an observer that the queue does not have")
 
 
 # The parts of a single key each

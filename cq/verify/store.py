@@ -111,10 +111,10 @@ def _list(piece: Piece, name: str) -> None:
 
 def _check_orphans(piece: Piece, name: str, prefix: bytes) -> None:
     """Report the first key under a name without a queue that cannot exist without the queue."""
-    place, end = prefix, prefix_end(prefix)
-    while row := next(iter(piece.snapshot.get_range(place, end, limit=1)), None):
-        rest = row.key[len(prefix) :]
-        if not layout.may_outlive_queue(rest):
-            piece.report("unknown-queue", row.key, f"a key of queue {name!r}, which is not configured")
-            return
-        place = layout.key_after_part(prefix, rest)
+    place: bytes | None = prefix
+    end = prefix_end(prefix)
+    while place is not None and (rows := piece.snapshot.get_range(place, end, limit=1).to_list()):
+        place = layout.after_orphans(prefix, rows[0].key[len(prefix) :])
+        if place is None:
+            what = f"a key of queue {name!r}, which is not configured"
+            piece.report("unknown-queue", rows[0].key, what)
