@@ -117,7 +117,7 @@ def test_the_leader_does_not_wait_for_the_others(db: Database, path: Path) -> No
     with held(path):
         leader = threading.Thread(target=prepare(db, 300).commit)
         leader.start()
-        while not db._engine.committer._leading:
+        while not db._engine.committer._leader.locked():
             assert leader.is_alive()
         follower = tr.commit()
         leader.join(10)

@@ -10,6 +10,7 @@ code that drops a transaction too early fails on this store as well.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import traceback
@@ -96,11 +97,16 @@ class Future(Generic[T]):
                 return False
             self._result, self._error, self._done = result, error, True
             callbacks, self._callbacks = self._callbacks, []
-        self._gate.release()
+        self.wake()
         # Outside the lock: a callback may wait for another future.
         for callback in callbacks:
             self._call(callback)
         return True
+
+    def wake(self) -> None:
+        """Let one waiting thread go on, which lets the next one go on if the future is ready."""
+        with contextlib.suppress(RuntimeError):  # not locked: a thread was woken and has not yet run
+            self._gate.release()
 
     def _take(self) -> None:
         """Make the result independent of its try; if the try has ended before, the result becomes its error."""

@@ -101,7 +101,7 @@ class TransactionCore(TransactionReads, TransactionWrites):
             raise FDBError(TRANSACTION_TOO_OLD)
 
     def _make_request(self, changes: Changes) -> CommitRequest:
-        request = CommitRequest(changes, self._reads, self._total_size, self._finish)
+        request = CommitRequest(self.engine.committer, changes, self._reads, self._total_size, self._finish)
         # A version set by the caller may be later than its snapshot: the version of the snapshot counts.
         seen = self._snapshot or self._glance
         request.read_version = self._version if seen is None else seen.version
@@ -113,7 +113,6 @@ class TransactionCore(TransactionReads, TransactionWrites):
 
     def _finish(self, request: CommitRequest | None, error: FDBError | None) -> None:
         """Handle the result of the commit. Runs in the thread that made the commit."""
-        watches, stamp = self._watches, self._stamp
         # Compared, since the commit may end in another thread after a `reset` of the transaction.
         if request is not self._request:
             return  # the caller has reset the transaction since, which dropped its futures
@@ -121,16 +120,19 @@ class TransactionCore(TransactionReads, TransactionWrites):
             self._failure = error
             self._drop_futures(TRANSACTION_INVALID_VERSION, error.code)
             return
-        self._watches, self._stamp = [], None
         self._backoffs = BackoffDelays()
         if request is not None:
             self._committed = request.version
-        if stamp is not None and request is None:
-            stamp.settle(error=FDBError(NO_COMMIT_VERSION))
-        elif stamp is not None and request is not None:
-            stamp.settle(request.versionstamp)
-        if watches:
-            self.engine.watches.add(watch for watch in watches if not watch.is_ready())
+        # Each is dropped after it is done: an interrupted thread begins again.
+        if self._stamp is not None:
+            if request is None:
+                self._stamp.settle(error=FDBError(NO_COMMIT_VERSION))
+            else:
+                self._stamp.settle(request.versionstamp)
+            self._stamp = None
+        if self._watches:
+            self.engine.watches.add(watch for watch in self._watches if not watch.is_ready())
+            self._watches = []
 
     def committed_version(self) -> int:
         """The version of the commit; -1 without a commit."""

@@ -1,8 +1,9 @@
 """Group commit: many transactions become one SQLite transaction with one sync of the disk.
 
-There is no commit thread. A thread that commits while no other thread does becomes the leader, and commits all queued
-requests; requests that arrive during a commit are in the next group. After its own commit, a leader appoints a waiting
-thread as its successor, so that no thread works for the others for ever.
+There is no commit thread, which would cost each commit two switches of threads. A thread that commits while no other
+thread does becomes the leader, and commits all queued requests; requests that arrive during a commit are in the next
+group. After its own commit, a leader wakes a waiting thread as its successor, so that no thread works for the others
+for ever. The waiting threads also look for themselves whether there is a leader, since ^C may interrupt the leader.
 
 The steps for a group, with the commit lock of all processes held:
 
@@ -47,6 +48,9 @@ WAIT_SECONDS = 30.0
 
 _LOCK_CHECK_SECONDS = 0.05
 _MAX_ROUNDS = 3
+_PATIENCE_SECONDS = 0.1
+"""How often a waiting thread checks whether there is a leader."""
+
 _TRIM_SECONDS = 0.5
 
 
@@ -63,7 +67,7 @@ class CommitRequest(FutureVoid):
         "committer",
         "expires",
         "is_awaited",
-        "is_leader",
+        "is_finished",
         "on_done",
         "order",
         "read_version",
@@ -74,12 +78,14 @@ class CommitRequest(FutureVoid):
 
     def __init__(
         self,
+        committer: Committer,
         changes: Changes,
         reads: ReadSet,
         size: int,
         done: Callable[[CommitRequest, FDBError | None], None],
     ) -> None:
         super().__init__()
+        self.committer = committer
         self.changes = changes
         self.size = size
         self.on_done = done  # called with the error or None, before the future is ready
@@ -89,9 +95,8 @@ class CommitRequest(FutureVoid):
         self.changes_metadata = False
         self.version = -1
         self.order = 0
-        self.committer: Committer | None = None
-        self.is_leader = False
         self.is_awaited = False
+        self.is_finished = False
 
     @property
     def versionstamp(self) -> bytes:
@@ -99,50 +104,39 @@ class CommitRequest(FutureVoid):
         return self.version.to_bytes(8, "big") + self.order.to_bytes(2, "big")
 
     def block_until_ready(self) -> None:
-        """Wait; commit the next groups if this thread is appointed as the leader."""
+        """Wait; commit the next groups if the leader wakes this thread as its successor."""
         self._take()
-        if self._done:  # it may be cancelled and still queued: then it must not become the leader
+        if self._done:  # perhaps cancelled and still queued
             return
         self.is_awaited = True
         try:
             while not self._done:
-                self._gate.acquire()
-                if self._done:
-                    self._gate.release()
-                elif self.is_leader and self.committer is not None:
+                self._gate.acquire(timeout=_PATIENCE_SECONDS)
+                if not self._done:
                     self.committer.lead(self)
-        except BaseException:
-            if self.committer is not None:
-                self.committer.stop_waiting(self)
-            raise
-
-    def appoint(self) -> None:
-        """Make the waiting thread of this request the leader."""
-        self.is_leader = True
-        self._gate.release()
-
-    def stop_waiting(self) -> bool:
-        """Record that no thread waits; return whether that thread was appointed, so that another one must lead."""
-        self.is_awaited = False
-        was_leader, self.is_leader = self.is_leader, False
-        if was_leader:
-            # `appoint` has opened the gate, and the interrupted thread may not have closed it.
-            self._gate.acquire(blocking=False)
-        return was_leader
+        finally:
+            self.is_awaited = False
+        self.wake()  # another thread may wait for the same future
 
     def finish(self, code: int, detail: str = "") -> None:
-        """Set the result: committed (0), or the code of an error."""
-        done, error = self.on_done, FDBError(code, detail) if code else None
-        # A caller that keeps the future must not keep the transaction and its writes in memory.
-        self.changes, self.reads, self.on_done = _NO_CHANGES, _NO_READS, _nothing
+        """Set the result: committed (0), or the code of an error. May be called again after an interrupt."""
+        error = FDBError(code, detail) if code else None
         try:
-            done(self, error)
+            self.on_done(self, error)
         finally:
             self.settle(error=error)
+        self.is_finished = True
+        # A caller that keeps the future must not keep the transaction and its writes in memory.
+        self.changes, self.reads, self.on_done = _NO_CHANGES, _NO_READS, _nothing
 
 
 class Committer:
-    """Makes all commits of one database in this process."""
+    """Makes all commits of one database in this process.
+
+    The thread that holds `_leader` is the leader. ^C may interrupt it anywhere, and the program may survive that. So a
+    request stays queued until it is finished; the results of a group are recorded before its COMMIT; and each step
+    begins by completing the step of an interrupted leader.
+    """
 
     def __init__(self, connection: sqlite3.Connection, lock: LockFile, latest: LatestVersion) -> None:
         self._connection = connection
@@ -150,144 +144,127 @@ class Committer:
         self._latest = latest
         self._checkpointer = Checkpointer(connection, lock)
         self._log = ConflictLog()
-        self._mutex = threading.Lock()
-        self._at_rest = threading.Condition(self._mutex)
         self._queue: deque[CommitRequest] = deque()
-        self._leading = False
-        self._closed = False
+        self._leader = threading.Lock()
+        self._successor: CommitRequest | None = None  # its thread was woken to lead, and does not lead yet
+        self._is_closed = False
         self._next_trim = 0.0
-        self._codes_if_committed: list[int] = []  # the results of the group, once its COMMIT has begun
+        # Requests with their results: valid when SQLite has no transaction open, since COMMIT has succeeded or failed.
+        self._results: list[tuple[CommitRequest, int, str]] = []
         self._in_doubt = False  # whether a commit reported as failed may reappear after a crash
 
     def submit(self, request: CommitRequest) -> None:
         """Commit it now with all queued requests, or queue it if another thread leads."""
-        request.committer = self
-        with self._mutex:
-            if self._closed:
-                raise StoreError("the store is closed: open it again")
-            self._queue.append(request)
-            if self._leading:
-                return
-            self._leading = True
-        self.lead(request)
+        if self._is_closed:
+            raise StoreError("the store is closed: open it again")
+        self._queue.append(request)
+        # A woken successor leads soon, with larger groups than this thread now; unless ^C has interrupted it.
+        if self._successor is None or not self._successor.is_awaited:
+            self.lead(request)
 
     def lead(self, own: CommitRequest | None) -> None:
-        """Commit groups until the queue is empty, or until `own` is committed and another thread takes over."""
-        rounds = 0
-        try:
-            if own is not None:
-                own.is_leader = False
-            while self._has_queued():
-                self._commit()
-                rounds += 1
-                if own is not None and own._done and self._appoint_successor(rounds):
-                    return
-        except BaseException:
-            self._start_helper()
-            raise
+        """Commit groups until the queue is empty, or until `own` is ready and another thread takes over.
 
-    def stop_waiting(self, request: CommitRequest) -> None:
-        """After an interrupt of the thread that waits for a request: start a helper if that thread was appointed."""
-        with self._mutex:
-            was_leader = request.stop_waiting()
-        if was_leader:
-            self._start_helper()
+        Return at once if another thread leads: it reads the queue again after it has released `_leader`.
+        """
+        rounds = 0
+        while self._queue and not self._leader.locked():
+            with self._leader:
+                self._successor = None
+                # Kept until the lock is free: the last transaction to be dropped closes the store.
+                owners = [request.on_done for request in list(self._queue)]
+                self._commit()
+            del owners
+            rounds += 1
+            if own is not None and own._done and self._wake_successor(rounds):
+                return
 
     def close(self) -> None:
         """Finish the queued commits, and reject later ones."""
-        with self._mutex:
-            self._closed = True
-            self._at_rest.wait_for(lambda: not self._leading)
-            self._leading = True
-        self._connection.close()
+        self._is_closed = True
+        with self._leader:
+            while self._queue:
+                self._commit()
+            self._connection.close()
 
-    # Leadership
-
-    def _has_queued(self) -> bool:
-        """Whether there are queued requests; if not, this thread is no longer the leader."""
-        with self._mutex:
-            if not self._queue:
-                self._leading = False
-                self._at_rest.notify_all()
-            return self._leading
-
-    def _take_group(self) -> list[CommitRequest]:
-        """Take the requests of the next group from the queue."""
-        group: list[CommitRequest] = []
-        size = 0
-        with self._mutex:
-            while self._queue and len(group) < GROUP_TRANSACTIONS and size < GROUP_BYTES:
-                group.append(self._queue.popleft())
-                size += group[-1].size
-        return group
-
-    def _appoint_successor(self, rounds: int) -> bool:
+    def _wake_successor(self, rounds: int) -> bool:
         """Let another thread lead, if requests are queued; return whether it does."""
-        with self._mutex:
-            if not self._queue:
-                return False
-            for request in self._queue:
-                if request.is_awaited:
-                    request.appoint()
-                    return True
-        if rounds < _MAX_ROUNDS:
+        successor = next((each for each in list(self._queue) if each.is_awaited and not each._done), None)
+        if successor is not None:
+            self._successor = successor
+            successor.wake()
+            return True
+        if not self._queue or rounds < _MAX_ROUNDS:
             return False
-        self._start_helper()
-        return True
-
-    def _start_helper(self) -> None:
-        """Start a thread that leads: no thread waits for the queued commits, but they must be made."""
+        # No thread waits for the queued commits, but they must be made.
         threading.Thread(target=self.lead, args=(None,), name="cq-commit", daemon=True).start()
+        return True
 
     # Committing
 
     def _commit(self) -> None:
         """Acquire the lock, and then commit the queued requests; more may be queued during the wait."""
         group: list[CommitRequest] = []
-        codes: list[int] = []
-        detail, begun = "", False
-        # Reset before anything can fail: these are the results of the previous group.
-        self._codes_if_committed = []
         try:
+            self._recover()
+            if not self._queue:
+                return
             if not self._lock.acquire(_LOCK_CHECK_SECONDS):
                 self._expire()
                 return
-            try:
-                group = self._take_group()
-                self._resolve_doubt()
-                begun = True
-                codes = self._commit_group(group)
-                self._lock.notify()
-            finally:
-                self._lock.release()
+            group = self._next_group()
+            self._resolve_doubt()
+            self._commit_group(group)
+            self._lock.notify()
         except sqlite3.Error as error:
-            failure = storage_error(error, self._lock.store)
-            detail = failure.detail
-            if not (begun and self._in_doubt):
-                codes = [failure.code] * len(group)
-            self._roll_back()
-        except BaseException as error:
-            if isinstance(error, OSError):  # the lock cannot be used: fail the queued commits
-                group = group or self._take_group()
-            if self._codes_if_committed and not self._connection.in_transaction:
-                # Interrupted after the COMMIT: another try would commit the group twice.
-                codes = self._codes_if_committed
-            self._roll_back()
+            self._fail(group or self._next_group(), error)
+        except BaseException:
+            self._recover()
             raise
         finally:
-            for request, code in zip(group, codes or [COMMIT_UNKNOWN_RESULT] * len(group), strict=True):
-                request.finish(code, detail if code else "")
+            self._lock.release()
+        self._deliver()
         self._checkpointer.checkpoint_if_due()
+
+    def _next_group(self) -> list[CommitRequest]:
+        group: list[CommitRequest] = []
+        size = 0
+        for request in list(self._queue):
+            if len(group) == GROUP_TRANSACTIONS or size >= GROUP_BYTES:
+                break
+            if not request.is_finished:
+                group.append(request)
+                size += request.size
+        return group
+
+    def _recover(self) -> None:
+        """Complete the step of an interrupted leader: its group is committed, or remains queued."""
+        if self._connection.in_transaction:
+            self._results = []
+            self._roll_back()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Finish the requests with results, and remove them from the queue."""
+        for request, code, detail in self._results:
+            request.finish(code, detail)
+        self._results = []
+        while self._queue and self._queue[0].is_finished:
+            self._queue.popleft()
+
+    def _fail(self, group: list[CommitRequest], error: sqlite3.Error, code: int = 0) -> None:
+        """Set the results of a group that is not committed: `code`, or the code of the error."""
+        self._roll_back()
+        failure = storage_error(error, self._lock.store)
+        self._results = [(request, code or failure.code, failure.detail) for request in group]
 
     def _expire(self) -> None:
         """Fail the requests that have waited for the lock for too long. They were not written."""
         now = runtime.monotonic()
-        with self._mutex:
-            late = [request for request in self._queue if request.expires <= now]
-            self._queue = deque(request for request in self._queue if request.expires > now)
+        late = [each for each in list(self._queue) if each.expires <= now and not each.is_finished]
         obstacle = self._lock.obstacle() if late else ""
-        for request in late:
-            request.finish(TRANSACTION_TIMED_OUT, obstacle)
+        self._results = [(request, TRANSACTION_TIMED_OUT, obstacle) for request in late]
+        self._deliver()
 
     def _resolve_doubt(self) -> None:
         """Overwrite a failed commit that may be complete on the disk.
@@ -301,30 +278,32 @@ class Committer:
             self._connection.execute("COMMIT")
             self._in_doubt = False
 
-    def _commit_group(self, group: list[CommitRequest]) -> list[int]:
+    def _commit_group(self, group: list[CommitRequest]) -> None:
         connection, log = self._connection, self._log
         connection.execute("BEGIN IMMEDIATE")
         log.load(connection)
         work = _GroupBuilder(log, Applier(connection), self._latest.next(log.last))
-        codes = [work.add(request) for request in group]
+        results = [(request, work.add(request), "") for request in group]
         if not work.accepted:
             connection.execute("ROLLBACK")
-            return codes
+            self._results = results
+            return
         written = work.finish()
         connection.execute("INSERT INTO commits VALUES (?, ?)", (work.version, written))
         self._trim()
         self._lock.announce(work.version, changes_metadata=work.changes_metadata)
-        self._codes_if_committed = codes
+        self._results = results
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
+            self._results = []  # first: after an interrupt, they would count as those of a success
             self._in_doubt = not is_unwritten(error)
-            raise
+            self._fail(group, error, COMMIT_UNKNOWN_RESULT if self._in_doubt else 0)
+            return
         log.append(CommittedGroup(work.version, work.keys, work.ranges, len(written)))
         self._checkpointer.record_commit(
             len(work.keys), len(written) + sum(request.size for request in group)
         )
-        return codes
 
     def _trim(self) -> None:
         """Delete old rows of the log. Rarely, since deleting many rows costs as much as deleting one."""

@@ -52,8 +52,9 @@ class FileLock:
             return is_answered
 
     def release(self) -> None:
-        """Unlock the file."""
-        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        """Unlock the file, if this process has locked it."""
+        if not self._is_helper_locking:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close the file."""
@@ -101,7 +102,7 @@ class FileLock:
                 elif self._is_wanted:
                     self._error = error
                 elif error is None:
-                    self.release()
+                    fcntl.flock(self.descriptor, fcntl.LOCK_UN)
                 self._is_helper_locking = False  # last: `acquire` reads it without holding the condition
                 self._changed.notify_all()
 

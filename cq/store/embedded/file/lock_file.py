@@ -56,8 +56,14 @@ class LockFile:
             raise NotAStore(f"{self.path} cannot be made ({error.strerror}): check its disk") from None
         self._descriptor = descriptor
         self._lock = FileLock(descriptor)
-        self.acquire = self._lock.acquire
         self.release = self._lock.release
+
+    def acquire(self, seconds: float) -> bool:
+        """Wait for the lock, for at most `seconds`; return whether it is held. Raises `sqlite3.Error`."""
+        try:
+            return self._lock.acquire(seconds)
+        except OSError as error:
+            raise _storage_failure("locked", error) from error
 
     @contextlib.contextmanager
     def held(self, seconds: float) -> Iterator[bool]:
@@ -86,10 +92,7 @@ class LockFile:
                 os.pwrite(self._descriptor, data, _METADATA_CHANGED.start)
             os.pwrite(self._descriptor, data, _VERSION.start)
         except OSError as error:  # other processes would not see the commit: it must fail
-            failure = sqlite3.OperationalError(f"its lock file cannot be written ({error.strerror})")
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            failure.sqlite_errorcode = sqlite3.SQLITE_FULL if is_full else sqlite3.SQLITE_IOERR_WRITE
-            raise failure from error
+            raise _storage_failure("written", error) from error
 
     def announced(self) -> int:
         """The latest announced version; 0 if no version was announced."""
@@ -162,6 +165,14 @@ def _fault(descriptor: int, access: Access) -> str:
     if content and not (len(content) == _LENGTH and content[0] == 0 and is_named):
         return "it has other content"
     return ""
+
+
+def _storage_failure(done: str, error: OSError) -> sqlite3.Error:
+    """The error for a lock file that cannot be used: a commit fails with it as with an error of SQLite."""
+    failure = sqlite3.OperationalError(f"its lock file cannot be {done} ({error.strerror})")
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    failure.sqlite_errorcode = sqlite3.SQLITE_FULL if is_full else sqlite3.SQLITE_IOERR_WRITE
+    return failure
 
 
 def _user(pid: int) -> str:
