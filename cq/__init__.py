@@ -57,8 +57,7 @@ from cq.queue.limits import limit
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
 from cq.store.space import Space
 from cq.store.transact import transact, transactional
-from cq.windows.statistics import WindowStatistics
-from cq.windows.window import Window
+from cq.windows.window import Window, WindowStatistics
 
 __all__ = [
     "DELETE",

@@ -25,7 +25,7 @@ from cq.encoding.codec import DELETE
 from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, observer_tasks
-from cq.observers.export.tasks import exporter_tasks
+from cq.observers.export.task import exporter_tasks
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task

@@ -14,13 +14,14 @@ from cq.feeds.config import read_feed_config
 from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers import distinct
 from cq.observers.export import queue as export
+from cq.observers.export.spec import export_spec
 from cq.observers.feeds import observer as feedobserver
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward import observer as forward
-from cq.observers.forward.spec import forward_spec
+from cq.observers.forward.observer import forward_spec
 from cq.observers.scheduling.members import ROLES
 from cq.observers.scheduling.task import Task
-from cq.observers.sql.configured import export_spec, export_tasks
+from cq.observers.sql.configured import export_tasks
 from cq.observers.top import index
 from cq.observers.top.publisher import publishers
 from cq.store.api import Database, TransactionRead

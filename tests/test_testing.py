@@ -17,8 +17,9 @@ from cq import testing
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.export.queue import ExportQueue
+from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.sql import check as sqlcheck
-from cq.observers.sql.configured import DEFAULT_ENV, export_spec, find_export
+from cq.observers.sql.configured import find_export
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
 from cq.passes.pass_result import ManyFailed

@@ -15,8 +15,8 @@ from cq.cli.shared.output import print_json, say
 from cq.observers.builtin import change_checked
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feeds.observer import feed_spec
-from cq.observers.forward.spec import DEFAULT_ENV as FORWARD_ENV
-from cq.observers.forward.spec import forward_spec
+from cq.observers.forward.observer import DEFAULT_ENV as FORWARD_ENV
+from cq.observers.forward.observer import forward_spec
 from cq.observers.top.index import DEFAULT_N
 from cq.observers.top.index import top as top_spec
 

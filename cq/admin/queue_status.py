@@ -20,7 +20,7 @@ from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_s
 from cq.store.range_size import COUNTED_BYTES, count_rows
 from cq.store.transact import transact, transact_versioned
 from cq.store.watch import wait_until
-from cq.windows.statistics import WindowStatistics, read_statistics
+from cq.windows.window import WindowStatistics, read_statistics
 
 _OUTSTANDING_SECONDS: Final = 10.0
 _OUTSTANDING_TIMES: Final = 5.0  # times the median age of all buckets

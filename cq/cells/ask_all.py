@@ -48,46 +48,30 @@ def gather(
     Raises the store's `FDBError` if the directory cannot be read for the names.
     """
     cell_names = [each.name for each in cells.cells()] if names is None else list(dict.fromkeys(names))
-    question = _Question(cells, ask, runtime.monotonic() + seconds)
-    for name in cell_names:
-        runtime.start_thread(partial(question.read, name), f"question to cell {name}")
-    return question.wait(cell_names, seconds)
+    until = runtime.monotonic() + seconds
+    changed = runtime.condition()
+    found = CellAnswers[T]({}, {})
 
-
-class _Question(Generic[T]):
-    """One call of `gather`: the function to run, and the answers so far."""
-
-    def __init__(self, cells: Cells, ask: Callable[[Transaction], T], until: float) -> None:
-        self._cells, self._ask, self._until = cells, ask, until
-        self._changed = runtime.condition()
-        self._answers: dict[str, T] = {}
-        self._errors: dict[str, str] = {}
-
-    def read(self, name: str) -> None:
-        """Read one cell; runs in a thread of its own."""
-        try:
-            answer = transact(self._cells.store(name), self._in_time)
-        except Exception as error:  # noqa: BLE001 - an error of one cell must not affect the others
-            with self._changed:
-                self._errors[name] = describe(error)
-                self._changed.notify_all()
-        else:
-            with self._changed:
-                self._answers[name] = answer
-                self._changed.notify_all()
-
-    def wait(self, names: Sequence[str], seconds: float) -> CellAnswers[T]:
-        """Wait for the answers of these cells, at most `seconds`, and return them."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._answers) + len(self._errors) == len(names), seconds)
-            missing = {
-                name: self._errors.get(name, f"no answer within {seconds:g} s")
-                for name in names
-                if name not in self._answers
-            }
-            return CellAnswers(dict(self._answers), missing)
-
-    def _in_time(self, tr: Transaction) -> T:
+    def in_time(tr: Transaction) -> T:
         # Each try gets the rest of the time, or a cell that never answers would keep its thread for ever.
-        tr.options.set_timeout(max(1, int(1000 * (self._until - runtime.monotonic()))))
-        return self._ask(tr)
+        tr.options.set_timeout(max(1, int(1000 * (until - runtime.monotonic()))))
+        return ask(tr)
+
+    def read(name: str) -> None:
+        try:
+            answer = transact(cells.store(name), in_time)
+        except Exception as error:  # noqa: BLE001 - an error of one cell must not affect the others
+            with changed:
+                found.missing[name] = describe(error)
+                changed.notify_all()
+        else:
+            with changed:
+                found.answers[name] = answer
+                changed.notify_all()
+
+    for name in cell_names:
+        runtime.start_thread(partial(read, name), f"question to cell {name}")
+    with changed:
+        changed.wait_for(lambda: len(found.answers) + len(found.missing) == len(cell_names), seconds)
+        late = {name: f"no answer within {seconds:g} s" for name in cell_names if name not in found.answers}
+        return CellAnswers(dict(found.answers), late | found.missing)  # copies: late threads still write

@@ -39,7 +39,6 @@ class CellStores:
 
         Raises `CellMismatch` if the store is another cell, or, unless the cell is new, no cell.
         """
-        db = self._opener(url)
         wanted = Identity(name, self.directory_id())
 
         def claim(tr: Transaction) -> None:
@@ -48,11 +47,7 @@ class CellStores:
                 tr.set(keys.IDENTITY, wanted.to_bytes())
             check_identity(tr, wanted)
 
-        try:
-            transact(db, claim)
-        except CellMismatch:
-            store.close(db)
-            raise
+        db = self._verified(url, claim)
         with self._lock:
             self._open[name] = db
 
@@ -74,22 +69,22 @@ class CellStores:
         return self._id
 
     def _opened(self, name: str, url: str) -> Database:
+        db = self._verified(url, lambda tr: self.check(tr.snapshot, name))
+        with self._lock:
+            kept = self._open.setdefault(name, db)
+        if kept is not db:  # another thread has opened the store first
+            store.close(db)
+        return kept
+
+    def _verified(self, url: str, verify: Callable[[Transaction], object]) -> Database:
+        """Open the store of a URL; closes it again if `verify` raises `CellMismatch`."""
         db = self._opener(url)
-        wanted = Identity(name, self.directory_id())
         try:
-            transact(db, lambda tr: check_identity(tr.snapshot, wanted))
+            transact(db, verify)
         except CellMismatch:
             store.close(db)
             raise
-        return self._keep(name, db)
-
-    def _keep(self, name: str, db: Database) -> Database:
-        """Return the store to use: this one, or the one that another thread has opened first."""
-        with self._lock:
-            kept = self._open.setdefault(name, db)
-        if kept is not db:
-            store.close(db)
-        return kept
+        return db
 
 
 def read_identity(tr: TransactionRead) -> Identity | None:

@@ -4,11 +4,9 @@ A window belongs to one queue with sums of int. Workers call `expiry` to subtrac
 room may import the queue and the rooms below it.
 """
 
-from cq.windows.statistics import (
-    WindowStatistics,
-)
 from cq.windows.window import (
     Window,
+    WindowStatistics,
 )
 
 __all__ = [

@@ -1,16 +1,18 @@
-"""The stored note of an export's failure, for `cq export list` and doctor, and the pause before the next try."""
+"""The stored note of an export's failure, for `cq export list` and doctor, and the tasks that write it."""
 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from contextlib import suppress
 from typing import Final
 
 from cq.backoff import delay_after
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys, name_of
-from cq.observers.export.batch import ExportStopped
+from cq.observers.export.batch import ExportStopped, OutdatedBatch
 from cq.observers.export.state import ExportFailure, next_failure, read_failures, stop, write_failure
+from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.plain_text import describe
 from cq.store.api import Database, Transaction
@@ -99,3 +101,43 @@ class FailureNote:
             return
         self._failure = next((each for each in found if each.bucket == self._bucket), None)
         self._is_known = True
+
+
+class NotedTask(Task):
+    """A task of an export: its failures are noted, and retried after pauses that delay no other task.
+
+    Args:
+        db: a database of either store.
+        queue: the name of the export queue.
+        bucket: the bucket's number; None for the keeper.
+    """
+
+    outdated_seconds = 0.0
+    """How soon to run again after another worker, a rebuild or a rebase was faster."""
+
+    def __init__(self, db: Database, queue: str, bucket: int | None) -> None:
+        self.db = db
+        self.queue = queue
+        self.keys = ExportKeys(queue)
+        self._note = FailureNote(db, self.keys, bucket)
+        self._epoch = 0
+
+    @property
+    def problem(self) -> str:  # type: ignore[override]
+        """The latest error while the export fails or is stopped, else empty."""
+        return self._note.problem
+
+    def run(self) -> float:
+        """Run a step; returns the seconds to wait before the next one, as `Task.run`. Never raises an `Exception`."""
+        try:
+            return self._step()
+        except OutdatedBatch:
+            return self.outdated_seconds
+        except ExportStopped as error:
+            return self._note.stop(self, self._epoch, error)
+        except Exception as error:  # noqa: BLE001 - any error must delay this task only
+            return self._note.failed(self, error)
+
+    @abstractmethod
+    def _step(self) -> float:
+        """Do the work of a step; returns as `run`."""

@@ -13,13 +13,12 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from cq.keys import version_of
-from cq.keys.export import ExportKeys, first_sequence, versionstamp_of
-from cq.observers.export.batch import ExportBatch, ExportPosition, ExportStopped, OutdatedBatch
-from cq.observers.export.failure_note import FailureNote
+from cq.keys.export import first_sequence, versionstamp_of
+from cq.observers.export.batch import ExportBatch, ExportPosition
+from cq.observers.export.failure_note import NotedTask
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.state import ExportView, read_control, read_position, read_view
 from cq.observers.scheduling.runner import DONE
-from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -50,7 +49,7 @@ class KeptExporter(Protocol):
         ...
 
 
-class Keeper(Task):
+class Keeper(NotedTask):
     """The keeper task of an export queue.
 
     Args:
@@ -62,6 +61,7 @@ class Keeper(Task):
     """
 
     notification: bytes
+    outdated_seconds = AGAIN_SECONDS
 
     def __init__(
         self,
@@ -71,35 +71,15 @@ class Keeper(Task):
         generation: int,
         is_backfilled: Callable[[TransactionRead], bool],
     ) -> None:
-        self.db = db
-        self.queue = queue
-        self.keys = ExportKeys(queue)
+        super().__init__(db, queue, None)
         self.notification = self.keys.keeper
         self._exporter = exporter
         self._generation = generation
         self._is_backfilled = is_backfilled
         self._backfilled_at: int | None = None
-        self._epoch = 0
-        self._note = FailureNote(db, self.keys, None)
 
     def __str__(self) -> str:
         return f"keeper of the export of queue {self.queue!r}"
-
-    @property
-    def problem(self) -> str:  # type: ignore[override]
-        """The latest error while it fails or the export is stopped, else empty."""
-        return self._note.problem
-
-    def run(self) -> float:
-        """Do all checks; returns the seconds to wait before the next run, or `DONE`. Never raises an `Exception`."""
-        try:
-            return self._step()
-        except OutdatedBatch:
-            return AGAIN_SECONDS
-        except ExportStopped as error:
-            return self._note.stop(self, self._epoch, error)
-        except Exception as error:  # noqa: BLE001 - any error must delay this task only
-            return self._note.failed(self, error)
 
     def end(self) -> None:
         """Close the connections to the other database: the worker leaves the export."""

@@ -17,19 +17,22 @@ from functools import partial
 from typing import Final
 
 from cq import runtime
+from cq.admin.backfill import current_generation
+from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
-from cq.keys import after
+from cq.keys import INCOMPLETE_VERSIONSTAMP, after
 from cq.keys.export import ExportKeys
 from cq.observers.export.batch import (
     ExportBatch,
     Exporter,
     ExportFailed,
     ExportPosition,
-    ExportStopped,
     OutdatedBatch,
     PoisonEntryIsolator,
 )
-from cq.observers.export.failure_note import STOPPED_SECONDS, FailureNote
+from cq.observers.export.failure_note import STOPPED_SECONDS, NotedTask
+from cq.observers.export.keeper import Keeper, KeptExporter
+from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import QueuedEntries, ReadLimits, read_entries
 from cq.observers.export.state import (
     AsideEntry,
@@ -65,7 +68,7 @@ class BucketRead:
     queued: QueuedEntries
 
 
-class ExportTask(Task):
+class ExportTask(NotedTask):
     """The task that exports one bucket; one thread at a time may use it.
 
     Args:
@@ -100,43 +103,20 @@ class ExportTask(Task):
         generation: int | None = None,
         width: int | None = None,
     ) -> None:
-        self.db = db
-        self.queue = queue
+        super().__init__(db, queue, bucket)
         self.bucket = bucket
-        self.keys = ExportKeys(queue)
         self.notification = self.keys.notification(bucket)
         self.notification_prefix = self.notification[:-4]
         self.progress_key = self.keys.state(bucket)
         self.max_parallel = width
         self._isolator = PoisonEntryIsolator(exporter, self._set_aside)
         self._generation = generation
-        self._note = FailureNote(db, self.keys, bucket)
-        self._epoch = 0
 
     def __str__(self) -> str:
         return f"export of bucket {self.bucket} of queue {self.queue!r}"
 
-    @property
-    def problem(self) -> str:  # type: ignore[override]
-        """The latest error while the export fails or is stopped, else empty."""
-        return self._note.problem
-
-    def run(self) -> float:
-        """Export one batch.
-
-        Returns the seconds to wait before the next run: 0.0 if there are more entries, `DONE` if there are none.
-        Never raises an `Exception`.
-        """
-        try:
-            return self._step()
-        except OutdatedBatch:
-            return 0.0
-        except ExportStopped as error:
-            return self._note.stop(self, self._epoch, error)
-        except Exception as error:  # noqa: BLE001 - any error must delay this bucket only
-            return self._note.failed(self, error)
-
     def _step(self) -> float:
+        """Export one batch; returns 0.0 if there are more entries, `DONE` if there are none."""
         read = transact(self.db, self._read)
         self._epoch = read.export.control.epoch
         if read.export.stopped is not None:
@@ -274,3 +254,48 @@ class ExportTask(Task):
 def _size(entry: AsideEntry) -> int:
     """The bytes that an entry takes when set aside, approximately."""
     return len(entry.encoded_key or b"") + len(codec.encode(entry.value)) + _ERROR_BYTES
+
+
+def kept_tasks(
+    db: Database,
+    config: QueueConfig,
+    observer: ObserverConfig,
+    exporter: KeptExporter,
+    *,
+    width: int | None = None,
+) -> list[Task]:
+    """The tasks for an export queue that an observer of a queue fills: the keeper first, then one for each bucket.
+
+    Notifies the keeper, so that it checks both databases when a worker starts.
+
+    Args:
+        db: a database of either store.
+        config: the observed queue; the export queue has the same name.
+        observer: the observer that fills the export queue.
+        exporter: shared by all tasks.
+        width: how many buckets are exported at once; None: all.
+    """
+    keys = ExportKeys(config.name)
+    transact(db, lambda tr: wake_keeper(tr, keys))
+    keeper = Keeper(
+        db,
+        config.name,
+        exporter,
+        observer.generation,
+        lambda tr: current_generation(tr, config.name, observer.name) == observer.generation,
+    )
+    buckets = [
+        ExportTask(db, config.name, bucket, exporter, generation=observer.generation, width=width)
+        for bucket in range(BUCKETS)
+    ]
+    return [keeper, *buckets]
+
+
+def exporter_tasks(db: Database, name: str, exporter: Exporter) -> list[Task]:
+    """The tasks for an export queue with an application's own exporter: one for each bucket."""
+    return [ExportTask(db, name, bucket, exporter) for bucket in range(BUCKETS)]
+
+
+def wake_keeper(tr: Transaction, keys: ExportKeys) -> None:
+    """Notify the export's keeper, so that it checks all buckets again."""
+    tr.set_versionstamped_value(keys.keeper, INCOMPLETE_VERSIONSTAMP)

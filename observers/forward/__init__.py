@@ -3,7 +3,7 @@
 The room may import `cq.observers.export` and the rooms below it.
 """
 
-from cq.observers.forward.spec import (
+from cq.observers.forward.observer import (
     forward_spec,
 )
 

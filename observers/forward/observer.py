@@ -15,17 +15,38 @@ from cq.combiners import BUILT_IN
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
+from cq.keys import check_name
 from cq.keys.export import ExportKeys
-from cq.observer import Change, ObserverFunction
+from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.queue import ExportQueue
-from cq.observers.export.spec import check_alone
-from cq.observers.export.tasks import kept_tasks
+from cq.observers.export.spec import check_alone, checked_env
+from cq.observers.export.task import kept_tasks
 from cq.observers.forward.exporter import ForwardExporter
-from cq.observers.forward.spec import NAME
 from cq.observers.scheduling.task import Task
 from cq.store.api import Database, Transaction
+
+NAME: Final = "forward"
+"""The observer's name."""
+VERSION: Final = 1
+DEFAULT_ENV: Final = "CQ_FORWARD_URL"
+"""The default environment variable of the receiving store's URL."""
+
+
+def forward_spec(into: str | None = None, *, url_env: str = DEFAULT_ENV) -> ObserverSpec:
+    """The observer that forwards a queue into a queue of another store, for `cq.configure(..., observers=[...])`.
+
+    Args:
+        into: the name of the receiving queue; None: the queue's own name.
+        url_env: the environment variable in which workers find the URL of the receiving store.
+
+    Raises `InvalidConfiguration`.
+    """
+    settings: dict[str, Any] = {"url_env": checked_env(url_env, DEFAULT_ENV)}
+    if into is not None:
+        settings["into"] = check_name(into)
+    return ObserverSpec(NAME, VERSION, settings)
 
 
 def _negative(value: Any) -> Any:

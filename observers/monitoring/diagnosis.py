@@ -17,11 +17,12 @@ from cq import runtime
 from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
 from cq.observers.export.batch import ExportFailed
+from cq.observers.export.spec import NAME
+from cq.observers.forward.observer import NAME as FORWARD
 from cq.observers.forward.observer import forward_exporter
-from cq.observers.forward.spec import NAME as FORWARD
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import EmbeddedStore
-from cq.observers.sql.configured import NAME, find_export
+from cq.observers.sql.configured import find_export
 from cq.store import OpenDatabase, located, space_at
 from cq.store.api import Transaction, TransactionRead, error_code
 from cq.store.space import Space

@@ -22,7 +22,7 @@ from cq.observers.export.state import (
     read_failures,
     read_view,
 )
-from cq.observers.forward.spec import NAME as FORWARD
+from cq.observers.forward.observer import NAME as FORWARD
 from cq.store.api import Database, Transaction, seconds_since
 from cq.store.range_size import count_rows
 from cq.store.transact import transact

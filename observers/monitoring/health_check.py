@@ -14,7 +14,7 @@ from cq.observers.scheduling.members import Member, read_members
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code
 from cq.store.transact import transact_versioned
-from cq.windows.statistics import read_statistics
+from cq.windows.window import read_statistics
 
 ANSWER_SECONDS: Final = 5.0
 """Time limit of the whole check."""

@@ -15,7 +15,7 @@ from cq.observers.monitoring.export_status import ExportStatus, export_status
 from cq.observers.scheduling.members import Member, TaskId, read_members
 from cq.store.api import Database
 from cq.store.transact import transact
-from cq.windows.statistics import WindowStatistics
+from cq.windows.window import WindowStatistics
 
 _NUMBERS: Final = 5  # figures per queue in a worker's row
 _MOST: Final = 1 << 63

@@ -7,14 +7,12 @@ It may import `cq.observers.export` and the rooms below it.
 from cq.observers.sql.check import (
     init,
 )
-from cq.observers.sql.columns import (
-    declare_columns,
-)
 from cq.observers.sql.configured import (
     find_export,
 )
 from cq.observers.sql.table import (
     Columns,
+    declare_columns,
 )
 
 __all__ = [

@@ -14,7 +14,7 @@ from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
 from cq.keys.export import ExportKeys
 from cq.observers.export.batch import ExportFailed
-from cq.observers.export.spec import DEFAULT_ENV, NAME, export_spec
+from cq.observers.export.spec import NAME
 from cq.observers.scheduling.task import Task
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from cq.observers.sql.engine import ReportingDatabase
     from cq.observers.sql.exporter import SqlExporter
     from cq.observers.sql.table import TableDefinition
-
-__all__ = [
-    "DEFAULT_ENV",
-    "NAME",
-    "Export",
-    "export_spec",
-    "export_tasks",
-    "find_export",
-]
 
 
 @dataclass(frozen=True)
@@ -79,9 +70,8 @@ def find_export(db: Database, queue: str, *, url_env: str | None = None) -> Expo
 def _export(
     db: Database, config: QueueConfig, observer: ObserverConfig, url_env: str | None = None
 ) -> Export:
-    from cq.observers.sql.columns import declared_columns
     from cq.observers.sql.engine import ReportingDatabase
-    from cq.observers.sql.table import DefaultLayout, TableDefinition
+    from cq.observers.sql.table import DefaultLayout, TableDefinition, declared_columns
 
     settings: Mapping[str, Any] = observer.settings
     reporting = ReportingDatabase(env=url_env or settings["url_env"])
@@ -98,7 +88,7 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
     the failure: other workers may have them. Other queues, and this queue's passes, are not affected.
     """
     from cq.observers.export.failure_note import FailureNote
-    from cq.observers.export.tasks import kept_tasks
+    from cq.observers.export.task import kept_tasks
 
     try:
         export = _export(db, config, observer)

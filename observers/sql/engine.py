@@ -15,8 +15,9 @@ from cq.errors import CqError, InvalidConfiguration
 from cq.observers.export.batch import CannotExport, ExportFailed
 from cq.observers.export.spec import DEFAULT_ENV
 from cq.observers.sql.dialects.dialect import Dialect
-from cq.observers.sql.dialects.postgresql import send_arrays_binary
-from cq.observers.sql.dialects.registry import dialect_of
+from cq.observers.sql.dialects.mysql import Mysql
+from cq.observers.sql.dialects.postgresql import Postgresql, send_arrays_binary
+from cq.observers.sql.dialects.sqlite import Sqlite
 from cq.observers.sql.secrets import Secrets
 
 BUSY_SECONDS: Final = 30
@@ -250,3 +251,18 @@ def _prepare_mysql(connection: Any, record: object) -> None:
         cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {BUSY_SECONDS}")
         cursor.execute("SET SESSION wait_timeout = 120")
         cursor.execute("SET SESSION time_zone = '+00:00'")
+
+
+def dialect_of(engine: sa.Engine) -> Dialect:
+    """The dialect of a database; raises `InvalidConfiguration` for a kind that cq does not support."""
+    match engine.dialect.name:
+        case "postgresql":
+            return Postgresql()
+        case "sqlite":
+            return Sqlite()
+        case "mysql" | "mariadb":
+            return Mysql(is_mariadb=bool(getattr(engine.dialect, "is_mariadb", False)))
+        case other:
+            raise InvalidConfiguration(
+                f"expected a URL of postgresql, sqlite, mysql or mariadb for the reporting database, got: {other}"
+            )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ import sqlalchemy as sa
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import InvalidConfiguration
 from cq.keys.export import SEQUENCE_BYTES
+from cq.observers.export.batch import ExportFailed
 from cq.observers.export.spec import check_identifier
 from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, CannotConvert, Dialect
 
@@ -259,3 +261,36 @@ def _checked(dialect: Dialect, row: Mapping[str, Any], types: Types) -> dict[str
 def columns_of(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
     """The values of some columns of a row, as a tuple."""
     return tuple(row[name] for name in names)
+
+
+_declared: Final[dict[str, Columns]] = {}
+_declaring: Final = Lock()
+
+
+def declare_columns(name: str, columns: Columns, *, version: int = 1) -> str:
+    """Declare columns for `export_spec`; call it when the application's module is imported.
+
+    Args:
+        name: a name of your choice; a later declaration with the same name and version replaces this one.
+        columns: the columns.
+        version: raise it with every change of the functions; workers then export the whole table again.
+
+    Returns `name@version`, the argument of `export_spec`.
+    """
+    if not name or "@" in name:
+        raise InvalidConfiguration(f"expected the name of columns to be without '@', got: {name!r}")
+    full = f"{name}@{version}"
+    with _declaring:
+        _declared[full] = columns
+    return full
+
+
+def declared_columns(name: str) -> Columns:
+    """The columns declared as `name@version`; raises `ExportFailed` if this process has not declared them."""
+    with _declaring:
+        found = _declared.get(name)
+    if found is None:
+        raise ExportFailed(
+            f"this process has no columns {name!r}: start it with --app and the application that declares them"
+        )
+    return found

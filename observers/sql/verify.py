@@ -22,9 +22,10 @@ from cq.keys import QueueKeys, version_of
 from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
+from cq.observers.export.spec import NAME
 from cq.observers.export.state import entries_aside
 from cq.observers.sql.check import check
-from cq.observers.sql.configured import NAME, Export
+from cq.observers.sql.configured import Export
 from cq.observers.sql.dialects.dialect import CannotConvert, Dialect
 from cq.observers.sql.sweep import pages
 from cq.observers.sql.table import SEQUENCE, UPDATED_AT, columns_of, same

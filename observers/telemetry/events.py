@@ -103,6 +103,14 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """{name of a field: (unit, meaning)}."""
 
+_BACKLOG: Final = (
+    Metric("cq_waiting_bytes", "gauge", "waiting_bytes", "bytes queued, about"),
+    Metric("cq_waiting_buckets", "gauge", "waiting_buckets", "buckets with work"),
+    Metric("cq_oldest_seconds", "gauge", "oldest", "age of the oldest queued update"),
+    Metric("cq_export_waiting_bytes", "gauge", "export_bytes", "bytes in the export queue, about"),
+    Metric("cq_export_lag_seconds", "gauge", "export_lag", "age of the oldest entry in the export queue"),
+)
+
 EVENTS: Final[Mapping[str, EventKind]] = {
     # A worker and the others
     "worker_started": EventKind(
@@ -236,30 +244,13 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "queue {queue!r}: about {waiting_bytes} bytes wait in {waiting_buckets} buckets, for {oldest:.1f} s",
         "With `--metrics`, one worker measures each queue: every 15 s while it has a backlog, else up to every 120 s.",
         others=("export_bytes", "export_lag"),
-        metrics=(
-            Metric("cq_waiting_bytes", "gauge", "waiting_bytes", "bytes queued, about"),
-            Metric("cq_waiting_buckets", "gauge", "waiting_buckets", "buckets with work"),
-            Metric("cq_oldest_seconds", "gauge", "oldest", "age of the oldest queued update"),
-            Metric("cq_export_waiting_bytes", "gauge", "export_bytes", "bytes in the export queue, about"),
-            Metric(
-                "cq_export_lag_seconds", "gauge", "export_lag", "age of the oldest entry in the export queue"
-            ),
-        ),
+        metrics=_BACKLOG,
     ),
     "queue_handed_over": EventKind(
         DEBUG,
         "queue {queue!r} is no longer measured by this worker",
         "Another worker measures the queue from now on, or the queue was deleted.",
-        metrics=tuple(
-            Metric(name, "gauge", None)
-            for name in (
-                "cq_waiting_bytes",
-                "cq_waiting_buckets",
-                "cq_oldest_seconds",
-                "cq_export_waiting_bytes",
-                "cq_export_lag_seconds",
-            )
-        ),
+        metrics=tuple(Metric(each.name, "gauge", None) for each in _BACKLOG),
     ),
     # Completed work
     "pass_done": EventKind(

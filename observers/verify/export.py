@@ -20,6 +20,7 @@ from cq.keys.export import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import QueuedEntries, is_piece, is_whole, unpack
+from cq.observers.export.spec import NAME
 from cq.observers.export.state import (
     AsideEntry,
     Control,
@@ -28,7 +29,7 @@ from cq.observers.export.state import (
     check_stopped,
     set_entry_aside,
 )
-from cq.observers.sql.configured import NAME, find_export
+from cq.observers.sql.configured import find_export
 from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, readable
 from cq.verify.verification import Verification
 

@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Final
 
 from cq import runtime
 from cq.observers.scheduling.members import Member
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
-from cq.observers.telemetry.totals import WorkerCounts
-from cq.observers.telemetry.worker_facts import WorkerStatistics
+from cq.observers.telemetry.totals import Counts, WorkerCounts
 from cq.plain_text import describe
+
+_MOST_QUEUES: Final = 100
+_ERROR_CHARACTERS: Final = 300
+_LEAST_SECONDS: Final = 1.0  # a rate over a shorter time is mostly noise
+
+
+class WorkerStatistics:
+    """Statistics of one worker; for use by one thread.
+
+    Args:
+        totals: its counts so far.
+        concurrency: how many passes it runs at once.
+        clock: of this process, in seconds.
+    """
+
+    def __init__(
+        self, totals: WorkerCounts, concurrency: int = 1, clock: Callable[[], float] = runtime.monotonic
+    ) -> None:
+        self._totals, self._concurrency, self._clock = totals, concurrency, clock
+        self._version, self._started = version("cq"), int(runtime.time())
+        self._since = clock()
+        self._before: dict[str, Counts] = {}
+        self._rates: dict[str, tuple[float, float]] = {}
+
+    def collect(self, buckets: int, error: str) -> dict[str, Any]:
+        """The statistics as stored in a worker's row; rates are those since the previous beat.
+
+            version    of cq
+            started    in seconds since 1970
+            buckets    owned
+            concurrency  passes at once, at most
+            totals     {name of a count: number}
+            queues     {name: [passes, updates, conflicts, passes a second, updates a second]}
+            error      the latest one
+
+        Lists up to 100 queues, those with the most passes since the previous beat, so that the row stays small.
+        """
+        counts = {name: each.copy() for name, each in self._totals.queues.copy().items()}
+        self._measure(counts)
+        busiest = sorted(counts, key=lambda name: (self._rates.get(name, (0.0,)), counts[name].passes))
+        return {
+            "version": self._version,
+            "started": self._started,
+            "buckets": buckets,
+            "concurrency": self._concurrency,
+            "totals": self._totals.as_dict(),
+            "queues": {name: self._of_queue(name, counts[name]) for name in busiest[-_MOST_QUEUES:]},
+            "error": error[:_ERROR_CHARACTERS],
+        }
+
+    def _measure(self, counts: Mapping[str, Counts]) -> None:
+        seconds = self._clock() - self._since
+        if seconds < _LEAST_SECONDS:
+            return
+        self._since += seconds
+        self._rates = {
+            name: ((now.passes - before.passes) / seconds, (now.updates - before.updates) / seconds)
+            for name, now in counts.items()
+            if (before := self._before.get(name, Counts())).passes != now.passes
+        }
+        self._before = dict(counts)
+
+    def _of_queue(self, name: str, counts: Counts) -> list[float]:
+        passes, updates = self._rates.get(name, (0.0, 0.0))
+        return [counts.passes, counts.updates, counts.conflicts, round(passes, 2), round(updates, 2)]
 
 
 class WorkerReports:

@@ -15,7 +15,7 @@ from cq.config.queue import MAX_BUCKETS
 from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_tasks
 from cq.observers.export.spec import EXPORTERS
-from cq.observers.export.tasks import exporter_tasks
+from cq.observers.export.task import exporter_tasks
 from cq.observers.feeds.tasks import ROLE, FeedJobs
 from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, TaskId
 from cq.observers.scheduling.task import Job, Task

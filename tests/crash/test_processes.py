@@ -19,7 +19,8 @@ import pytest
 import sqlalchemy as sa
 
 import cq
-from cq.observers.sql.configured import export_spec, find_export
+from cq.observers.export.spec import export_spec
+from cq.observers.sql.configured import find_export
 from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import SECONDS, Cli
 from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates

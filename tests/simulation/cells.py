@@ -18,7 +18,7 @@ from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.keys import cell as cellkeys
 from cq.keys.export import ExportKeys
-from cq.observers.forward.spec import forward_spec
+from cq.observers.forward.observer import forward_spec
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code

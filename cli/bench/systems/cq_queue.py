@@ -15,7 +15,8 @@ from cq.cli.bench.systems.stored import opened
 from cq.cli.bench.systems.system import Add, Drain, WrongSum
 from cq.errors import QueueNotConfigured
 from cq.keys.export import ExportKeys
-from cq.observers.sql.configured import export_spec, find_export
+from cq.observers.export.spec import export_spec
+from cq.observers.sql.configured import find_export
 from cq.observers.top.index import top
 from cq.observers.worker.service import tune_garbage_collection
 from cq.observers.worker.worker import Worker

@@ -30,7 +30,7 @@ from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.keys import cell as cellkeys
 from cq.keys.export import ExportKeys
-from cq.observers.forward.spec import forward_spec
+from cq.observers.forward.observer import forward_spec
 from cq.store.api import Database
 from cq.store.transact import transact
 

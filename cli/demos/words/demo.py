@@ -24,7 +24,8 @@ from cq.config.queue import read_flags
 from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.intake.documents import Documents
 from cq.observers.builtin import put_built_in
-from cq.observers.sql.configured import export_spec, find_export
+from cq.observers.export.spec import export_spec
+from cq.observers.sql.configured import find_export
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top as top_spec
 from cq.observers.worker.worker import Worker

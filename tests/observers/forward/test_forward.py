@@ -16,8 +16,7 @@ from cq.observers.export.queue import BUCKETS
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
 from cq.observers.forward.exporter import ForwardExporter
-from cq.observers.forward.observer import forward_tasks
-from cq.observers.forward.spec import DEFAULT_ENV, NAME, forward_spec
+from cq.observers.forward.observer import DEFAULT_ENV, NAME, forward_spec, forward_tasks
 from cq.observers.monitoring.export_status import export_status
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact

@@ -18,10 +18,10 @@ import cq
 from cq import runtime
 from cq.config.queue import QueueConfig
 from cq.errors import CodeMismatch, StoreUnreachable
-from cq.observers.forward.spec import forward_spec
+from cq.observers.export.spec import export_spec
+from cq.observers.forward.observer import forward_spec
 from cq.observers.monitoring import doctor_cluster, doctor_embedded
 from cq.observers.monitoring.diagnosis import Check, doctor
-from cq.observers.sql.configured import export_spec
 from cq.store.embedded import Database as Embedded
 from tests.conftest import cluster_url
 from tests.observers.sql.sqlhelpers import configure, sql

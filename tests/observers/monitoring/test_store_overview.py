@@ -16,7 +16,7 @@ from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.totals import WorkerCounts
-from cq.observers.telemetry.worker_facts import WorkerStatistics
+from cq.observers.worker.reports import WorkerStatistics
 from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
 from tests.clocks import set_clock

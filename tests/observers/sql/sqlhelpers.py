@@ -9,9 +9,10 @@ import sqlalchemy as sa
 import cq
 from cq.admin.backfill import publish_generations
 from cq.observers.export import queue as export
+from cq.observers.export.spec import export_spec
 from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.check import init
-from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
+from cq.observers.sql.configured import Export, export_tasks, find_export
 from cq.observers.sql.table import columns_of
 from cq.observers.sql.verify import TableCheck
 from cq.store.transact import transact

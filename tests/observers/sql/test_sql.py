@@ -24,20 +24,20 @@ from cq.encoding.codec import KeyType, ValueType
 from cq.keys import ROOT, prefix_end
 from cq.keys.export import ExportKeys, first_sequence, generation_of
 from cq.observers.export.batch import CannotExport, ExportFailed
+from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.sql import verify as sqlverify
 from cq.observers.sql.check import init
-from cq.observers.sql.columns import declare_columns
-from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
+from cq.observers.sql.configured import Export, export_tasks, find_export
 from cq.observers.sql.dialects.dialect import CannotConvert
 from cq.observers.sql.dialects.mysql import Mysql
 from cq.observers.sql.dialects.postgresql import Postgresql
 from cq.observers.sql.engine import ReportingDatabase, values_bound
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.sql.secrets import Secrets
-from cq.observers.sql.table import Columns, DefaultLayout, TableDefinition
+from cq.observers.sql.table import Columns, DefaultLayout, TableDefinition, declare_columns
 from cq.store.transact import transact
 from tests.helpers import stored
 from tests.observers.export.exporthelpers import entries_aside

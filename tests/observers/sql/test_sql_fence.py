@@ -20,11 +20,12 @@ from cq.observers.export.batch import CannotExport, ExportBatch, ExportStopped, 
 from cq.observers.export.keeper import Keeper
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
+from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.check import init
-from cq.observers.sql.configured import Export, export_spec, export_tasks, find_export
+from cq.observers.sql.configured import Export, export_tasks, find_export
 from cq.observers.sql.exporter import SqlExporter
 from cq.observers.sql.progress import CLOSED, ProgressTables
 from cq.observers.sql.rebuild import rebase, rebuild

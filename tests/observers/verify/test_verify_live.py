@@ -12,8 +12,9 @@ from cq.app import App
 from cq.config.queue import read_config
 from cq.observers.builtin import observer_tasks
 from cq.observers.export.queue import ExportQueue
+from cq.observers.export.spec import export_spec
 from cq.observers.sql.check import init
-from cq.observers.sql.configured import export_spec, find_export
+from cq.observers.sql.configured import find_export
 from cq.observers.top.index import top
 from cq.observers.verify import top as verifytop
 from cq.observers.verify.export import check_export
