@@ -11,37 +11,24 @@ from cq.config.queue import read_config
 from cq.observers.builtin import FACTORIES
 from cq.passes.batch import Limits
 from cq.store.transact import transact
+from tests.faults import WrappedDatabase, WrappedTransaction
 from tests.helpers import add
 
 MOST: Final = 1_000_000
 """Bytes of a transaction on a cluster, where the caller has not asked for more."""
 
 
-class Sized:
+class Sized(WrappedDatabase):
     """A database that notes the size of each transaction that is committed through it, or refused."""
 
     def __init__(self, db: Any) -> None:
-        self._db = db
+        super().__init__(db)
         self.sizes: list[int] = []
 
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._db, what)
-
-    def create_transaction(self) -> Any:
-        return _SizedTransaction(self._db.create_transaction(), self.sizes)
-
-
-class _SizedTransaction:
-    def __init__(self, tr: Any, found: list[int]) -> None:
-        self._tr = tr
-        self._sizes = found
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
-
-    def commit(self) -> Any:
-        self._sizes.append(self._tr.get_approximate_size().wait())
-        return self._tr.commit()
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        if what == "commit":
+            self.sizes.append(tr.inner.get_approximate_size().wait())
+        return super().call(tr, what, *args, **kwargs)
 
 
 def words(size: int, number: int) -> list[str]:

@@ -13,9 +13,9 @@ import cq
 from cq.feeds.feed import Feed
 from cq.observers.export.queue import ExportQueue
 from cq.observers.visits import Visits
-from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
+from tests.faults import error_class
 from tests.helpers import add
 
 CONFLICT = 1020
@@ -41,7 +41,7 @@ def test_an_add_of_an_iterator_is_refused_and_writes_nothing(
             adds.add(tr, updates)  # noqa: B023 - runs at once
             tries.append(tr)
             if len(tries) == 1:
-                raise FDBError(CONFLICT)
+                raise error_class(tr)(CONFLICT)
 
         with pytest.raises(TypeError, match="when the transaction is retried") as refused:
             transact(db, fail_once)

@@ -14,7 +14,7 @@ import cq
 from cq.observers.worker.worker import Worker
 from cq.passes.batch import Limits
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
+from tests.faults import FaultyDatabase, WrappedDatabase, WrappedTransaction
 from tests.helpers import add, aside, nothing_queued
 from tests.passes.test_combine_pass import Seen
 from tests.queue.test_combine_queue import concatenation
@@ -149,33 +149,19 @@ def test_neither_adders_nor_passes_ever_conflict_with_adders(db: Any, name: str)
     assert adding.errors == working.errors == 0
 
 
-class Counting:
+class Counting(WrappedDatabase):
     """A database that counts commits and retries."""
 
     def __init__(self, db: Any) -> None:
-        self.db, self.commits, self.errors, self.lock = db, 0, 0, threading.Lock()
-        self.options = db.options
+        super().__init__(db)
+        self.commits = self.errors = 0
+        self._lock = threading.Lock()
 
-    def create_transaction(self) -> Any:
-        return CountingTransaction(self, self.db.create_transaction())
-
-
-class CountingTransaction:
-    def __init__(self, counting: Counting, tr: Any) -> None:
-        self._counting, self._tr = counting, tr
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
-
-    def commit(self) -> Any:
-        with self._counting.lock:
-            self._counting.commits += 1
-        return self._tr.commit()
-
-    def on_error(self, error: Any) -> Any:
-        with self._counting.lock:
-            self._counting.errors += 1
-        return self._tr.on_error(error)
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            self.commits += what == "commit"
+            self.errors += what == "on_error"
+        return super().call(tr, what, *args, **kwargs)
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])

@@ -27,12 +27,16 @@ from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.set_aside import drop_aside, retry_aside
-from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.faults import FaultyDatabase
+from tests.faults import (
+    TOO_OLD,
+    Calls,
+    FaultyDatabase,
+    WrappedDatabase,
+    WrappedTransaction,
+)
 from tests.helpers import STAGING, add, aside, code_of, commits, stored
-from tests.queue.test_combine_queue import Calls
 from tests.test_promises import in_threads
 
 MAY_BE_UNKNOWN = ("is being purged", "begun again during the check", "does not include yet")
@@ -432,7 +436,7 @@ def test_a_pass_writes_no_more_unless_it_leaves_a_row_out(db: Any, name: str) ->
             add(db, f"{name}-{audit}", updates, once=once)
             code, tr = code_of(db, f"{name}-{audit}"), Calls(db.create_transaction())
             Pass(tr, code, 0).run()
-            tr._tr.commit().wait()
+            tr.inner.commit().wait()
             made.append([each for each in tr.made if each not in ("get", "get_read_version")])
 
     without, with_audit = made[:3], made[3:]
@@ -518,16 +522,17 @@ def test_an_audit_cannot_begin_in_the_middle_of_a_purge(db: Any, name: str) -> N
         cq.configure(db, name, audit=True)
 
 
-class Hooked:
+class Hooked(WrappedDatabase):
     """A database that does something before it makes its n-th transaction."""
 
     def __init__(self, db: Any, hooks: Mapping[int, Callable[[], object]]) -> None:
-        self.db, self.hooks, self.made = db, hooks, 0
+        super().__init__(db)
+        self.hooks, self.made = hooks, 0
 
     def create_transaction(self) -> Any:
         self.made += 1
         self.hooks.get(self.made, lambda: None)()
-        return self.db.create_transaction()
+        return super().create_transaction()
 
 
 def stop() -> None:
@@ -538,7 +543,7 @@ def test_turning_it_on_can_be_broken_off_and_done_again(db: Any, name: str) -> N
     cq.configure(db, name, buckets=2)
     add(db, name, {f"k{number}": 1 for number in range(20)})
     with pytest.raises(InterruptedError):
-        cq.configure(Hooked(db, {5: stop}), name, audit=True)  # type: ignore[arg-type]
+        cq.configure(Hooked(db, {5: stop}), name, audit=True)
     add(db, name, {f"k{number}": 1 for number in range(20)})
 
     first, second = check_audit(db, name)
@@ -549,7 +554,7 @@ def test_turning_it_on_can_be_broken_off_and_done_again(db: Any, name: str) -> N
     )
     cq.configure(db, name, audit=True)
     assert total(db, name) == [40, 0, 0, 40, 0, 0]
-    cq.configure(Hooked(db, {3: stop}), name, audit=True)  # type: ignore[arg-type]  # which reads nothing again
+    cq.configure(Hooked(db, {3: stop}), name, audit=True)  # which reads nothing again
 
 
 def test_what_two_include_at_once_counts_once(db: Any, name: str) -> None:
@@ -557,7 +562,7 @@ def test_what_two_include_at_once_counts_once(db: Any, name: str) -> None:
     add(db, name, {"a": 5})
     hooked = Hooked(db, {4: lambda: cq.configure(db, name, audit=True)})  # behind the other one's reading
 
-    cq.configure(hooked, name, audit=True)  # type: ignore[arg-type]
+    cq.configure(hooked, name, audit=True)
 
     assert total(db, name) == [5, 0, 0, 5, 0, 0]
 
@@ -565,43 +570,41 @@ def test_what_two_include_at_once_counts_once(db: Any, name: str) -> None:
 # Buckets that take more than one transaction to read
 
 
-class Slow:
+class Slow(WrappedDatabase):
     """A database whose transactions are too old after so many rows of ranges."""
 
     def __init__(self, db: Any, rows: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-        self.db, self.rows, self.meanwhile = db, rows, meanwhile
-        self.made = 0  # transactions, with those that retry
+        super().__init__(db)
+        self.rows, self.meanwhile, self.made = rows, meanwhile, 0
 
     def create_transaction(self) -> Any:
         self.made += 1
-        return SlowTransaction(self, self.db.create_transaction())
+        return SlowTransaction(self, self.inner.create_transaction())
 
 
-class SlowTransaction:
+class SlowTransaction(WrappedTransaction):
     def __init__(self, slow: Slow, tr: Any) -> None:
-        self._slow, self._tr, self._left = slow, tr, slow.rows
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
+        super().__init__(slow, tr)
+        self._slow, self._left = slow, slow.rows
 
     @property
     def snapshot(self) -> Any:
         return self
 
     def get(self, key: bytes) -> Any:
-        return self._tr.snapshot.get(key)
+        return self.inner.snapshot.get(key)
 
     def on_error(self, code: int) -> Any:
         """Begin again, as the transaction of a retry."""
         self._left = self._slow.rows
         self._slow.made += 1
-        return self._tr.on_error(code)
+        return self.inner.on_error(code)
 
     def get_range(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        for row in self._tr.snapshot.get_range(*args, **kwargs):
+        for row in self.inner.snapshot.get_range(*args, **kwargs):
             if not self._left:
                 self._slow.meanwhile()
-                raise FDBError(1007)
+                raise self._slow.error(TOO_OLD)
             self._left -= 1
             yield row
 
@@ -620,7 +623,7 @@ def large(db: Any, name: str) -> str:
 
 def test_a_bucket_is_read_in_several_transactions_while_no_pass_writes_to_it(db: Any, large: str) -> None:
     slow = Slow(db, 30, lambda: add(db, large, {"more": 1}))
-    (found,) = check_audit(slow, large)  # type: ignore[arg-type]
+    (found,) = check_audit(slow, large)
 
     assert found.is_balanced, str(found)
     assert (found.stored, found.staged, found.waiting) == (60, 40, 8)
@@ -629,7 +632,7 @@ def test_a_bucket_is_read_in_several_transactions_while_no_pass_writes_to_it(db:
 
 def test_a_pass_in_between_makes_it_begin_anew(db: Any, large: str) -> None:
     slow = Slow(db, 60, lambda: drain(db, large) if slow.made == 2 else None)
-    (found,) = check_audit(slow, large)  # type: ignore[arg-type]
+    (found,) = check_audit(slow, large)
 
     assert found.is_balanced, str(found)
     assert (found.stored, found.staged, found.waiting) == (105, 0, 0)
@@ -641,17 +644,17 @@ def test_a_large_bucket_that_passes_write_to_is_said_to_be_unknown(db: Any, larg
         add(db, large, {"more": 1})
         drain(db, large)
 
-    (found,) = check_audit(Slow(db, 60, write), large)  # type: ignore[arg-type]
+    (found,) = check_audit(Slow(db, 60, write), large)
 
     assert not found.is_balanced
     assert "more than can be read at one version while passes write to it: pause" in found.unknown
     cq.configure(db, large, audit=False)
     with pytest.raises(cq.NotNow, match=f"pause the queue .* run `cq configure {large} --audit` again"):
-        cq.configure(Slow(db, 60, write), large, audit=True)  # type: ignore[arg-type]
+        cq.configure(Slow(db, 60, write), large, audit=True)
 
 
 def test_what_waits_has_to_be_read_at_one_version(db: Any, large: str) -> None:
-    (found,) = check_audit(Slow(db, 3), large)  # type: ignore[arg-type]
+    (found,) = check_audit(Slow(db, 3), large)
 
     assert "when little is queued" in found.unknown
-    assert list(audit_findings(Slow(db, 6), large)) == []  # type: ignore[arg-type]
+    assert list(audit_findings(Slow(db, 6), large)) == []

@@ -15,9 +15,8 @@ from cq.keys import QueueKeys
 from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import ManyFailed
-from cq.store.embedded import FDBError
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
+from tests.faults import FaultyDatabase, error_class
 from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
 
 
@@ -84,7 +83,7 @@ def test_retryable_errors_of_an_observer_are_retried(db: Any, name: str) -> None
 
     def observer(tr: Any, changes: list[cq.Change]) -> None:
         if failures:
-            raise FDBError(failures.pop())
+            raise error_class(tr)(failures.pop())
 
     app = app_with(name, observer)
     app.configure(db, name, buckets=1)
@@ -98,7 +97,7 @@ def test_retryable_errors_of_an_observer_are_retried(db: Any, name: str) -> None
 def test_a_key_that_is_too_old_again_and_again_counts_as_failed(db: Any, name: str) -> None:
     def observer(tr: Any, changes: list[cq.Change]) -> None:
         if any(change.key == "slow" for change in changes):
-            raise FDBError(1007)
+            raise error_class(tr)(1007)
 
     app = app_with(name, observer)
     app.configure(db, name, buckets=1)
@@ -116,7 +115,7 @@ def test_conflicts_do_not_count_against_a_key_that_is_too_old_once(db: Any, name
         nonlocal calls
         calls += 1
         if calls in (3, 6, 9):
-            raise FDBError(1007)
+            raise error_class(tr)(1007)
         if calls < 12:  # another worker passes over the bucket meanwhile, and takes nothing
             transact(db, lambda tr: tr.add_write_conflict_key(QueueKeys(name).state(1, 0)))
 
@@ -338,7 +337,7 @@ def test_a_store_error_that_an_observer_always_raises_is_its_keys_failure(
 ) -> None:
     def observer(tr: Any, changes: list[cq.Change]) -> None:
         if any(change.key == "bad" for change in changes):
-            raise FDBError(code)
+            raise error_class(tr)(code)
 
     app = app_with(name, observer)
     app.configure(db, name, buckets=1)

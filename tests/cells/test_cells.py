@@ -22,7 +22,7 @@ from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.verify.queue import verify
-from tests.faults import FaultyDatabase
+from tests.faults import FaultyDatabase, WrappedDatabase, WrappedTransaction
 from tests.helpers import stored
 
 USER = "ada"
@@ -32,28 +32,20 @@ class Died(Exception):
     """The process is no more."""
 
 
-class Watched:
+class Watched(WrappedDatabase):
     """A database that calls something before and after each commit."""
 
-    def __init__(self, db: Any, call: Callable[[], object]) -> None:
-        self.db, self.call = db, call
+    def __init__(self, db: Any, act: Callable[[], object]) -> None:
+        super().__init__(db)
+        self._act = act
 
-    def create_transaction(self) -> Any:
-        return _Watched(self.db.create_transaction(), self.call)
-
-
-class _Watched:
-    def __init__(self, tr: Any, call: Callable[[], object]) -> None:
-        self._tr, self._call = tr, call
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
-
-    def commit(self) -> Any:
-        self._call()
-        done = self._tr.commit()
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        if what != "commit":
+            return super().call(tr, what, *args, **kwargs)
+        self._act()
+        done = tr.inner.commit()
         done.wait()
-        self._call()
+        self._act()
         return done
 
 

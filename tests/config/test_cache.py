@@ -20,9 +20,9 @@ from cq.passes.combine_pass import Pass
 from cq.store.api import METADATA_VERSION, NOT_COMMITTED, error_code
 from cq.store.transact import transact
 from cq.testing import drain
+from tests.faults import Calls, WrappedTransaction
 from tests.helpers import add, code_of, get
-from tests.queue.test_combine_queue import Calls
-from tests.test_promises import Counting, CountingTransaction, in_threads
+from tests.test_promises import Counting, in_threads
 
 
 def observer(tr: Any, changes: list[cq.Change]) -> None:
@@ -170,20 +170,14 @@ def test_a_transaction_that_adds_and_then_reads_commits_while_others_change_conf
 class Disturbed(Counting):
     """A database where another layer sets the metadata version right before each commit; a conflict is an error."""
 
-    def create_transaction(self) -> Any:
-        return DisturbedTransaction(self, self.db.create_transaction())
-
-
-class DisturbedTransaction(CountingTransaction):
-    def commit(self) -> Any:
-        set_metadata_version(self._counting.db)
-        return super().commit()
-
-    def on_error(self, error: Any) -> Any:
-        if error == NOT_COMMITTED:
-            super().on_error(error)
-            raise AssertionError("a change of the metadata version has aborted a transaction")
-        return self._tr.on_error(error)
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        if what == "commit":
+            set_metadata_version(self.inner)
+        if what == "on_error" and args != (NOT_COMMITTED,):
+            return tr.inner.on_error(*args)
+        result = super().call(tr, what, *args, **kwargs)
+        assert what != "on_error", "a change of the metadata version has aborted a transaction"
+        return result
 
 
 def test_adds_and_passes_go_on_while_another_layer_changes_the_metadata_version(db: Any, name: str) -> None:

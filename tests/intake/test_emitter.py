@@ -18,14 +18,20 @@ import cq
 from cq.intake.flush import FLUSH_BYTES
 from cq.keys import QueueKeys, parse_flush
 from cq.testing import assert_values, drain
-from tests.emitters import UNKNOWN, Gate, LateCommit, LostAnswers
-from tests.faults import FaultyDatabase
+from tests.emitters import Gate
+from tests.faults import (
+    NOT_COMMITTED,
+    TIMED_OUT,
+    UNKNOWN,
+    Calls,
+    FailedCalls,
+    FaultyDatabase,
+    LateCommit,
+    WrappedDatabase,
+)
 from tests.helpers import get, stored
-from tests.queue.test_combine_queue import Calls
 from tests.test_promises import in_threads
 
-NOT_COMMITTED = 1020
-TIMED_OUT = 1031
 MODES = ("durable", "fast")
 CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))
 
@@ -36,15 +42,13 @@ def app_of(name: str) -> cq.App:
     return app
 
 
-class Calling:
+class Calling(WrappedDatabase):
     """A database that knows the calls made on its latest transaction."""
 
-    def __init__(self, db: Any) -> None:
-        self.db = db
-        self.latest: Calls
+    latest: Calls
 
     def create_transaction(self) -> Any:
-        self.latest = Calls(self.db.create_transaction())
+        self.latest = Calls(self.inner.create_transaction())
         return self.latest
 
 
@@ -331,7 +335,7 @@ def test_durable_callers_are_told_of_their_flush(db: Any, name: str) -> None:
 def test_a_durable_caller_is_told_when_nobody_knows(db: Any, name: str) -> None:
     cq.configure(db, name)
 
-    losing = LostAnswers(db, TIMED_OUT)
+    losing = FailedCalls(db, TIMED_OUT, is_made=True)
 
     with cq.Emitter(cq.CombineQueue(name), losing) as emitter:
         losing.left = 1
@@ -346,7 +350,7 @@ def test_a_durable_caller_is_told_when_nobody_knows(db: Any, name: str) -> None:
 def test_a_lost_answer_counts_once(db: Any, name: str, mode: str, code: int) -> None:
     """Nor is it an error that the queue is full by the time it is asked again."""
     cq.configure(db, name)
-    queue, losing = Gate(name), LostAnswers(db, code)
+    queue, losing = Gate(name), FailedCalls(db, code, is_made=True)
 
     with cq.Emitter(queue, losing, mode=mode) as emitter:
         losing.left = 1
@@ -394,7 +398,7 @@ def test_a_full_queue_does_not_end_the_doubt_about_an_earlier_try(db: Any, name:
     """The second try finds nothing of the first, which commits after all."""
     cq.configure(db, name)
     late = LateCommit(db, is_first=True)
-    emitter = cq.Emitter(FullAfterwards(name, late), late, mode=mode, timeout=0.3)  # type: ignore[arg-type]
+    emitter = cq.Emitter(FullAfterwards(name, late), late, mode=mode, timeout=0.3)
 
     def emit() -> None:
         emitter.emit("k")
@@ -413,12 +417,12 @@ def test_a_full_queue_does_not_end_the_doubt_about_an_earlier_try(db: Any, name:
 def test_a_refused_commit_leaves_no_doubt(db: Any, name: str) -> None:
     """A conflict, and a full queue afterwards: none of it counts, and the caller is told so."""
     cq.configure(db, name)
-    queue, refusing = Gate(name), LostAnswers(db, NOT_COMMITTED, is_made=False)
+    queue, refusing = Gate(name), FailedCalls(db, NOT_COMMITTED)
 
     def fail_from_now_on() -> None:
         queue.failure = full
 
-    refusing.on_loss = fail_from_now_on
+    refusing.on_failure = fail_from_now_on
     with cq.Emitter(queue, refusing) as emitter:
         refusing.left = 1
         with pytest.raises(cq.FlushFailed, match="none of them counts") as raised:

@@ -16,10 +16,9 @@ import cq
 from cq.errors import InvalidData, QueueNotConfigured
 from cq.intake import json_lines
 from cq.intake.json_lines import FilePosition, add_jsonl
-from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.faults import FaultyDatabase
+from tests.faults import FaultyDatabase, error_class
 
 
 @pytest.fixture(autouse=True)
@@ -191,7 +190,7 @@ def test_lost_commits_and_conflicts_neither_lose_nor_repeat_a_line(db: Any, name
     for count in (10, 20):
         try:
             add(faulty, name, lines(count))
-        except FDBError:
+        except error_class(db):
             add(db, name, lines(count))
 
     assert total(db, name) == 210

@@ -18,8 +18,9 @@ from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import PassResult
 from cq.queue.bucket_state import BucketState
 from cq.store.transact import transact
+from tests.faults import Calls
 from tests.helpers import STAGING, add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
-from tests.queue.test_combine_queue import Calls, concatenation
+from tests.queue.test_combine_queue import concatenation
 
 
 class Seen:
@@ -65,7 +66,7 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
     transact(db, lambda tr: code_of(db, name))
     tr = Calls(db.create_transaction())
     tr.snapshot  # noqa: B018
-    snapshot = Calls(tr._tr.snapshot)
+    snapshot = Calls(tr.inner.snapshot)
     tr.__dict__["snapshot"] = snapshot
 
     Pass(tr, code, 0).run()

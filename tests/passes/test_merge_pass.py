@@ -27,12 +27,10 @@ from cq.passes.pass_result import PassResult
 from cq.passes.runs import FIRST_RUN, CannotMerge, Run
 from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
-from cq.store.embedded import FDBError
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
+from tests.faults import Calls, FailedCalls, FaultyDatabase, WrappedDatabase
 from tests.helpers import add, aside, buckets_of, code_of, get, nothing_queued, stored
 from tests.passes.test_combine_pass import one_pass
-from tests.queue.test_combine_queue import Calls
 
 WORDS: Final = [f"{number:0200}" for number in range(2_000)]
 """So long that a row has few of them, as a row of a large backlog is a small part of it."""
@@ -471,19 +469,16 @@ def test_a_transaction_that_is_too_large_is_done_by_smaller_ones(db: Any, name: 
     assert nothing_queued(db, name)
 
 
-class TooLarge:
+class TooLarge(WrappedDatabase):
     """A database that finds one transaction of passes over runs too large."""
 
     def __init__(self, db: Any) -> None:
-        self._db = db
+        super().__init__(db)
         self.cache: BucketCache | None = None
         self.refused = 0
 
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._db, what)
-
     def create_transaction(self) -> Any:
-        tr = self._db.create_transaction()
+        tr = super().create_transaction()
         if self.cache and self.cache.runs.remaining and not self.cache.runs.is_open and not self.refused:
             self.refused += 1
             tr.options.set_size_limit(1_000)
@@ -493,51 +488,16 @@ class TooLarge:
 @pytest.mark.parametrize("code", [1020, 1007])
 def test_a_transaction_that_is_refused_does_not_cost_the_runs(db: Any, name: str, code: int) -> None:
     deep(db, name)
-    refusing = Refusing(db)
+    refusing = FailedCalls(db, code)
     (bucket,) = buckets_of(refusing, name, limits=SMALL)
     until_merging(bucket)
     runs = len(bucket.cache.runs.remaining)
-    refusing.code = code
+    refusing.left = 1
 
     result = bucket.combine()
     assert result.retries == 1
     assert result.reported
     assert len(result.runs.remaining) == runs
-
-
-class Refusing:
-    """A database that refuses one commit with a code, once it is told so."""
-
-    def __init__(self, db: Any) -> None:
-        self._db = db
-        self.code: int | None = None
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._db, what)
-
-    def create_transaction(self) -> Any:
-        tr = self._db.create_transaction()
-        if self.code is None:
-            return tr
-        code, self.code = self.code, None
-        return RefusedOnce(tr, FDBError(code))
-
-
-class RefusedOnce:
-    """A transaction whose first commit fails."""
-
-    def __init__(self, tr: Any, error: FDBError) -> None:
-        self._tr = tr
-        self._error: FDBError | None = error
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
-
-    def commit(self) -> Any:
-        if self._error is None:
-            return self._tr.commit()
-        error, self._error = self._error, None
-        raise error
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -24,26 +24,8 @@ from cq.errors import (
 from cq.keys import QueueKeys
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
+from tests.faults import Calls
 from tests.helpers import add, aside, combine_all, get, stored
-
-
-class Calls:
-    """A transaction that lists the calls made on it."""
-
-    def __init__(self, tr: Any) -> None:
-        self._tr = tr
-        self.made: list[str] = []
-
-    def __getattr__(self, what: str) -> Any:
-        attribute = getattr(self._tr, what)
-        if not callable(attribute):
-            return attribute
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.made.append(what)
-            return attribute(*args, **kwargs)
-
-        return call
 
 
 def test_what_is_added_is_combined_and_read(db: Any, name: str) -> None:

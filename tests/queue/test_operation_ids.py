@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from cq.queue import operation_ids
 from cq.queue.operation_ids import Trim
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
+from tests.faults import Overtaken
 from tests.helpers import add, stored
 
 
@@ -24,30 +24,6 @@ def combined(db: Any, name: str) -> str:
     add(db, name, {"b": 1})
     drain(db, name)
     return name
-
-
-class Interrupted:
-    """A database in which something else is done before the next commit of a transaction that writes."""
-
-    def __init__(self, db: Any, act: Callable[[], object]) -> None:
-        self.db, self.acts = db, [act]
-
-    def create_transaction(self) -> Any:
-        return InterruptedTransaction(self, self.db.create_transaction())
-
-
-class InterruptedTransaction:
-    def __init__(self, interrupted: Interrupted, tr: Any) -> None:
-        self._interrupted, self._tr = interrupted, tr
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
-
-    def commit(self) -> Any:
-        acts = self._interrupted.acts
-        if acts and self._tr.get_approximate_size().wait() > 0:
-            acts.pop()()
-        return self._tr.commit()
 
 
 def trim(db: Any, name: str, seconds: float = 0.0) -> int:
@@ -102,10 +78,10 @@ def test_it_is_kept_while_a_later_try_is_queued(db: Any, combined: str) -> None:
 
 
 def test_it_is_kept_when_another_try_commits_meanwhile(db: Any, combined: str) -> None:
-    meanwhile = Interrupted(db, lambda: add(db, combined, {"a": 1}, once="op"))
+    meanwhile = Overtaken(db, lambda: add(db, combined, {"a": 1}, once="op"))
 
     assert trim(meanwhile, combined) == 0
-    assert meanwhile.acts == []
+    assert meanwhile.is_done
     assert len(left(db, combined)) == 2
     drain(db, combined)
     assert_values(db, combined, {"a": 1, "b": 1})
@@ -164,10 +140,10 @@ def test_an_emitter_that_flushes_meanwhile_is_not_forgotten(db: Any, name: str) 
     with cq.Emitter(cq.CombineQueue(name), db) as emitter:
         emitter.emit("a")
         move_on(db, name)
-        meanwhile = Interrupted(db, lambda: emitter.emit("a"))
+        meanwhile = Overtaken(db, lambda: emitter.emit("a"))
 
         assert trim(meanwhile, name) == 0
-        assert meanwhile.acts == []
+        assert meanwhile.is_done
     assert remembered(db, name) == 1
 
 

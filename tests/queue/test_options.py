@@ -21,9 +21,9 @@ from cq.observers.distinct import count_now
 from cq.store import is_local
 from cq.store.api import METADATA_VERSION
 from cq.store.embedded import Database as Embedded
-from cq.store.embedded import FDBError
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
+from tests.faults import error_class
 from tests.helpers import add, combine_all, get
 
 HIDING = ["read_your_writes_disable", "snapshot_ryw_disable"]
@@ -126,7 +126,7 @@ def test_a_retry_reads_before_its_add(db: Any, name: str, option: str | None) ->
         seen.append(queue.get(tr, "a", pending=True))
         queue.add(tr, {"a": 1})
         if len(seen) < 3:
-            raise FDBError(CONFLICT)
+            raise error_class(tr)(CONFLICT)
 
     transact(db, change)
     assert seen == [None] * 3

@@ -24,7 +24,7 @@ from cq.verify.piece import Difference
 from cq.verify.queue import CHECKS, verify
 from cq.verify.verification import Verification
 from tests.busy import KEYS, busy
-from tests.faults import FaultyDatabase
+from tests.faults import FaultyDatabase, Overtaken
 from tests.helpers import add, code_of, commits, stored
 from tests.verify.test_verify import put
 
@@ -124,33 +124,6 @@ def test_a_pass_under_way_conflicts_with_a_repair_of_its_bucket(db: Any, name: s
 
     assert [(each.kind, each.repaired) for each in found] == [(kind, True)]
     assert not commits(tr)
-
-
-class Overtaken:
-    """A database where somebody else is faster: before the first commit of a transaction that writes, he commits."""
-
-    def __init__(self, db: Any, other: Callable[[], object]) -> None:
-        self.db, self.other = db, other
-        self.is_done = False
-
-    def create_transaction(self) -> Any:
-        return OvertakenTransaction(self, self.db.create_transaction())
-
-
-class OvertakenTransaction:
-    """Passes everything on."""
-
-    def __init__(self, db: Overtaken, tr: Any) -> None:
-        self._db, self._tr = db, tr
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
-
-    def commit(self) -> Any:
-        if not self._db.is_done and self._tr.get_approximate_size().wait() > 0:
-            self._db.is_done = True
-            self._db.other()
-        return self._tr.commit()
 
 
 def test_a_repair_does_not_undo_what_somebody_else_has_just_done(db: Any, name: str) -> None:

@@ -33,7 +33,7 @@ from cq.observers.export.state import ExportFailure, export_names, read_failures
 from cq.observers.export.task import ExportTask
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
+from tests.faults import Calls, FaultyDatabase
 from tests.observers.export.exporthelpers import (
     Kept,
     add,
@@ -45,7 +45,6 @@ from tests.observers.export.exporthelpers import (
     waits,
     with_settings,
 )
-from tests.queue.test_combine_queue import Calls
 
 KEYS = st.one_of(
     st.text(max_size=9), st.integers(), st.binary(max_size=9), st.tuples(st.text(max_size=3), st.integers())

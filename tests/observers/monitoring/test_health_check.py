@@ -13,8 +13,8 @@ from cq.observers.monitoring.health_check import health
 from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
-from cq.store.embedded import FDBError
 from tests.clocks import set_clock
+from tests.faults import TIMED_OUT, FailedCalls
 from tests.helpers import add
 
 
@@ -88,9 +88,5 @@ def test_all_that_is_wrong_is_said(db: Any) -> None:
 
 
 def test_a_store_that_does_not_answer_is_said(db: Any) -> None:
-    class Silent:
-        def create_transaction(self) -> Any:
-            raise FDBError(1031)
-
-    (said,) = health(Silent())  # type: ignore[arg-type]
+    (said,) = health(FailedCalls(db, TIMED_OUT, what="add_write_conflict_key", left=1))
     assert said.startswith("the store does not answer within 5 s: ")

@@ -28,6 +28,7 @@ from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import Address, Metrics, MetricsUnavailable, serve
 from cq.store.api import Transaction
 from cq.store.transact import transact
+from tests.faults import Passing
 from tests.helpers import add
 
 MEASURED = {
@@ -139,24 +140,25 @@ class TestMeasuring:
         assert idle.note("one more", True) == IDLE_SECONDS
 
 
-class Asked:
+class Asked(Passing):
     """A transaction that notes which reads it is asked for."""
 
     def __init__(self, tr: Any, asked: list[str]) -> None:
-        self._tr, self._asked = tr, asked
+        super().__init__(tr)
+        self._asked = asked
 
     @property
     def snapshot(self) -> Any:
-        return Asked(self._tr.snapshot, self._asked)
+        return Asked(self.inner.snapshot, self._asked)
 
     @property
     def db(self) -> Any:
         """The database; this is no request."""
-        return self._tr.db
+        return self.inner.db
 
     def __getattr__(self, what: str) -> Any:
         self._asked.append(what)
-        return getattr(self._tr, what)
+        return super().__getattr__(what)
 
 
 class TestAddress:

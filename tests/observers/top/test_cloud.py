@@ -36,9 +36,8 @@ from cq.observers.top.index import top
 from cq.observers.top.publisher import BUILDING_SECONDS, MARKS, Publisher
 from cq.observers.top.weights import weights
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
+from tests.faults import Calls, FaultyDatabase, WrappedDatabase
 from tests.observers.top.tops import FIRST, ToldTop
-from tests.queue.test_combine_queue import Calls
 
 SECONDS = 20.0
 DAY = 86_400_000
@@ -363,14 +362,12 @@ def test_a_wait_reads_once_for_each_event(db: Any) -> None:
     told = ToldTop(db, every=0)
     transactions: list[Any] = []
 
-    class Counted:
-        options = None
-
+    class Counted(WrappedDatabase):
         def create_transaction(self) -> Any:
             transactions.append(db.create_transaction())
             return transactions[-1]
 
-    assert CloudReader(told.name).wait(Counted(), 0, timeout=0.3) is None
+    assert CloudReader(told.name).wait(Counted(db), 0, timeout=0.3) is None
     assert len(transactions) == 1
 
 

@@ -16,7 +16,7 @@ from cq.admin.configure import remove_observer
 from cq.observers.top.cloud import Cloud
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
-from cq.store.embedded import FDBError
+from tests.faults import TIMED_OUT, WrappedDatabase, WrappedTransaction
 from tests.helpers import is_ended
 from tests.observers.top.test_cloud import publish, publisher
 from tests.observers.top.tops import ToldTop
@@ -24,35 +24,24 @@ from tests.observers.top.tops import ToldTop
 SECONDS = 20.0
 
 
-class Store:
+class Store(WrappedDatabase):
     """A database that counts watches, and fails while it is told to."""
 
     def __init__(self, db: Any) -> None:
-        self.db = db
+        super().__init__(db)
         self.watches: list[Any] = []
         self.failure: Exception | None = None
-
-    @property
-    def options(self) -> Any:
-        return self.db.options
 
     def create_transaction(self) -> Any:
         if self.failure is not None:
             raise self.failure
-        return _Watched(self, self.db.create_transaction())
+        return super().create_transaction()
 
-
-class _Watched:
-    def __init__(self, store: Store, tr: Any) -> None:
-        self._store = store
-        self._tr = tr
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
-
-    def watch(self, key: bytes) -> Any:
-        self._store.watches.append(self._tr.watch(key))
-        return self._store.watches[-1]
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        result = super().call(tr, what, *args, **kwargs)
+        if what == "watch":
+            self.watches.append(result)
+        return result
 
 
 def tell(told: ToldTop, updates: dict[str, Any]) -> None:
@@ -127,7 +116,7 @@ def test_nobody_goes_back_to_a_version_that_this_process_knows_only(db: Any) -> 
 def test_it_goes_on_when_the_store_does(db: Any, caplog: pytest.LogCaptureFixture) -> None:
     told, store = ToldTop(db, every=0), Store(db)
     tell(told, {"a": 1})
-    store.failure = FDBError(1031)
+    store.failure = store.error(TIMED_OUT)
     with CloudFollower(store, told.name) as follower:
         until(follower, lambda: bool(follower.problem))
         store.failure = None

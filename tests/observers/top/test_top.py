@@ -18,8 +18,8 @@ from cq.observers.top.index import observer, top
 from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.store.api import error_code
 from cq.store.transact import transact
+from tests.faults import Calls
 from tests.observers.top.tops import FIRST, ToldTop
-from tests.queue.test_combine_queue import Calls
 
 NOT_COMMITTED = 1020
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

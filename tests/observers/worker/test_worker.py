@@ -36,8 +36,8 @@ from cq.observers.worker.workload import Workload
 from cq.passes.batch import LOCAL_LIMITS, Limits
 from cq.queue.bucket_state import BucketState
 from cq.store import is_local
-from cq.store.embedded import FDBError
 from cq.store.transact import transact
+from tests.faults import TIMED_OUT, FailedCalls, error_class
 from tests.helpers import add, aside, nothing_queued
 
 SECONDS = 20.0
@@ -271,15 +271,15 @@ def test_a_deployment_that_fails_for_every_key_pauses_the_queue(db: Any, name: s
 def test_a_bucket_that_fails_is_tried_again_and_holds_nobody_up(db: Any, name: str) -> None:
     told, app = told_app(name)
     app.configure(db, name, buckets=8)
-    failing = Failing(db)
+    failing = FailedCalls(db, TIMED_OUT, what="clear_range")
     with running(Worker(failing, app, [name], concurrency=2)):
         add(db, name, {"a": 1})
         told.wait_for(a=1)
-        failing.failures = 3
+        failing.left = 3
         add(db, name, {f"k{number}": 1 for number in range(30)})
         told.wait_for(**{f"k{number}": 1 for number in range(30)})
 
-    assert failing.failures == 0
+    assert failing.left == 0
 
 
 def test_a_drain_gives_up_when_the_store_fails_again_and_again(
@@ -288,10 +288,9 @@ def test_a_drain_gives_up_when_the_store_fails_again_and_again(
     monkeypatch.setattr("cq.observers.worker.worker.delay_after", lambda failures: 0.001)
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1})
-    failing = Failing(db)
-    failing.failures = 1000
+    failing = FailedCalls(db, TIMED_OUT, what="clear_range", left=1000)
 
-    with pytest.raises(FDBError):
+    with pytest.raises(error_class(db)):
         Worker(failing, queues=[name]).drain()
 
 
@@ -304,11 +303,11 @@ def test_a_drain_fails_if_the_store_fails_again_and_again_for_an_export(
     transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
 
     def fail(_: ExportTask) -> float:
-        raise FDBError(1510)
+        raise error_class(db)(1510)
 
     with monkeypatch.context() as context:
         context.setattr(ExportTask, "run", fail)
-        with pytest.raises(FDBError, match="1510"):
+        with pytest.raises(error_class(db), match="1510"):
             Worker(db, app, [name]).drain()
     Worker(db, app, [name]).drain()
 
@@ -347,32 +346,6 @@ def copied_from_elsewhere(db: Any, name: str) -> None:
         tr.set(row.key.replace(stamp, b"\x7f" + stamp[1:]), row.value)
 
     transact(db, move)
-
-
-class Failing:
-    """A database of which some commits fail for good."""
-
-    def __init__(self, db: Any) -> None:
-        self.db, self.failures = db, 0
-
-    options = property(lambda self: self.db.options)
-
-    def create_transaction(self) -> Any:
-        return FailingTransaction(self, self.db.create_transaction())
-
-
-class FailingTransaction:
-    def __init__(self, failing: Failing, tr: Any) -> None:
-        self._failing, self._tr = failing, tr
-
-    def __getattr__(self, what: str) -> Any:
-        return getattr(self._tr, what)
-
-    def clear_range(self, begin: bytes, end: bytes) -> None:
-        if self._failing.failures:
-            self._failing.failures -= 1
-            raise FDBError(1031)
-        self._tr.clear_range(begin, end)
 
 
 class TestApp:
@@ -591,7 +564,7 @@ class TestChanges:
         with running(worker):
             add(db, name, {"a": 1})
             told.wait_for(a=1)
-            opened, errors = worker._work._open_queue, [FDBError(1031)]
+            opened, errors = worker._work._open_queue, [error_class(db)(TIMED_OUT)]
 
             def fails(*args: Any) -> Any:
                 if errors:
