@@ -125,6 +125,11 @@ def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
     return change(db, name, requested(rebuilt=observer, creates=False))
 
 
+def start_rebuild(tr: Transaction, config: QueueConfig, observer: str) -> None:
+    """Do as `rebuild_observer` in a transaction that has read the stored configuration."""
+    _store(tr, config, _changed(tr, config, requested(rebuilt=observer, creates=False)))
+
+
 @dataclass(frozen=True, slots=True)
 class RequestedSettings:
     """Checked settings for `change`, from `requested`; None and empty for those that stay as they are.

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from cq.admin.backfill import current_generation
+from cq.admin.configure import start_rebuild
 from cq.admin.purge import needs_purge
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
@@ -20,7 +21,7 @@ from cq.errors import CorruptData
 from cq.keys.missed import MissedKeys
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.verify import layout
-from cq.verify.piece import Difference, Found, Piece
+from cq.verify.piece import Difference, Found, Piece, stored_config
 from cq.verify.repairs import notify
 from cq.verify.verification import Verification
 
@@ -46,11 +47,13 @@ def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
     """Write a state that is safe for the bucket: backfills begin again, those of all other observers are complete."""
     staged = piece.tr.get_range(*piece.keys.staged_of_bucket(shape.buckets, bucket), limit=1).to_list()
     positions: dict[int, bytes | None] = {}
-    for each in shape.observers:
+    config = stored_config(piece.tr, piece.keys, piece.name)  # a repair of another bucket may have changed it
+    for each in config.observers:
         if current_generation(piece.tr, shape.name, each.name) == each.generation:
             positions[each.generation] = None
-        else:
-            piece.rebuilds.add(each.name)
+        elif each in piece.config.observers:
+            # In this transaction: the observer may have received values of the bucket, and must not get them again.
+            start_rebuild(piece.tr, stored_config(piece.tr, piece.keys, piece.name), each.name)
     is_purged = shape.purge_generation == shape.generation
     state = BucketState(
         token=fresh_token(),

@@ -93,7 +93,7 @@ class Piece:
         self.version = tr.get_read_version().wait()
         self.began = self.version if began is None else began
         self.name, self.keys, self.combiner, self.share = name, QueueKeys(name), combiner, share
-        self.config = _stored_config(self.snapshot, self.keys, self.name)
+        self.config = stored_config(self.snapshot, self.keys, self.name)
         former = self.config.under_former_shape()
         self.shapes = [self.config] if former is None else [former, self.config]
         self.checked = 0
@@ -225,9 +225,9 @@ class RowCheck(NamedTuple):
             return None
 
 
-def _stored_config(snapshot: TransactionRead, queue: QueueKeys, name: str) -> QueueConfig:
+def stored_config(tr: TransactionRead, queue: QueueKeys, name: str) -> QueueConfig:
     """Read the stored configuration, not a cached one: damage to it does not invalidate the cache."""
-    stored = snapshot.get(queue.config).value
+    stored = tr.get(queue.config).value
     if stored is None:
         raise QueueNotConfigured(name)
     try:

@@ -13,11 +13,13 @@ import pytest
 
 import cq
 from cq import keys
+from cq.config.queue import read_config
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.keys import queue as key_layout
 from cq.keys.export import received
+from cq.passes.combine_pass import Pass
 from cq.queue.bucket_state import BucketState
 from cq.queue.set_aside import retry_aside
 from cq.store.embedded import Database as Embedded
@@ -414,6 +416,35 @@ def test_an_observer_that_was_being_told_is_told_anew_when_its_state_is_lost(
     assert found_in(db, queue) == []
     drain(db, name, app=app)
     assert {change.key: change.new for change in told} == NOW
+    assert found_in(db, queue) == []
+
+
+def test_a_backfill_begins_again_with_the_repair_of_a_state_even_if_the_repair_ends_there(
+    db: Any, name: str, queue: QueueKeys
+) -> None:
+    """Else the observer would get values of the bucket a second time, as if they were new."""
+    told: list[cq.Change] = []
+    app = cq.App()
+    app.queue(name, observers=[cq.Observer("keep", 1, lambda tr, changes: told.extend(changes))])
+    drain(db, name)
+    app.configure(db, name)
+    bucket = bucket_of("k1")
+    code = app.code(transact(db, lambda tr: read_config(tr, name)))
+    assert transact(db, lambda tr: Pass(tr, code, bucket, max_backfill=3).run()).backfilled == 3
+    assert len(told) == 3
+    told.clear()
+    put(db, {queue.state(1, bucket): b"\xff"})
+
+    found = verify(db, name, repair=True)
+    assert next(found).kind == "state-unreadable"
+    del found  # the process dies
+
+    (observer,) = transact(db, lambda tr: read_config(tr, name)).observers
+    assert observer.generation == 2
+    drain(db, name, app=app)
+    assert sorted((change.key, change.old, change.new) for change in told) == sorted(
+        (key, None, value) for key, value in NOW.items()
+    )
     assert found_in(db, queue) == []
 
 
