@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cq.cli.bench.measures.emitting import EmitterResult
 from cq.cli.bench.measures.figures import Figure
 from cq.cli.bench.measures.growth import COMPARED, GrowthResult
 from cq.cli.bench.measures.live import LiveResult
@@ -20,7 +19,7 @@ class BenchReport:
     """All results of a run.
 
     Attributes:
-        machine: see `about.machine_facts`.
+        machine: see `machine_facts`.
         settings: the settings of the run.
         rows: results of adding and draining in turn.
         live: results of adding and combining at the same time.
@@ -34,7 +33,7 @@ class BenchReport:
     rows: list[PhaseResult] = field(default_factory=list)
     live: list[LiveResult] = field(default_factory=list)
     growth: list[GrowthResult] = field(default_factory=list)
-    emitters: list[EmitterResult] = field(default_factory=list)
+    emitters: list[PhaseResult] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,11 +105,11 @@ class BenchReport:
         columns = ["by", "callers", "committed", "spread", "to single adds"]
         lines = [
             [
-                "single adds" if each.row.system == OWN else each.row.system,
-                str(each.callers),
-                _rate(each.row.add),
-                f"{each.row.add.spread:.0%}",
-                _times(each.row.add.median, self.emitters[0].row.add.median),
+                "single adds" if each.system == OWN else each.system,
+                str(each.threads),
+                _rate(each.add),
+                f"{each.add.spread:.0%}",
+                _times(each.add.median, self.emitters[0].add.median),
             ]
             for each in self.emitters
         ]
@@ -169,13 +168,13 @@ def _grown(grown: GrowthResult, results: Sequence[GrowthResult]) -> dict[str, An
     }
 
 
-def _emitted(emitted: EmitterResult, first: EmitterResult) -> dict[str, Any]:
+def _emitted(emitted: PhaseResult, first: PhaseResult) -> dict[str, Any]:
     return {
-        "system": emitted.row.system,
-        "store": emitted.row.store,
-        "callers": emitted.callers,
-        **_medians(committed=emitted.row.add),
-        "to_single_adds": round(emitted.row.add.median / first.row.add.median, 4),
+        "system": emitted.system,
+        "store": emitted.store,
+        "callers": emitted.threads,
+        **_medians(committed=emitted.add),
+        "to_single_adds": round(emitted.add.median / first.add.median, 4),
     }
 
 

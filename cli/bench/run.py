@@ -28,23 +28,15 @@ Notify = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """The parts and settings of a run.
+    """The parts and settings of a run: the options of the command; empty lists skip a part.
+
+    In turn the queue is measured with and without a cloud and an export, live only with them, and growing only without
+    them. Raises `CannotMeasure` for invalid values.
 
     Args:
-        workload: the updates.
-        plan: the plan of each measurement.
-        buckets: buckets of the queues; None: the default of a new queue.
-        sizes: transaction sizes, in updates, for adding and draining in turn; empty: skip this part.
+        sizes: transaction sizes, in updates, for adding and draining in turn.
         against: systems to compare with in that part; None: all available systems.
         live: transaction sizes for adding and combining at the same time.
-        rate: updates per second of that part; None: full speed, then a half and a quarter of that.
-        grow: kinds of growth, of `GROWING`.
-        grow_to: the largest size.
-        emitters: whether to measure single increments.
-        cloud, export: whether to measure the queue with a cloud, and the kind of database to export to. In turn the
-            queue is measured with and without them, live only with them, and growing only without them.
-
-    Raises `CannotMeasure` for invalid values.
     """
 
     workload: BenchWorkload
@@ -67,7 +59,7 @@ class BenchRequest:
             if kind not in GROWING:
                 raise CannotMeasure(f"expected {' or '.join(GROWING)} to grow, got: {kind!r}")
         for size in (*self.sizes, *self.live):
-            replace(self.workload, per_transaction=size)
+            replace(self.workload, per_transaction=size)  # checks the size
 
     def settings(self) -> dict[str, object]:
         """The settings that the report shows with the figures."""
@@ -93,74 +85,73 @@ def run(request: BenchRequest, locations: Locations, notify: Notify = lambda _: 
             is missing.
         WrongSum: a system has counted wrongly.
     """
-    report = BenchReport(machine_facts(), request.settings())
     with open_backends(locations) as backends:
-        names = _available(backends, request, report, notify) if request.sizes else []
+        return _BenchRun(request, backends, notify).run()
+
+
+class _BenchRun:
+    """A run, with its stores and servers and its report."""
+
+    def __init__(self, request: BenchRequest, backends: Backends, notify: Notify) -> None:
+        self._request, self._backends, self._notify = request, backends, notify
+        self._report = BenchReport(machine_facts(), request.settings())
+
+    def run(self) -> BenchReport:
+        request, report, notify = self._request, self._report, self._notify
+        # Before any measurement, so that a missing system is reported after seconds, not minutes.
+        names = self._available() if request.sizes else []
         for size in request.sizes:
-            _measure_in_turn(backends, request, size, names, report, notify)
+            self._measure_in_turn(replace(request.workload, per_transaction=size), names)
         for size in request.live:
             workload = replace(request.workload, per_transaction=size)
-            report.live += measure_live(
-                _full(backends, request), workload, request.plan, request.rate, notify
-            )
+            report.live += measure_live(self._full_queue(), workload, request.plan, request.rate, notify)
         for what in request.grow:
-            queue = make_queue(backends, request.workload.kind, request.buckets)
             report.growth += measure_growth(
-                queue, what, request.workload, request.plan, request.grow_to, notify
+                self._queue(), what, request.workload, request.plan, request.grow_to, notify
             )
         if request.emitters:
-            make = partial(make_queue, backends, request.workload.kind, request.buckets)
-            report.emitters += measure_emitters(make, request.workload, request.plan, notify)
-        report.machine["versions"] |= backends.versions
-    return report
+            report.emitters += measure_emitters(self._queue, request.workload, request.plan, notify)
+        report.machine["versions"] |= self._backends.versions
+        return report
 
+    def _measure_in_turn(self, workload: BenchWorkload, names: Sequence[str]) -> None:
+        """Measure all systems at one transaction size."""
+        makers: list[Callable[[], System]] = [self._queue]
+        if self._request.cloud or self._request.export:
+            makers.append(self._full_queue)
+        makers += [partial(make_against, self._backends, name, workload.kind) for name in names]
+        for make in makers:
+            system = make()
+            prefix = f"{system.name}, {workload.per_transaction:,} per transaction"
+            notify = partial(self._notify_of, prefix)
+            self._report.rows.append(measure(system, workload, self._request.plan, notify))
 
-def _measure_in_turn(
-    backends: Backends,
-    request: BenchRequest,
-    size: int,
-    names: Sequence[str],
-    report: BenchReport,
-    notify: Notify,
-) -> None:
-    """Measure all systems at one transaction size."""
-    kind = request.workload.kind
-    makers: list[Callable[[], System]] = [partial(make_queue, backends, kind, request.buckets)]
-    if request.cloud or request.export:
-        makers.append(partial(_full, backends, request))
-    makers += [partial(make_against, backends, name, kind) for name in names]
-    workload = replace(request.workload, per_transaction=size)
-    for make in makers:
-        system = make()
-        prefix = f"{system.name}, {size:,} per transaction"
-        report.rows.append(measure(system, workload, request.plan, _prefixed(prefix, notify)))
+    def _notify_of(self, prefix: str, step: str) -> None:
+        self._notify(f"{prefix}: {step}")
 
+    def _queue(self) -> QueueSystem:
+        return make_queue(self._backends, self._request.workload.kind, self._request.buckets)
 
-def _prefixed(prefix: str, notify: Notify) -> Notify:
-    return lambda step: notify(f"{prefix}: {step}")
+    def _full_queue(self) -> QueueSystem:
+        """A queue with all requested observers."""
+        kind, buckets = self._request.workload.kind, self._request.buckets
+        cloud, export = self._request.cloud, self._request.export
+        return make_queue(self._backends, kind, buckets, cloud=cloud, export=export)
 
+    def _available(self) -> list[str]:
+        """The available systems to compare with.
 
-def _full(backends: Backends, request: BenchRequest) -> QueueSystem:
-    """A queue with all requested observers."""
-    return make_queue(
-        backends, request.workload.kind, request.buckets, cloud=request.cloud, export=request.export
-    )
-
-
-def _available(backends: Backends, request: BenchRequest, report: BenchReport, notify: Notify) -> list[str]:
-    """The available systems to compare with.
-
-    A missing system is noted in the report; it is an error if the request names it.
-    """
-    names = []
-    for name in AGAINST if request.against is None else request.against:
-        notify(f"looking for {name}")
-        try:
-            make_against(backends, name, request.workload.kind)
-        except Unavailable as error:
-            if request.against is not None:
-                raise
-            report.left_out[name] = str(error)
-        else:
-            names.append(name)
-    return names
+        A missing system is noted in the report; it is an error if the request names it.
+        """
+        names, against = [], self._request.against
+        for name in AGAINST if against is None else against:
+            self._notify(f"looking for {name}")
+            try:
+                make_against(self._backends, name, self._request.workload.kind)
+            except Unavailable as error:
+                if against is not None:
+                    raise
+                self._report.left_out[name] = str(error)
+            else:
+                names.append(name)
+        return names

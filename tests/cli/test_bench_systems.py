@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from cq.cli.bench.chart import to_svg
 from cq.cli.bench.measures.crew import BenchCrew
-from cq.cli.bench.measures.emitting import EmitterQueue, EmitterResult
+from cq.cli.bench.measures.emitting import EmitterQueue
 from cq.cli.bench.measures.figures import Figure, harmonic, quantile
 from cq.cli.bench.measures.growth import GrowthResult, sizes
 from cq.cli.bench.measures.live import LiveResult
@@ -276,7 +276,14 @@ def test_temporary_stores_are_each_a_file_of_their_own(tmp_path: Path) -> None:
 def row(system: str, size: int, both: float, drain: float | None = None) -> PhaseResult:
     figure = Figure((both,))
     return PhaseResult(
-        system, "somewhere", size, figure, None if drain is None else Figure((drain,)), figure, updates=size
+        system,
+        "somewhere",
+        size,
+        1,
+        figure,
+        None if drain is None else Figure((drain,)),
+        figure,
+        updates=size,
     )
 
 
@@ -294,7 +301,7 @@ def report() -> BenchReport:
             GrowthResult("keys", size, 10, figure, figure, Figure((float(size),)))
             for size in (10_000, 100_000)
         ],
-        [EmitterResult(32, row("cq", 1, 2.0)), EmitterResult(1, row("emitter fast", 1_000, 8.0))],
+        [row("cq", 1, 2.0), row("emitter fast", 1_000, 8.0)],
     )
 
 

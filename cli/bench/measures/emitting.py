@@ -26,25 +26,13 @@ _LOOP: Final = 1_000
 Notify = Callable[[str], object]
 
 
-@dataclass(frozen=True, slots=True)
-class EmitterResult:
-    """The rate of increments that one process committed.
-
-    Attributes:
-        callers: number of concurrent threads or tasks.
-        row: its figure `add` is the rate.
-    """
-
-    callers: int
-    row: PhaseResult
-
-
 def measure_emitters(
     make: Callable[[], QueueSystem], workload: BenchWorkload, plan: Plan, notify: Notify = lambda _: None
-) -> list[EmitterResult]:
+) -> list[PhaseResult]:
     """Measure single adds, emitters in `durable` mode with many callers, and one in `fast` mode with one caller.
 
-    The callers of `durable` mode are threads, and then asyncio tasks.
+    The figure `add` of a result is the rate of increments that one process committed. The callers of `durable` mode are
+    threads, and then asyncio tasks.
 
     Args:
         make: returns a queue with a new name.
@@ -54,7 +42,7 @@ def measure_emitters(
     single, loop = replace(workload, per_transaction=1), replace(workload, per_transaction=_LOOP)
     many, one = replace(plan, adders=1, threads=CALLERS), replace(plan, adders=1, threads=1)
     notify("single adds")
-    results = [EmitterResult(CALLERS, measure(make(), single, many))]
+    results = [measure(make(), single, many)]
     for mode, words, calls, role in (
         ("durable", single, many, EmitterRole),
         ("durable", single, many, AsyncEmitterRole),
@@ -65,7 +53,7 @@ def measure_emitters(
         system = EmitterQueue(
             queue.url, queue.store, queue.queue, queue.kind, queue.buckets, mode=mode, caller=role.caller
         )
-        results.append(EmitterResult(calls.threads, measure(system, words, calls, role=role)))
+        results.append(measure(system, words, calls, role=role))
     return results
 
 

@@ -41,6 +41,7 @@ class PhaseResult:
     Attributes:
         system, store: the attributes of the system.
         per_transaction: updates in each transaction.
+        threads: threads of each adding process, or its tasks.
         add, drain: rates of the phases; `drain` is None if counts are current after adding.
         both: rate of adding and draining in turn; the rate of adding if `drain` is None.
         updates: number of added and verified updates, including the warm-up.
@@ -49,6 +50,7 @@ class PhaseResult:
     system: str
     store: str
     per_transaction: int
+    threads: int
     add: Figure
     drain: Figure | None
     both: Figure
@@ -97,7 +99,9 @@ def measure(
     # The first repetition was the warm-up.
     add, drain = Figure(tuple(adds[1:])), Figure(tuple(drains[1:])) if drains else None
     both = add if drain is None else Figure(tuple(map(harmonic, add.values, drain.values)))
-    return PhaseResult(system.name, system.store, workload.per_transaction, add, drain, both, updates)
+    return PhaseResult(
+        system.name, system.store, workload.per_transaction, plan.threads, add, drain, both, updates
+    )
 
 
 def check(system: System, updates: int) -> None:

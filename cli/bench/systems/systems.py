@@ -104,7 +104,7 @@ def open_backends(locations: Locations) -> Iterator[Backends]:
     Raises `CannotMeasure` if the given store has queues of another program.
     """
     with ExitStack() as stack:
-        stack.callback(close_opened)
+        stack.callback(close_opened)  # last: systems are removed through opened stores
         if locations.store is not None:
             _refuse_used(locations.store)
         yield Backends(locations, stack)

@@ -58,6 +58,7 @@ class BenchWorkload:
         source = random.Random(seed)  # noqa: S311 - no secret
         weights = None
         if self.skew:
+            # An array: 8 bytes for each of up to millions of words.
             weights = array("d", accumulate((rank + 1) ** -self.skew for rank in range(self.keys)))
         count = max(POOL_LEAST, updates // self.per_transaction)
         return [self.transaction(self._ranks(source, weights)) for _ in range(count)]
@@ -70,7 +71,7 @@ class BenchWorkload:
         """The ranks of one transaction: `per_transaction` different ones."""
         ranks: set[int] = set()
         wanted = self.per_transaction
-        for _ in range(_MOST_DRAWS):
+        for _ in range(_MOST_DRAWS):  # a skewed draw repeats frequent words, and the next draw fills up
             ranks.update(source.choices(range(self.keys), cum_weights=weights, k=wanted - len(ranks)))
             if len(ranks) == wanted:
                 return ranks

@@ -49,7 +49,7 @@ class ChatDemo(Demo):
         self._users = [f"user {number}" for number in range(self.users)]
         groups = [f"group {number}" for number in range(self.groups)]
         self._senders = [f"sender {number + 1}" for number in range(self.senders)]
-        self._share = self.messages // self.senders
+        self._share = self.messages // self.senders  # so the last few of `messages` may be missing
         seed = rng.random()
         self.work = {
             **{
@@ -61,6 +61,7 @@ class ChatDemo(Demo):
             ),
         }
         self.services = {
+            # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
             **{
                 f"worker {number + 1}": partial(
                     run_worker, url=self.url, queues=[FEED], identity=f"demo chat {number}"
@@ -113,6 +114,7 @@ class ChatDemo(Demo):
             received += len(inbox)
             for terminal in _TERMINALS:
                 found = seen(self._db, user, terminal)
+                # The same order, too: a terminal that skips a message and reads it later is wrong.
                 if [sight.id for sight in found] != [message.id for message in inbox]:
                     raise DemoFailed(
                         f"{user}'s {terminal} has not seen each message of {user} once and in order"

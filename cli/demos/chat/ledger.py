@@ -66,12 +66,14 @@ def position_of(sender: str) -> Position:
 def note_sent(tr: Transaction, place: int, entry: LedgerEntry) -> None:
     """Add an action to the ledger, and move the position of its sender from `place` to the next one."""
     position_of(entry.sender).write(tr, place + 1)
+    # The store replaces the zeros by the versionstamp of the commit; the last 4 bytes say where they begin.
     key = _LEDGER + b"\x00" * VERSIONSTAMP_BYTES + len(_LEDGER).to_bytes(4, "little")
     tr.set_versionstamped_key(key, codec.encode([entry.sender, entry.first, list(entry.action)]))
 
 
 def note_seen(tr: Transaction, user: str, terminal: str, sights: Sequence[Sighting]) -> None:
     """Store the messages that a terminal has seen."""
+    # Ids of messages ascend, so the rows of a terminal are in the order in which it has seen them.
     key = _of_terminal(user, terminal) + sights[-1].id
     tr.set(key, codec.encode([list(sight) for sight in sights]))
 

@@ -51,7 +51,7 @@ class Sender:
     def run(self, stop: Event) -> None:
         """Do all remaining actions."""
         db, rng = cq.open(self.url), Random()  # noqa: S311 - random pauses
-        actions = list(self.actions())
+        actions = list(self.actions())  # the same ones after a restart: the position counts them
         place = transact(db, position_of(self.name).read)
         while place < len(actions) and not stop.wait(rng.expovariate(1 / _PAUSE)):
             entry = LedgerEntry(self.name, place, actions[place])
@@ -94,7 +94,7 @@ def flood(stop: Event, *, url: str, number: int, begin: int, senders: Sequence[s
 def act(tr: Any, *, place: int, entry: LedgerEntry) -> None:
     """Do an action, unless an earlier commit whose answer was lost has done it."""
     if position_of(entry.sender).read(tr) != place:
-        return
+        return  # with a conflict on the position: of two tries at once, only one can commit
     feed, (kind, to, user, messages) = Feed(FEED), entry.action
     bodies = [[entry.sender, entry.first + number] for number in range(messages)]
     if kind == "message":
@@ -137,6 +137,7 @@ class _Terminal:
         """Read existing and new messages until the time `until`."""
         while (left := until - runtime.monotonic()) > 0 and not stop.is_set():
             position = transact(self._db, self._position)
+            # At most 1 s, so that a stop is noticed.
             page = self._feed.wait(self._db, self._user, position, limit=1, timeout=min(left, 1.0))
             if page.messages:
                 transact(self._db, self._see)
@@ -146,8 +147,10 @@ class _Terminal:
 
     def _see(self, tr: Any) -> None:
         """Store the next messages as seen, and move the position of the terminal in the same transaction."""
+        # The position is read with a conflict, the messages without: new ones must not abort this transaction.
         page = self._feed.read(tr.snapshot, self._user, self._position(tr), _PAGE)
         now = runtime.time()
+        # -1: sent before the terminal was online, so that the delay says nothing about the system.
         sights = [
             Sighting(message.id, (now - message.sent) * 1000 if message.sent >= self._online_since else -1.0)
             for message in page.messages

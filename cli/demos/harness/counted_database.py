@@ -95,11 +95,11 @@ class _CountedTransaction:
 
     def commit(self) -> Any:
         operations, self._operations = self._operations, 0
-        if operations:
+        if operations:  # before the commit: a process that is killed during it has written, too
             with self._owner.lock:
                 self._owner.meter.count(operations)
         return self._tr.commit()
 
     def on_error(self, error: Any) -> Any:
-        self._operations = 0
+        self._operations = 0  # the next try writes them again
         return self._tr.on_error(error)

@@ -61,6 +61,7 @@ class TagDemo(Demo):
             "web servers": [Meter() for _ in range(self.servers)],
             "collectors": [Meter() for _ in range(self.collectors)],
         }
+        # Each server has a share of the partitions, and so its own entities: the order of an entity's events is kept.
         partitions = [*enumerate(self._paths)]
         self.work = {
             f"web server {number + 1}": partial(
@@ -150,7 +151,7 @@ def committed(db: Database) -> int:
 
 def make_queue(db: Database, shown: int) -> None:
     """Create the queue, and delete all data of an earlier demo."""
-    delete_earlier(db, KEYS, [QUEUE])
+    delete_earlier(db, KEYS, [QUEUE])  # also the positions: servers would skip events
     spec = top(shown, every=_PUBLISH_MILLISECONDS)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum", observers=[spec])
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple, TextIO
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from cq.encoding import codec
@@ -64,7 +64,9 @@ def generated(number: int, rng: Random) -> Iterator[TagEvent]:
             continue
         tag = rng.choices(tags, cum_weights=weights)[0]
         while tag in has:
-            tag = rng.choice(tags)
+            tag = rng.choice(
+                tags
+            )  # without weights: an entity with all frequent tags would take long to get another
         has.append(tag)
         yield TagEvent(f"entity {entity}", tag, 1)
 
@@ -72,20 +74,14 @@ def generated(number: int, rng: Random) -> Iterator[TagEvent]:
 def from_file(path: Path) -> Iterator[TagEvent]:
     """The events of a file, one JSON object per line; skips blank lines; raises `InvalidData` with the line."""
     try:
-        lines = path.open(encoding="utf-8")
-    except OSError as error:
-        raise InvalidData(f"{path} cannot be read: {error.strerror}") from None
-    return _events(lines, path)
-
-
-def _events(lines: TextIO, path: Path) -> Iterator[TagEvent]:
-    with lines:
-        try:
+        with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _event(line, f"{path}, line {number}")
-        except UnicodeDecodeError:
-            raise InvalidData(f"{path} is not UTF-8") from None
+    except OSError as error:
+        raise InvalidData(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidData(f"{path} is not UTF-8") from None
 
 
 def _event(line: str, where: str) -> TagEvent:
@@ -95,7 +91,9 @@ def _event(line: str, where: str) -> TagEvent:
         found = None
     if isinstance(found, dict):
         entity, tag, by = found.get("entity"), found.get("tag"), found.get("by")
-        if isinstance(entity, str) and isinstance(tag, str) and type(by) is int and by in (1, -1):
+        if (
+            isinstance(entity, str) and isinstance(tag, str) and type(by) is int and by in (1, -1)
+        ):  # `True` is equal to 1
             return TagEvent(entity, tag, by)
     raise InvalidData(
         f'{where}: expected {{"entity": TEXT, "tag": TEXT, "by": 1 or -1}}, got: {codec.shown(line.strip())}'
@@ -110,6 +108,7 @@ def part(events: Iterable[TagEvent], paths: Sequence[Path]) -> TagRecount:
     try:
         for number, (entity, tag, by) in enumerate(events, 1):  # noqa: B007 - used below
             counts[tag] += by
+            # Not `hash`: runs with one seed must have the same partitions. Text from JSON may have lone surrogates.
             partition = crc32(entity.encode("utf-8", "surrogatepass")) % len(files)
             files[partition].write(json.dumps([tag, by]) + "\n")
     finally:

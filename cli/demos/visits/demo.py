@@ -32,7 +32,6 @@ from cq.cli.demos.visits.replay import (
     ReplayClock,
     VisitServer,
     late_keys,
-    ready_key,
     server_position,
     write_part,
 )
@@ -107,6 +106,7 @@ class VisitDemo(Demo):
         self._visits = Visits(NAME)
         delete_earlier(self._db, KEYS, self._visits.queues)
         self._visits.configure(self._db, window=self._pace.spec, buckets=2)
+        # Neighbouring visits go to different servers, as behind a load balancer.
         self._parts = [self._log[number :: self.servers] for number in range(self.servers)]
         for number, visits in enumerate(self._parts):
             write_part(folder / f"part-{number}", visits)
@@ -147,7 +147,7 @@ class VisitDemo(Demo):
 
     def _begin(self, tr: Any) -> None:
         """Start the replay when all servers are ready: one that starts late would count its first visits late."""
-        ready = [tr.get(ready_key(number)) for number in range(self.servers)]
+        ready = [tr.get(server_position(number).key) for number in range(self.servers)]
         if all(each.present() for each in ready):
             self._pace = replace(self._pace, start=runtime.time())
             tr.set(START, codec.encode(self._pace.start))

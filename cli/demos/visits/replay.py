@@ -65,6 +65,7 @@ class ReplayClock:
 
     def at(self, time: float) -> float:
         """The real time of a time of the log, at the begin of its slice, in whole milliseconds."""
+        # A slice of the log is exactly a slice of the window, so that visits leave the window with their slice.
         slices = int((time - self.first) / self.slice)
         return (round(self.start * 1000) // self.milliseconds + slices) * self.milliseconds / 1000
 
@@ -91,11 +92,6 @@ def server_position(server: int) -> Position:
 
 START: Final = KEYS + b"start"
 """The key of the real time of the first visit."""
-
-
-def ready_key(server: int) -> bytes:
-    """The key that a server writes when it is ready."""
-    return KEYS + b"ready/%d" % server
 
 
 def write_part(path: Path, visits: Iterable[Visit]) -> None:
@@ -132,12 +128,14 @@ class VisitServer:
         The transaction that counts also stores the position: so a restarted server continues there.
         """
         db, visits, mine = cq.open(self.url), Visits(NAME), read_part(self.path)
-        transact(db, lambda tr: tr.set(ready_key(self.number), b""))
+        position = server_position(self.number)
+        # The existence of the position says that this server is ready.
+        transact(db, lambda tr: position.write(tr, position.read(tr)))
         while (start := transact(db, lambda tr: tr.get(START).value)) is None:
             if stop.wait(_LATEST):
-                return
+                return  # without a start there is nothing to count
         pace = replace(self.pace, start=codec.decode(start))
-        place = transact(db, server_position(self.number).read)
+        place = transact(db, position.read)
         while place < len(mine) and not stop.is_set():
             wait = pace.at(mine[place].time) - runtime.time()
             if wait > 0:
@@ -147,6 +145,7 @@ class VisitServer:
 
     def _count(self, tr: Any, visits: Visits, mine: Sequence[Visit], pace: ReplayClock) -> int:
         """Count the visits that are due, grouped by time; returns the new position."""
+        # The position is read again: a commit whose answer was lost may have moved it.
         position, now = server_position(self.number), runtime.time()
         place = position.read(tr)
         due = takewhile(lambda visit: pace.at(visit.time) <= now, mine[place : place + MOST])
@@ -154,6 +153,7 @@ class VisitServer:
             visits_now = list(group)
             seen = [(page, visit.visitor) for visit in visits_now for page in (visit.page, SITE)]
             if visits.count_many(tr, seen, at=at) != TAKEN:
+                # They are in no window; the recount must not expect them there.
                 tr.set(late_key(self.number, place), codec.encode(len(visits_now)))
             place += len(visits_now)
         position.write(tr, place)

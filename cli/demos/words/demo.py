@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -39,19 +39,11 @@ REPORTING_ENV: Final = "CQ_DEMO_REPORTING_URL"
 """The environment variable with the URL of the demo's own reporting database."""
 
 
-@dataclass(slots=True)
-class _LoadCounts:
-    """Numbers of stored documents and of the updates for them."""
-
-    documents: int = 0
-    updates: int = 0
-
-
 def run_words(paths: list[str], store: str, *, workers: int, loaders: int, top: int, json: bool) -> None:
     """Count the words, and print the most frequent ones."""
     db = make_store(store)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
-    _refuse_paused(db, store)
+    _refuse_paused(db, store)  # before files are read, which may take long
     _observe(db, store)
     roles = {
         f"worker {number + 1}": partial(run_worker, url=store, queues=[QUEUE]) for number in range(workers)
@@ -62,14 +54,13 @@ def run_words(paths: list[str], store: str, *, workers: int, loaders: int, top: 
         Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
     distinct, most = _top(cq.CombineQueue(QUEUE).scan(db), top)
     if json:
-        counts = {"documents": loaded.documents, "updates": loaded.updates, "distinct": distinct}
-        print_json({**counts, "top": [[word, count] for word, count in most]})
+        print_json({**loaded, "distinct": distinct, "top": [[word, count] for word, count in most]})
         return
     weights = _weights(db)
     rows = ([word, f"{count:,}", weights.get(word, "")] for word, count in most)
     print_table(["word", "count", "weight"], rows, right=["count", "weight"])
     note(
-        f"{quantity(loaded.documents, 'document')}, {quantity(loaded.updates, 'update')}, "
+        f"{quantity(loaded['documents'], 'document')}, {quantity(loaded['updates'], 'update')}, "
         f"{quantity(distinct, 'distinct word')}, in queue {QUEUE!r} of {store}"
     )
 
@@ -78,6 +69,7 @@ def _observe(db: Any, store: str) -> None:
     """Enable a cloud and an export, unless the queue has them, and create the tables."""
     from cq.observers.sql.check import init  # SQLAlchemy takes long to import: not for every command
 
+    # For the worker processes, too, which inherit it.
     os.environ.setdefault(REPORTING_ENV, _reporting_url(store))
     config = cq.configure(db, QUEUE)
     enabled = {observer.name for observer in config.observers}
@@ -99,14 +91,14 @@ def _weights(db: Any) -> dict[str, int]:
     try:
         cloud = db.transact(lambda tr: CloudReader(QUEUE).read(tr.snapshot))
     except NotReady:
-        return {}
+        return {}  # no file has a word
     return {entry.key: entry.weight for entry in cloud.entries}
 
 
-def _load(db: Any, paths: list[str], loaders: int) -> _LoadCounts:
-    """Store every file as a document, and remove the documents of deleted files."""
+def _load(db: Any, paths: list[str], loaders: int) -> dict[str, int]:
+    """Store every file as a document, and remove those of deleted files; returns numbers of documents and updates."""
     documents = Documents(cq.CombineQueue(QUEUE))
-    loaded, seen = _LoadCounts(), set[bytes]()
+    loaded, seen = Counter(documents=0, updates=0), set[bytes]()
     with progress() as display, ThreadPoolExecutor(loaders) as pool:
         files = list(files_below(paths, _skip))
         task = display.add_task("files loaded", total=len(files))
@@ -114,15 +106,16 @@ def _load(db: Any, paths: list[str], loaders: int) -> _LoadCounts:
             display.advance(task)
             if updates is not None:
                 seen.add(os.fsencode(path))
-                loaded.documents += 1
-                loaded.updates += updates
+                loaded["documents"] += 1
+                loaded["updates"] += updates
+        # After all files: a document below the paths that no file has stored now has no file any more.
         deleted = [
             document for document in documents.ids(db) if document not in seen and _is_below(document, paths)
         ]
         for _, updates in _run_in_threads(
             pool, loaders, lambda document: documents.remove(db, document), deleted
         ):
-            loaded.updates += updates
+            loaded["updates"] += updates
     return loaded
 
 
