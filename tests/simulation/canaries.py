@@ -49,7 +49,7 @@ from tests.simulation.operatorcanaries import (
 )
 from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
-from tests.simulation.store import FaultyTransaction, Reads
+from tests.simulation.store import Reads, SimTransaction
 from tests.simulation.tagcanaries import TAGGING, shows_the_cloud_it_knows
 from tests.simulation.visitingcanaries import VISITING
 
@@ -88,7 +88,7 @@ def does_not_read_the_lock() -> Any:
     get = Reads.get
 
     def weak(self: Reads, key: bytes) -> Any:
-        is_state = isinstance(self, FaultyTransaction) and key[:5] == b"cq/q/" and b"/b\0" in key
+        is_state = isinstance(self, SimTransaction) and key[:5] == b"cq/q/" and b"/b\0" in key
         return get(self.snapshot if is_state else self, key)
 
     return patch.object(Reads, "get", weak)
@@ -149,7 +149,7 @@ def adds_under_old_shapes() -> Any:
     """An add reads the metadata version by a snapshot read, and adds no conflict on the configuration."""
 
     def read(tr: Any, name: str) -> Any:
-        return config.read_config(tr.snapshot if isinstance(tr, FaultyTransaction) else tr, name)
+        return config.read_config(tr.snapshot if isinstance(tr, SimTransaction) else tr, name)
 
     return patch.object(combine_queue, "read_config", read)
 
@@ -159,7 +159,7 @@ def aborts_for_changes_of_others() -> Any:
     get = ConfigCache.get
 
     def read(self: Any, tr: Any, name: str) -> Any:
-        if isinstance(tr, FaultyTransaction):
+        if isinstance(tr, SimTransaction):
             tr.get(METADATA_VERSION).wait()
         return get(self, tr, name)
 
@@ -315,11 +315,11 @@ def flushes_without_looking() -> Any:
 def flushes_without_a_conflict() -> Any:
     """The first try of a flush can commit after the second one has."""
 
-    def weak(self: FaultyTransaction, key: bytes) -> None:
+    def weak(self: SimTransaction, key: bytes) -> None:
         if not key.startswith((QueueKeys(TEXTS).emitters()[0], QueueKeys(SUMS).emitters()[0])):
             self.inner.add_read_conflict_key(key)
 
-    return patch.object(FaultyTransaction, "add_read_conflict_key", weak, create=True)
+    return patch.object(SimTransaction, "add_read_conflict_key", weak, create=True)
 
 
 def tells_callers_too_early() -> Any:

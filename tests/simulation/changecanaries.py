@@ -14,22 +14,21 @@ from cq.queue import combine_queue, limits
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.operation_ids import Trim
 from cq.verify import buckets
-from tests.simulation.store import FaultyTransaction
+from tests.faults import Passing
+from tests.simulation.store import SimTransaction
 
 
 def reads_without_staged_updates() -> Any:
     """A reader gets the value with the queued updates, and without the staged ones."""
     read = CombineQueue._with_pending
 
-    class Unstaged:
+    class Unstaged(Passing):
         def __init__(self, tr: Any, staged: bytes) -> None:
-            self._tr, self._staged = tr, staged
+            super().__init__(tr)
+            self._staged = staged
 
         def get(self, key: bytes) -> Any:
-            return self._tr.get(key + b"none" if key == self._staged else key)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._tr, name)
+            return self.inner.get(key + b"none" if key == self._staged else key)
 
     def without(self: CombineQueue, tr: Any, shape: Any, encoded: bytes, key: Any, current: Any) -> Any:
         return read(self, Unstaged(tr, self.keys.staged(encoded)), shape, encoded, key, current)
@@ -52,7 +51,7 @@ def changes_configurations_by_snapshot() -> Iterator[None]:
     """Of two changes of one configuration, the later one undoes the other."""
 
     def read(tr: Any, name: str) -> Any:
-        return config.read_config(tr.snapshot if isinstance(tr, FaultyTransaction) else tr, name)
+        return config.read_config(tr.snapshot if isinstance(tr, SimTransaction) else tr, name)
 
     with ExitStack() as stack:
         for module in (configure, limits, purge, rebucket):

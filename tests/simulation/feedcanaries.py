@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from cq.observers.feeds import deliver
 from cq.observers.feeds.trim import FeedTrimTask
-from tests.simulation.store import FaultyTransaction, Reads
+from tests.simulation.store import Reads, SimTransaction
 
 
 def delivers_without_the_lock() -> Any:
@@ -16,7 +16,7 @@ def delivers_without_the_lock() -> Any:
     get = Reads.get
 
     def weak(self: Reads, key: bytes) -> Any:
-        is_lock = isinstance(self, FaultyTransaction) and key.startswith(b"cq/f/feed/h")
+        is_lock = isinstance(self, SimTransaction) and key.startswith(b"cq/f/feed/h")
         return get(self.snapshot if is_lock else self, key)
 
     return patch.object(Reads, "get", weak)
@@ -30,10 +30,10 @@ def delivers_to_members_of_now() -> Any:
 def clears_notes_blindly() -> Any:
     """A step takes away that a receiver or a group has work, though more has come since it has read."""
 
-    def clear(self: FaultyTransaction, key: bytes, value: bytes) -> None:
+    def clear(self: SimTransaction, key: bytes, value: bytes) -> None:
         self.inner.clear(key)
 
-    return patch.object(FaultyTransaction, "compare_and_clear", clear, create=True)
+    return patch.object(SimTransaction, "compare_and_clear", clear, create=True)
 
 
 def removes_without_a_word() -> Any:

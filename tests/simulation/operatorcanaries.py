@@ -24,7 +24,8 @@ from cq.queue.ledger import to_bytes
 from cq.queue.operation_ids import Trim
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.transact import transact
-from tests.simulation.store import FaultyTransaction
+from tests.faults import Passing
+from tests.simulation.store import SimTransaction
 
 
 def sweeps_before_all_is_exported() -> Any:
@@ -70,7 +71,7 @@ def replaces_documents_side_by_side() -> Any:
     read = documents.Documents._read_part
 
     def weak(self: Any, tr: Any, document: bytes, number: int) -> Any:
-        return read(self, tr.snapshot if isinstance(tr, FaultyTransaction) else tr, document, number)
+        return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, document, number)
 
     return patch.object(documents.Documents, "_read_part", weak)
 
@@ -128,15 +129,9 @@ def gives_generations_again() -> Any:
 def retries_without_clearing() -> Any:
     """Updates that were set aside are added again, and stay set aside."""
 
-    class Uncleared:
-        def __init__(self, tr: Any) -> None:
-            self.tr = tr
-
+    class Uncleared(Passing):
         def clear(self, key: bytes) -> None:
             pass
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.tr, name)
 
     def without(db: Any, step: Callable[[Any], Any]) -> Any:
         return transact(db, lambda tr: step(Uncleared(tr)))

@@ -29,7 +29,7 @@ from cq.store.space import Space
 from tests.simulation.hub import Hub, Process, SimMachine
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
-from tests.simulation.store import CommitRequest, Faults, FaultyDatabase, Surroundings, WatchBoard
+from tests.simulation.store import CommitRequest, Faults, SimDatabase, Surroundings, WatchBoard
 
 STORE: Final = "store"
 """The store's name in a scenario that has but one."""
@@ -89,7 +89,7 @@ class Scenario(ABC):
         self._boards = {name: WatchBoard() for name in self.stores}
         self._trace = trace
         self._numbers = 0
-        self._databases: dict[Process, dict[str, FaultyDatabase]] = {}
+        self._databases: dict[Process, dict[str, SimDatabase]] = {}
         self.hub.trace = self.trace
         self.hub.on_doom = self._die
         self.hub.on_freeze = self.freeze
@@ -217,14 +217,14 @@ class Scenario(ABC):
         self._databases[process] = {name: self._seen_by(process, name) for name in self.stores}
         return process
 
-    def db(self, process: Process, store: str = "") -> FaultyDatabase:
+    def db(self, process: Process, store: str = "") -> SimDatabase:
         """A store as a process sees it: the first one, unless another one is named."""
         return self._databases[process][store or self.stores[0]]
 
     def died(self, process: Process) -> None:  # noqa: B027 - most need nothing
         """A process has died: what it held in other systems than the stores is dropped there."""
 
-    def _seen_by(self, process: Process, store: str) -> FaultyDatabase:
+    def _seen_by(self, process: Process, store: str) -> SimDatabase:
         around = Surroundings(
             self.hub.rng,
             self.hub.wait,
@@ -235,7 +235,7 @@ class Scenario(ABC):
             lambda tr, code: self.refused(store, tr, code),
             self.trace,
         )
-        return FaultyDatabase(self.inners[store], self.faults, around, self._boards[store])
+        return SimDatabase(self.inners[store], self.faults, around, self._boards[store])
 
     def _die(self, process: Process) -> None:
         """A process dies, and another one takes its place."""

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from weakref import WeakSet
 
 from cq.store.api import METADATA_VERSION
-from cq.store.embedded import FDBError
+from tests.faults import Passing, error_class
 
 READ_ERRORS: Final = (1007, 1009, 1037)
 COMMIT_ERRORS: Final = (1007, 1020, 1020, 1042)
@@ -107,7 +107,7 @@ class WatchBoard:
                 del self.by_key[key]
 
 
-class FaultyDatabase:
+class SimDatabase:
     """A database with faults.
 
     Args:
@@ -117,6 +117,7 @@ class FaultyDatabase:
         board: the watches on the store, in a simulation; None to use the store's own.
 
     Attributes:
+        error: the class of the store's errors.
         shape_note: what its owner notes of the changes of shapes that begin their commit from now on.
     """
 
@@ -124,15 +125,16 @@ class FaultyDatabase:
         self, inner: Any, faults: Faults, around: Surroundings, board: WatchBoard | None = None
     ) -> None:
         self.inner, self.faults, self.around, self.board = inner, faults, around, board
+        self.error = error_class(inner)
         self.shape_note: Any = None
-        self._open: WeakSet[FaultyTransaction] = WeakSet()
+        self._open: WeakSet[SimTransaction] = WeakSet()
 
     @property
     def options(self) -> Any:
         return self.inner.options
 
-    def create_transaction(self) -> FaultyTransaction:
-        made = FaultyTransaction(self)
+    def create_transaction(self) -> SimTransaction:
+        made = SimTransaction(self)
         self._open.add(made)
         return made
 
@@ -150,17 +152,17 @@ class FaultyDatabase:
             self.around.wait(rng.expovariate(1 / faults.latency))
 
 
-class Reads:
+class Reads(Passing):
     """A transaction's own reads, or its snapshot's."""
 
-    def __init__(self, inner: Any, tr: FaultyTransaction | None = None) -> None:
-        self.inner = inner
+    def __init__(self, inner: Any, tr: SimTransaction | None = None) -> None:
+        super().__init__(inner)
         self._tr = tr
 
     @property
-    def tr(self) -> FaultyTransaction:
+    def tr(self) -> SimTransaction:
         """The transaction: not kept by itself, so that it ends as soon as nobody else keeps it."""
-        return self._tr or cast(FaultyTransaction, self)
+        return self._tr or cast(SimTransaction, self)
 
     @property
     def db(self) -> Any:
@@ -185,11 +187,8 @@ class Reads:
         version = self.inner.get_read_version()
         return Future(self.tr, version.wait)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
-
-class FaultyTransaction(Reads):
+class SimTransaction(Reads):
     """A transaction with faults.
 
     Attributes:
@@ -197,7 +196,7 @@ class FaultyTransaction(Reads):
         stamped: the keys it has given versionstamps in.
     """
 
-    def __init__(self, database: FaultyDatabase) -> None:
+    def __init__(self, database: SimDatabase) -> None:
         super().__init__(database.inner.create_transaction())
         self.database = database
         self.notes: list[Any] = []
@@ -237,7 +236,7 @@ class FaultyTransaction(Reads):
     def _fail(self, code: int) -> None:
         self._error = code
         self.database.around.trace("read fails", code)
-        raise FDBError(code)
+        raise self.database.error(code)
 
     def set_versionstamped_value(self, key: bytes, param: bytes) -> None:
         self.has_changed_shapes |= key == METADATA_VERSION
@@ -278,19 +277,19 @@ class FaultyTransaction(Reads):
         database, around = self.database, self.database.around
         database.call()
         if self._error is not None:
-            raise FDBError(self._error)
+            raise self.database.error(self._error)
         code = self._drawn_error()
         is_unknown = code in MAY_HAVE_COMMITTED
         if code and (not is_unknown or around.rng.random() < 0.5):
             around.trace("commit fails", code)
-            raise FDBError(code)
+            raise self.database.error(code)
         request = self._request()
         if is_unknown and database.faults.lands_late and around.rng.random() < database.faults.lands_late:
             # The store has it, and this process goes on with another transaction under the same name.
             self.inner = database.inner.create_transaction()
             around.land(around.rng.random() * LANDING_SECONDS, request.land)
             around.trace("commit unknown, under way")
-            raise FDBError(code)
+            raise self.database.error(code)
         version = request.commit()
         watches, self._watches = self._watches, []
         for watch in watches:
@@ -298,7 +297,7 @@ class FaultyTransaction(Reads):
         database.call()
         if code:
             around.trace("commit unknown", code, version)
-            raise FDBError(code)
+            raise self.database.error(code)
 
     def _request(self) -> CommitRequest:
         if self._begun:
@@ -344,7 +343,7 @@ class CommitRequest:
         size: in bytes.
     """
 
-    database: FaultyDatabase
+    database: SimDatabase
     inner: Any
     notes: tuple[Any, ...]
     stamped: tuple[bytes, ...]
@@ -357,7 +356,7 @@ class CommitRequest:
         around, board = self.database.around, self.database.board
         try:
             around.commit(self.inner)
-        except FDBError as error:
+        except self.database.error as error:
             around.refused(self, error.code)
             raise
         version = int(self.inner.get_committed_version())
@@ -371,14 +370,14 @@ class CommitRequest:
         """Commit after its owner was given an error; the owner never learns the result."""
         try:
             self.database.around.trace("lands late", self.commit())
-        except FDBError as error:
+        except self.database.error as error:
             self.database.around.trace("does not land", error.code)
 
 
 class Future:
     """Something that a task waits for when it asks for it, the first time."""
 
-    def __init__(self, tr: FaultyTransaction, result: Callable[[], Any], *, is_read: bool = True) -> None:
+    def __init__(self, tr: SimTransaction, result: Callable[[], Any], *, is_read: bool = True) -> None:
         self._tr, self._result, self._is_read = tr, result, is_read
         self._known: Any = None
         self._is_known = False
@@ -403,7 +402,7 @@ class Future:
 class Rows:
     """A range read."""
 
-    tr: FaultyTransaction
+    tr: SimTransaction
     inner: Any
     _found: list[Any] | None = field(default=None)
 
@@ -422,7 +421,7 @@ class Rows:
 class SimWatch:
     """A watch: it fires some time after its key has changed, if it still has another value then; or fails."""
 
-    def __init__(self, database: FaultyDatabase, board: WatchBoard, key: bytes, seen: bytes | None) -> None:
+    def __init__(self, database: SimDatabase, board: WatchBoard, key: bytes, seen: bytes | None) -> None:
         self.database, self.board, self.key, self.seen = database, board, key, seen
         self.is_waiting = False
         self._is_ready = False
@@ -468,7 +467,7 @@ class SimWatch:
         if not self._is_ready:
             raise RuntimeError("in a simulation watches are waited for by their callbacks")
         if self._error is not None:
-            raise FDBError(self._error)
+            raise self.database.error(self._error)
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
         if self._is_ready:

@@ -17,7 +17,7 @@ from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from tests.simulation.store import Faults, FaultyDatabase, Surroundings
+from tests.simulation.store import Faults, SimDatabase, Surroundings
 from tests.test_promises import in_threads
 
 
@@ -30,7 +30,7 @@ def test_every_update_counts_once_whatever_fails(db: Any, name: str, seed: int) 
     faults = Faults(read_error=0.03, conflict=0.2, unknown=0.2, latency=1e-5)
     committed: list[int] = []
 
-    def client(number: int) -> FaultyDatabase:
+    def client(number: int) -> SimDatabase:
         around = Surroundings(
             Random(seed * 100 + number),
             time.sleep,
@@ -38,7 +38,7 @@ def test_every_update_counts_once_whatever_fails(db: Any, name: str, seed: int) 
             later,
             committed=lambda tr, version: committed.append(version),
         )
-        return FaultyDatabase(db, faults, around)
+        return SimDatabase(db, faults, around)
 
     def adder(number: int) -> None:
         rng, faulty, queue = Random(seed * 100 + number), client(number), cq.CombineQueue(name)

@@ -15,7 +15,7 @@ from cq.observers import builtin, distinct
 from cq.queue import combine_queue
 from cq.windows import expiry
 from cq.windows import window as windows
-from tests.simulation.store import FaultyTransaction, Reads
+from tests.simulation.store import Reads, SimTransaction
 
 
 def takes_out_what_it_has_not_read() -> Any:
@@ -34,7 +34,7 @@ def takes_out_side_by_side() -> Any:
 
     def weak(self: Reads, key: bytes) -> Any:
         return get(
-            self.snapshot if key == b"cq/q/seen/vb" and isinstance(self, FaultyTransaction) else self, key
+            self.snapshot if key == b"cq/q/seen/vb" and isinstance(self, SimTransaction) else self, key
         )
 
     get = Reads.get
