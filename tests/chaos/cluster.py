@@ -1,0 +1,105 @@
+"""A FoundationDB cluster of several processes on this machine, which can be killed and stopped one by one."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+PROCESSES: Final = 5
+COORDINATORS: Final = 3
+SECONDS: Final = 120.0
+"""After which a cluster that does not answer never will."""
+
+
+class Cluster:
+    """The cluster, with double redundancy: it survives the loss of any one process.
+
+    Args:
+        server: path of `fdbserver`; `fdbcli` is beside it or on the path.
+        folder: an empty folder for its data.
+    """
+
+    def __init__(self, server: Path, folder: Path) -> None:
+        self._server, self._folder = server, folder
+        beside = server.with_name("fdbcli")
+        self._cli = str(beside) if beside.exists() else shutil.which("fdbcli") or "fdbcli"
+        self._ports = _free_ports(PROCESSES)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.file = folder / "fdb.cluster"
+        coordinators = ",".join(f"127.0.0.1:{port}" for port in self._ports[:COORDINATORS])
+        self.file.write_text(f"chaos:chaos@{coordinators}\n")
+
+    @property
+    def url(self) -> str:
+        """Its URL for cq."""
+        return f"fdb:{self.file}"
+
+    def start(self) -> None:
+        """Start all processes, and create the database."""
+        for number in range(PROCESSES):
+            self.start_process(number)
+        self._until(lambda: "created" in self._exec("configure new double ssd"))
+        self._until(lambda: "is available" in self._exec("status minimal"))
+
+    def start_process(self, number: int) -> None:
+        """Start a process that is not running, on the data that it had."""
+        port = self._ports[number]
+        data = self._folder / str(number)
+        data.mkdir(exist_ok=True)
+        # Each process is a zone of its own: the cluster keeps two copies in two of them.
+        zone = (f"--locality-zoneid=z{number}", f"--locality-machineid=m{number}")
+        self._processes[number] = subprocess.Popen(
+            [
+                str(self._server),
+                *("-p", f"127.0.0.1:{port}", "-l", f"127.0.0.1:{port}", "-C", str(self.file)),
+                *("-d", str(data), "-L", str(data), "--memory", "2GiB", "--cache-memory", "200MiB", *zone),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def kill(self, number: int) -> None:
+        """Kill a process."""
+        self._processes[number].kill()
+        self._processes[number].wait(SECONDS)
+
+    def send_signal(self, number: int, sent: signal.Signals) -> None:
+        """Send a signal to a process."""
+        self._processes[number].send_signal(sent)
+
+    def close(self) -> None:
+        """Kill all processes."""
+        for number in self._processes:
+            self.kill(number)
+
+    def _exec(self, command: str) -> str:
+        done = subprocess.run(
+            [self._cli, "-C", str(self.file), "--timeout", "10", "--exec", command],
+            capture_output=True,
+            check=False,
+        )
+        return (done.stdout + done.stderr).decode()
+
+    def _until(self, condition: object) -> None:
+        assert callable(condition)
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, self._exec("status details")
+            time.sleep(0.2)  # the cluster tells nobody when it is ready
+
+
+def _free_ports(number: int) -> list[int]:
+    """Ports that nobody uses now, of those that the system does not give to others by itself."""
+    found: list[int] = []
+    while len(found) < number:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)) and port not in found:
+                found.append(port)
+    return found

@@ -1,0 +1,194 @@
+"""Processes of all kinds that are killed, stopped and continued at random: adders, workers, and PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cq.observers.sql.configured import find_export
+from tests.cli.conftest import SECONDS, Cli
+from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates
+from tests.crash.conftest import ROUNDS
+from tests.postgres import PostgresServer
+
+ADDERS: Final = 3
+WORKERS: Final = 2
+HITS: Final = 4 * ROUNDS
+STEP: Final = 100
+"""After so many additions the next process is hit."""
+STILL_SECONDS: Final = 1.0
+"""For how long nobody adds, since all wait for a process that is stopped, before the next one is hit all the same."""
+
+
+class Adder:
+    """An adder that is started again where it was."""
+
+    def __init__(self, name: str, start: Callable[..., subprocess.Popen[bytes]]) -> None:
+        self.name, self._start = name, start
+        self.added = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self, most: int, progress: Callable[[], None] = lambda: None) -> int:
+        """Start it, and count what it adds; its exit status."""
+        self.process = process = self._start(self.name, self.added, most)
+        assert process.stdout is not None
+        for _ in process.stdout:
+            self.added += 1
+            progress()
+        return process.wait(SECONDS)
+
+    def settle(self) -> None:
+        """Once it is killed, add what it may or may not have added and not told of."""
+        assert self.run(self.added + TOLD_TOGETHER) == 0
+
+
+class Crash:
+    """The processes, and what happens to them."""
+
+    def __init__(self, cli: Cli, postgres: PostgresServer, seed: int) -> None:
+        self.cli, self.postgres, self.seed = cli, postgres, seed
+        self.draw = random.Random(seed)
+        self._progress = threading.Condition()
+        self._added = 0
+        self._failures: list[object] = []
+        self._stopped: list[subprocess.Popen[bytes]] = []
+        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._adders = [Adder(f"adder {number}", self._start_adder) for number in range(ADDERS)]
+        self._is_frozen = self._is_down = self._is_over = False
+
+    def run(self) -> dict[str, int]:
+        """Let it all happen, and end in good order; how often each adder has added."""
+        threads = [threading.Thread(target=self._keep_adding, args=[adder]) for adder in self._adders]
+        for number in range(WORKERS):
+            self._start_worker(number)
+        for thread in threads:
+            thread.start()
+        for kind in self._kinds():
+            self._wait_for_additions()
+            self._go_on()
+            kind()
+        self._wait_for_additions()
+        self._go_on()
+        self._is_over = True
+        for adder, thread in zip(self._adders, threads, strict=True):
+            while thread.is_alive():  # it may be about to be started again
+                if adder.process is not None:
+                    adder.process.kill()
+                thread.join(0.1)
+            adder.settle()
+        for worker in self._workers.values():
+            worker.send_signal(signal.SIGTERM)
+        for worker in self._workers.values():
+            assert worker.wait(SECONDS) == 0
+        assert self._failures == []
+        return {adder.name: adder.added for adder in self._adders}
+
+    def _keep_adding(self, adder: Adder) -> None:
+        while not self._is_over:
+            status = adder.run(sys.maxsize, self._count)
+            if not self.is_expected(status):
+                self._failures.append((adder.name, status))
+                return
+
+    def is_expected(self, status: int) -> bool:
+        """Whether an adder may end with this status, and is started again."""
+        return status == -signal.SIGKILL
+
+    def _start_adder(self, name: str, begin: int, end: int) -> subprocess.Popen[bytes]:
+        args = [self.cli.url, name, str(self.seed), str(begin), str(end)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.adder", *args],
+            cwd=self.cli.environment["PYTHONPATH"],
+            env=self.cli.environment,
+            stdout=subprocess.PIPE,
+        )
+        self.cli.started.append(process)
+        return process
+
+    def _start_worker(self, number: int) -> None:
+        with (self.cli.folder / "workers.log").open("ab") as log:
+            self._workers[number] = self.cli.start("worker", "--id", f"w{number}", stdout=log, stderr=log)
+
+    def _count(self) -> None:
+        with self._progress:
+            self._added += 1
+            self._progress.notify_all()
+
+    def _wait_for_additions(self) -> None:
+        with self._progress:
+            goal = self._added + STEP
+            self._progress.wait_for(lambda: self._added >= goal, STILL_SECONDS)
+
+    # What happens
+
+    def _kinds(self) -> Iterator[Callable[[], None]]:
+        """What happens, one after the other: everything before anything happens again and again."""
+        often = [self._kill_adder, self._kill_worker, self._stop_one]
+        kinds = [*often, *often, *often, self._kill_server, self._freeze_server]
+        for number in range(HITS):
+            if number % len(kinds) == 0:
+                self.draw.shuffle(kinds)
+            yield kinds[number % len(kinds)]
+
+    def _go_on(self) -> None:
+        """End what was stopped or down."""
+        for process in self._stopped:
+            process.send_signal(signal.SIGCONT)
+        self._stopped = []
+        if self._is_frozen:
+            self.postgres.send_signal(signal.SIGCONT)
+        if self._is_down:
+            self.postgres.start()
+        self._is_frozen = self._is_down = False
+
+    def _kill_adder(self) -> None:
+        process = self.draw.choice(self._adders).process
+        if process is not None:
+            process.kill()
+
+    def _kill_worker(self) -> None:
+        number = self.draw.randrange(WORKERS)
+        self._workers[number].kill()
+        self._workers[number].wait(SECONDS)
+        self._start_worker(number)
+
+    def _stop_one(self) -> None:
+        """Within a commit, perhaps: then all others wait for it."""
+        adders = [adder.process for adder in self._adders if adder.process is not None]
+        process = self.draw.choice([*adders, *self._workers.values()])
+        process.send_signal(signal.SIGSTOP)
+        self._stopped.append(process)
+
+    def _kill_server(self) -> None:
+        self.postgres.kill()
+        self._is_down = True
+
+    def _freeze_server(self) -> None:
+        self.postgres.send_signal(signal.SIGSTOP)
+        self._is_frozen = True
+
+
+def expected_values(seed: int, added: dict[str, int]) -> dict[str, dict[Any, int]]:
+    """The values of both queues after so many additions of each adder."""
+    words, views = Counter[str](), Counter[int]()
+    for adder, times in added.items():
+        for number in range(times):
+            some_words, some_views = updates(seed, adder, number)
+            words.update(some_words)
+            views.update(some_views)
+    return {WORDS: dict(words), VIEWS: {key: value for key, value in views.items() if value}}
+
+
+def table_of(db: Any, queue: str) -> dict[Any, int]:
+    """What an export's table holds."""
+    with contextlib.closing(find_export(db, queue).reporting) as reporting, reporting.reading() as (conn, _):
+        return dict(conn.execute(sa.text(f"SELECT key, value FROM {queue}")).all())  # noqa: S608 - a name of ours
