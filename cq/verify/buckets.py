@@ -7,7 +7,7 @@ and no observer that must receive its values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -85,7 +85,7 @@ def _check_next(piece: Piece, begin: tuple[int, int]) -> tuple[int, int] | None:
     unswitched = _unswitched(piece)
     for shape, bucket in islice(places, piece.share(_BUCKETS)):
         piece.checked += 1
-        piece.defer(_begin_check(piece, shape, bucket, unswitched))
+        _check_notification(piece, shape, bucket, unswitched)
     following = next(places, None)
     return None if following is None else (following[0].generation, following[1])
 
@@ -98,10 +98,10 @@ def _unswitched(piece: Piece) -> list[ObserverConfig]:
     return [each for each, future in stored if future.value != codec.encode(each.generation)]
 
 
-def _begin_check(
+def _check_notification(
     piece: Piece, shape: QueueConfig, bucket: int, unswitched: list[ObserverConfig]
-) -> Callable[[], None]:
-    """Begin to read a bucket; return the check of its work against its notification."""
+) -> None:
+    """Check that a bucket has a notification or no work."""
     get, get_range, queue = piece.snapshot.get, piece.snapshot.get_range, piece.keys
     key = queue.notification(shape.generation, bucket)
     notification = get(key)
@@ -122,7 +122,7 @@ def _begin_check(
             what = f"{reason} in bucket {bucket} of generation {shape.generation}, but no notification"
             piece.report("notification-missing", key, what, partial(notify, piece, shape.generation, bucket))
 
-    return check
+    piece.defer(check)
 
 
 def _pending_work(

@@ -167,10 +167,6 @@ class Verification:
         """Return how much of `most` the piece may check: less after failed transactions."""
         return max(1, int(self._share * most))
 
-    def rebuild(self, observer: str) -> None:
-        """Rebuild an observer after all checks, once for all its differences."""
-        self._rebuilds.add(observer)
-
     def _all(self) -> Iterator[Difference]:
         try:
             self.config()  # no other data can be checked without it

@@ -242,24 +242,37 @@ def _check_group(piece: Piece, found: Found, keys: TopKeys) -> bytes | None:
 
 def _count_slowly(verification: Verification, large: _Large) -> Iterator[Difference]:
     """Compare a count with entries that several transactions count; exact if no pass commits in between."""
-    prefix = large.prefix
     for _ in range(_TRIES):
-        (count, before), _ = verification.piece(partial(_count_and_sign, where=large.where))
+        before, _ = verification.piece(_signature)
         counted = verification.checked
-        yield from verification.walk(prefix, prefix_end(prefix), lambda piece, found: None)
+        end = prefix_end(large.prefix)
+        yield from verification.walk(large.prefix, end, lambda piece, found: None)
         entries = verification.checked - counted
-        if entries == count:
-            return
-        (_, after), _ = verification.piece(partial(_count_and_sign, where=large.where))
-        if before == after:
-            if verification.repair:
-                verification.rebuild(NAME)
-            what = _counted(count, entries)
-            yield Difference(large.kind, large.where, what, None, True, verification.repair)
+        is_decided, differences = verification.piece(
+            partial(_compare_counted, large=large, entries=entries, before=before)
+        )
+        yield from differences
+        if is_decided:
             return
     verification.note(
         "counts of the top changed too fast to be compared: verify it again while the queue is paused"
     )
+
+
+def _signature(piece: Piece) -> object:
+    """A token that changes with each pass and each change of the configuration."""
+    tokens = [state.token for config in piece.shapes for state in read_states(piece.snapshot, config)]
+    return piece.config, tokens
+
+
+def _compare_counted(piece: Piece, large: _Large, entries: int, before: object) -> bool:
+    """Compare a count with the number of its entries; return whether they agree, or nothing has changed since."""
+    count = _number(piece.snapshot.get(large.where).value or b"")
+    is_unchanged = _signature(piece) == before
+    if is_unchanged and count != entries:
+        fix = partial(piece.rebuilds.add, NAME)
+        piece.report(large.kind, large.where, _counted(count, entries), fix)
+    return is_unchanged or count == entries
 
 
 def _is_reported(piece: Piece, generation: int, hashed: int, place: bytes) -> bool:
@@ -281,13 +294,6 @@ def _stands(index: Index, key: Any, value: bytes, group: str | None, place: byte
     except Exception:  # noqa: BLE001 - an unreadable value, reported separately, or an application's functions
         return True
     return wanted is not None and wanted[:2] == (group, place)
-
-
-def _count_and_sign(piece: Piece, where: bytes) -> tuple[int, object]:
-    """A count, and a token that changes with each pass and each change of the configuration."""
-    count = piece.snapshot.get(where)
-    tokens = [state.token for config in piece.shapes for state in read_states(piece.snapshot, config)]
-    return _number(count.value or b""), (piece.config, tokens)
 
 
 def _number(count: bytes) -> int:
