@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.future import FutureVoid, Value
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
 from cq.store.embedded.client.range import WANT_ALL
-from cq.store.embedded.client.settings import Defaults
-from cq.store.embedded.engine.engine import Engine
+from cq.store.embedded.client.settings import Settings
+from cq.store.embedded.engine.engine import Engine, open_file
 from cq.store.embedded.file import access
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import DatabaseOptions
 from cq.store.embedded.transaction import Transaction
+from cq.store.transact import transact
 
 T = TypeVar("T")
 
@@ -47,11 +48,12 @@ class Database(AtomicOperations):
         mode: int = access.PRIVATE,
         create: bool = True,
     ) -> None:
-        self._defaults = Defaults()
-        self._engine = self._open(path, power_safe=power_safe, mode=mode, create=create)
+        opening = functools.partial(open_file, power_safe=power_safe, mode=mode, create=create)
+        self._share(Engine(path, opening))
 
-    def _open(self, path: str | os.PathLike[str], *, power_safe: bool, mode: int, create: bool) -> Engine:
-        return Engine(path, power_safe=power_safe, mode=mode, create=create)
+    def _share(self, engine: Engine) -> None:
+        self._defaults = Settings()
+        self._engine = engine
 
     @property
     def path(self) -> Path:
@@ -72,15 +74,7 @@ class Database(AtomicOperations):
 
     def transact(self, function: Callable[[Transaction], T]) -> T:
         """Call `function(tr)` and commit, with retries; return the result of the committed call."""
-        tr = self.create_transaction()
-        while True:
-            try:
-                result = function(tr)
-                tr.commit().wait()
-            except FDBError as error:
-                tr.on_error(error).wait()  # raises errors without a retry
-            else:
-                return result
+        return transact(self, function)
 
     def close(self) -> None:
         """Finish the running commits and close the file. Watches fail with 1101, later calls with `StoreError`."""

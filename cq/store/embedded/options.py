@@ -12,7 +12,7 @@ from typing import Any
 from cq.store.embedded.binding.error import INVALID_OPTION_VALUE, FDBError
 from cq.store.embedded.binding.keys import MAX_TRANSACTION_BYTES
 from cq.store.embedded.client.core import TransactionCore
-from cq.store.embedded.client.settings import Defaults
+from cq.store.embedded.client.settings import Settings
 from cq.store.embedded.engine.engine import Engine
 
 _TRANSACTION_NAMES = (
@@ -126,7 +126,7 @@ class DatabaseOptions:
 
     __slots__ = ("_defaults", "_engine")
 
-    def __init__(self, defaults: Defaults, engine: Engine) -> None:
+    def __init__(self, defaults: Settings, engine: Engine) -> None:
         self._defaults = defaults
         self._engine = engine
 

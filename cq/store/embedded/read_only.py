@@ -15,17 +15,17 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError
-from cq.store.embedded.binding.keys import METADATA_VERSION, Row
+from cq.store.embedded.binding.keys import METADATA_VERSION
 from cq.store.embedded.database import Database
-from cq.store.embedded.engine.committer import CommitRequest
-from cq.store.embedded.engine.engine import Engine
+from cq.store.embedded.engine.committer import CommitRequest, Committer
+from cq.store.embedded.engine.engine import Engine, OpenFile
 from cq.store.embedded.engine.watches import Watches
-from cq.store.embedded.file import file, handles
+from cq.store.embedded.file import file
 from cq.store.embedded.snapshots.snapshots import Snapshot, SnapshotPool, VersionGlance
 
 _Mark = tuple[int, ...]
@@ -45,46 +45,20 @@ class ReadOnlyDatabase(Database):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(path, create=False)
-
-    def _open(self, path: str | os.PathLike[str], **_: object) -> Engine:
-        return ReadOnlyEngine(path)
+        self._share(Engine(path, _open_file))
 
 
-class ReadOnlyEngine(Engine):
-    """One open file that this process may only read: it has no lock, and makes no commits."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(path, create=False)  # calls `_open`
-
-    def _open(self, *_: object) -> None:
-        file.check(self.path, creates=False, writes=False)
-        read = functools.partial(file.check_content, self.path)
-        with file.explained(self.path):
-            _connect(self.path, read).close()
-        self._file_id = file.identify(self.path)
-        self._pool = ReadOnlyPool(self.path)
-        # Not a subclass: it shares only `submit` with `Committer`, and needs no connection or lock.
-        self.committer = ReadOnlyCommitter(self.path)  # type: ignore[assignment]
-        self.watches = ReadOnlyWatches(
-            lambda: _connect(self.path), self.path.with_name(f"{self.path.name}-lock")
-        )
-        handles.acquire(self._file_id, self)
-        self._unusable = None
-
-    def close(self) -> None:
-        """Close the file. Watches fail with 1101, later calls with `StoreError`."""
-        if self._unusable is not None:
-            return
-        self._unusable = "the store is closed: open it again"
-        self.watches.close()
-        self._pool.close()
-        handles.release(self._file_id)
-
-    def abandon(self) -> None:
-        """In a forked child: never touch the file again, not even to close it."""
-        self._unusable = handles.FORKED
-        self._pool.leak()
+def _open_file(path: Path) -> OpenFile:
+    file.check(path, creates=False, writes=False)
+    with file.explained(path):
+        _connect(path, functools.partial(file.check_content, path)).close()
+    lock = path.with_name(f"{path.name}-lock")
+    return OpenFile(
+        file.identify(path),
+        ReadOnlyPool(path),
+        ReadOnlyCommitter(path),
+        ReadOnlyWatches(lambda: _connect(path), lock),
+    )
 
 
 class ReadOnlyConnection(sqlite3.Connection):
@@ -152,34 +126,14 @@ class ReadOnlySnapshot(Snapshot):
 
     __slots__ = ()
 
-    def _run_reads(self) -> None:
-        reads = self._queued
-        super()._run_reads()
-        # After the reads: a change before or during them makes their results invalid.
-        if reads and self._has_changed():
-            self._fail(reads, FDBError(TRANSACTION_TOO_OLD))
-
-    def rows(
-        self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
-    ) -> tuple[list[Row], bool]:
+    def _read(self, connection: sqlite3.Connection | None, read: Callable[[sqlite3.Connection], _T]) -> _T:
         try:
-            return super().rows(begin, end, limit, max_bytes, reverse)
+            return super()._read(connection, read)
         finally:
-            self._check()
-
-    def query(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
-        try:
-            return super().query(statement, parameters)
-        finally:
-            self._check()
-
-    def _check(self) -> None:
-        if self._has_changed():
-            raise FDBError(TRANSACTION_TOO_OLD)  # also replaces an error caused by the change
-
-    def _has_changed(self) -> bool:
-        mark = getattr(self._connection, "mark", None)
-        return mark is not None and mark != _mark(self._pool.path)
+            # After the read: a change before or during it makes its result invalid, and replaces its error.
+            mark = getattr(connection, "mark", None)
+            if mark is not None and mark != _mark(self._pool.path):
+                raise FDBError(TRANSACTION_TOO_OLD)
 
 
 class ReadOnlyPool(SnapshotPool):
@@ -218,8 +172,8 @@ class ReadOnlyWatches(Watches):
             super()._check(current)
 
 
-class ReadOnlyCommitter:
-    """Replaces the committer: rejects commits with writes, and gives versions to commits without."""
+class ReadOnlyCommitter(Committer):
+    """Rejects commits with writes, and gives versions to commits without. It has no connection and no lock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -230,3 +184,9 @@ class ReadOnlyCommitter:
             raise StoreError(f"{self._path} was opened for reading only")
         request.version = max(request.read_version or 0, runtime.time_ns() // 1000)
         request.finish(0)
+
+    def close(self) -> None:
+        """Do nothing: there are no connection and no lock."""
+
+    def abandon(self) -> None:
+        """Do nothing: there are no connection and no lock."""

@@ -11,7 +11,7 @@ from cq.store.embedded.binding.future import FutureInt64, FutureKeyArray, Future
 from cq.store.embedded.binding.keys import USER_END, KeySelector, after, key_bytes, strinc, value_bytes
 from cq.store.embedded.client.core import TransactionCore
 from cq.store.embedded.client.range import ITERATOR, FDBRange
-from cq.store.embedded.client.settings import Defaults
+from cq.store.embedded.client.settings import Settings
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.operations import AtomicOperations
 from cq.store.embedded.options import TransactionOptions
@@ -90,7 +90,7 @@ class Transaction(TransactionRead, AtomicOperations):
 
     __slots__ = ("options", "snapshot")
 
-    def __init__(self, database: api.Database, engine: Engine, defaults: Defaults) -> None:
+    def __init__(self, database: api.Database, engine: Engine, defaults: Settings) -> None:
         super().__init__(database, TransactionCore(engine, defaults), False)
         self.options = TransactionOptions(self._core)
         self.snapshot = TransactionRead(database, self._core, True)

@@ -13,7 +13,7 @@ import pytest
 from cq.store.embedded import Database, FDBError
 from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.engine import conflict_log, wal
-from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, LogRow, encode
+from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
 from cq.store.embedded.snapshots import snapshots
 from cq.store.embedded.writes.read_set import ReadSet
 
@@ -137,16 +137,16 @@ def reads(*keys: bytes, ranges: tuple[tuple[bytes, bytes], ...] = ()) -> ReadSet
     return made
 
 
-def decode(row: bytes) -> tuple[list[bytes], list[tuple[bytes, bytes]]]:
-    parts = LogRow(row)
-    return parts.keys(), parts.ranges()
+def decode(row: bytes) -> tuple[set[bytes], list[tuple[bytes, bytes]]]:
+    group = CommittedGroup.from_row(1, row)
+    return group.keys, group.ranges
 
 
 def test_a_row_of_the_log_says_what_was_written() -> None:
-    keys, ranges = [b"", b"a", b"\x00\xff" * 50], [(b"a", b"b"), (b"", b"\xff")]
+    keys, ranges = {b"", b"a", b"\x00\xff" * 50}, [(b"a", b"b"), (b"", b"\xff")]
     assert decode(encode(keys, ranges)) == (keys, ranges)
-    assert decode(encode([], [])) == ([], [])
-    assert decode(b"") == ([], [])
+    assert decode(encode([], [])) == (set(), [])
+    assert decode(b"") == (set(), [])
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_gap_in_the_log_makes_older_transactions_too_old(db: Database, path: P
         other[b"a"] = b"1"
         for _ in range(10):
             other[b"b"] = b"1"
-        other._engine._connection.execute(
+        other._engine.committer._connection.execute(
             "DELETE FROM commits WHERE version < (SELECT max(version) FROM commits)"
         )
     with pytest.raises(FDBError, match="1007"):

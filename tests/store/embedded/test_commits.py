@@ -290,7 +290,7 @@ def test_a_lock_that_fails_fails_the_commit(db: Database, monkeypatch: pytest.Mo
         monkeypatch.undo()
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(db._engine._lock._lock, "acquire", fail)
+    monkeypatch.setattr(db._engine.committer._lock._lock, "acquire", fail)
     with pytest.raises(FDBError, match=r"1510.*cannot be locked \(No locks available\)"):
         db[b"a"] = b"1"
     assert db[b"a"] is None
@@ -516,7 +516,8 @@ def test_what_was_committed_is_there_after_a_kill(path: Path) -> None:
 def test_a_killed_leader_leaves_no_lock(db: Database, path: Path) -> None:
     code = (
         "import sys, time; from cq.store.embedded import Database\n"
-        "db = Database(sys.argv[1]); db._engine._lock.acquire(9); db._engine._connection.execute('BEGIN IMMEDIATE')\n"
+        "db = Database(sys.argv[1]); committer = db._engine.committer\n"
+        "committer._lock.acquire(9); committer._connection.execute('BEGIN IMMEDIATE')\n"
         "print('held', flush=True); time.sleep(60)"
     )
     process = start(code, path)

@@ -198,8 +198,8 @@ def test_a_change_without_conflicts_of_its_own_and_a_clear_are_noticed_too(path:
 
 def announced_by_the_dead(db: Database, *, changes_metadata: bool = False) -> int:
     """Announce a version as a process does that dies before it commits."""
-    version = db._engine._lock.announced() + 1_000_000
-    db._engine._lock.announce(version, changes_metadata=changes_metadata)
+    version = db._engine.committer._lock.announced() + 1_000_000
+    db._engine.committer._lock.announce(version, changes_metadata=changes_metadata)
     return version
 
 
@@ -241,7 +241,7 @@ def test_a_change_that_was_announced_and_not_committed_is_not_believed(path: Pat
 def test_what_nobody_can_have_announced_is_passed_over(path: Path) -> None:
     with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
         metadata(one)
-        other._engine._lock.announce(1 << 60, changes_metadata=False)
+        other._engine.committer._lock.announce(1 << 60, changes_metadata=False)
         tr = one.create_transaction()
         tr.get(METADATA_VERSION).wait()
         change(other)

@@ -490,12 +490,12 @@ def test_a_transaction_whose_creation_is_interrupted_is_dropped_in_silence(
 ) -> None:
     """As ^C does; an error in `__del__` is printed with its traceback."""
 
-    def interrupt(_: Database) -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
     printed: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", printed.append)
-    monkeypatch.setattr("cq.store.embedded.client.state.Settings", interrupt)
+    monkeypatch.setattr("cq.store.embedded.client.state.BackoffDelays", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
         db.create_transaction()

@@ -187,7 +187,7 @@ class TransactionCore(TransactionReads, TransactionWrites):
             return failed(FutureVoid, self._error_of(code or CLIENT_INVALID_OPERATION))
         delay = self._backoffs.next(code, self.settings.max_retry_delay / 1000)
         deadline = self._deadline
-        self.settings.begin_try(self.defaults)
+        self.settings = self.settings.for_try(self.defaults)
         self._restart()
         return BackoffFuture(delay, deadline, self._cancellation)
 

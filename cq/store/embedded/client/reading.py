@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from cq.store.embedded.binding.error import (
     EXACT_MODE_WITHOUT_LIMITS,
@@ -34,7 +33,6 @@ from cq.store.embedded.client.range import EXACT, piece_bytes
 from cq.store.embedded.client.state import TransactionState
 from cq.store.embedded.client.view import View
 from cq.store.embedded.snapshots.point_reads import PointRead
-from cq.store.embedded.snapshots.sizes import range_size, split_points
 from cq.store.embedded.snapshots.snapshots import Snapshot, VersionGlance
 from cq.store.embedded.writes.read_set import (
     OffsetSelector,
@@ -192,12 +190,13 @@ class TransactionReads(TransactionState):
 
     def range_size(self, begin: bytes, end: bytes) -> FutureInt64:
         """The stored bytes of a range."""
-        return self._measure(FutureInt64, begin, end, lambda snapshot: range_size(snapshot, begin, end))
+        return self._measure(FutureInt64, begin, end, lambda snapshot: snapshot.range_size(begin, end))
 
     def split_points(self, begin: bytes, end: bytes, chunk: int, limit: int) -> FutureKeyArray:
         """Keys that cut a range into parts of about `chunk` bytes."""
-        points = partial(split_points, begin=begin, end=end, chunk=chunk, limit=limit)
-        return self._measure(FutureKeyArray, begin, end, points)
+        return self._measure(
+            FutureKeyArray, begin, end, lambda snapshot: snapshot.split_points(begin, end, chunk, limit)
+        )
 
     def _measure(self, kind: type[F], begin: bytes, end: bytes, measure: Callable[[Snapshot], object]) -> F:
         """Measure stored rows in a new snapshot; this is no read of the transaction and adds no conflict."""

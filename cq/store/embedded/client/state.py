@@ -28,7 +28,7 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import Cancellation, FutureInt64, Key, failed, ready
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
-from cq.store.embedded.client.settings import Defaults, Settings
+from cq.store.embedded.client.settings import Settings
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watch
@@ -69,7 +69,7 @@ class TransactionState:
         "settings",
     )
 
-    def __init__(self, engine: Engine, defaults: Defaults) -> None:
+    def __init__(self, engine: Engine, defaults: Settings) -> None:
         # The engine stays open as long as a transaction, or a future of it, is in use.
         self.engine = engine
         self.defaults = defaults
@@ -81,7 +81,7 @@ class TransactionState:
 
     def _begin(self) -> None:
         self._started = runtime.monotonic()
-        self.settings = Settings(self.defaults)
+        self.settings = self.defaults.for_try(self.defaults)
         self._backoffs = BackoffDelays()
         self._retries = 0
 

@@ -38,6 +38,7 @@ from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, e
 from cq.store.embedded.engine.wal import Checkpointer
 from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.snapshots.latest_version import LatestVersion
+from cq.store.embedded.snapshots.snapshots import leak
 from cq.store.embedded.writes.changes import Changes
 from cq.store.embedded.writes.read_set import ReadSet
 
@@ -186,6 +187,12 @@ class Committer:
             while self._queue:
                 self._commit()
             self._connection.close()
+        self._lock.close()
+
+    def abandon(self) -> None:
+        """In a forked child: never touch the file again."""
+        leak(self._connection)
+        self._lock.abandon()
 
     def _wake_successor(self, rounds: int) -> bool:
         """Let another thread lead, if requests are queued; return whether it does."""

@@ -45,44 +45,6 @@ def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
     return _COUNTS.pack(len(points), len(bounds)) + lengths.tobytes() + b"".join(parts)
 
 
-class LogRow:
-    """A row of the log, decoded on demand; `points` is its number of keys.
-
-    Raises `sqlite3.DatabaseError` if it is malformed.
-    """
-
-    __slots__ = ("_begin", "_lengths", "_row", "points")
-
-    def __init__(self, row: bytes) -> None:
-        try:
-            self.points, bounds = _COUNTS.unpack_from(row) if row else (0, 0)
-            self._begin = _COUNTS.size + 4 * (self.points + bounds)
-            self._lengths = array("I", row[_COUNTS.size : self._begin])
-        except (struct.error, TypeError, ValueError) as error:
-            raise sqlite3.DatabaseError("its log of commits is malformed") from error
-        self._row = row
-        if row and (self._begin + sum(self._lengths) != len(row) or bounds % 2):
-            raise sqlite3.DatabaseError("its log of commits is malformed")
-
-    def may_contain(self, keys: Set[bytes]) -> bool:
-        """Whether the row may have any of these keys. If they are few, searches the row for their bytes."""
-        return len(keys) > _FEW or any(key in self._row for key in keys)
-
-    def keys(self) -> list[bytes]:
-        return self._cut(0, self.points, self._begin)
-
-    def ranges(self) -> list[Range]:
-        if self.points == len(self._lengths):
-            return []
-        begin = self._begin + sum(self._lengths[: self.points])
-        bounds = self._cut(self.points, len(self._lengths), begin)
-        return list(zip(bounds[::2], bounds[1::2], strict=True))
-
-    def _cut(self, first: int, last: int, begin: int) -> list[bytes]:
-        ends = accumulate(self._lengths[first:last], initial=begin)
-        return [self._row[start:end] for start, end in pairwise(ends)]
-
-
 def overlaps(reads: ReadSet, keys: list[bytes], ranges: list[Range]) -> bool:
     """Whether reads and writes overlap, except by equal single keys; `keys` are sorted if there are read ranges."""
     for begin, end in reads.ranges:
@@ -99,10 +61,10 @@ def _any_in(keys: list[bytes], begin: bytes, end: bytes) -> bool:
 class CommittedGroup:
     """The keys and ranges that one version wrote, from this process or from a row of another one.
 
-    A row is decoded only if it may conflict with a transaction, which is rare.
+    The keys of a row are decoded only if they may conflict with a transaction, which is rare.
     """
 
-    __slots__ = ("_keys", "_parts", "_sorted", "bytes", "ranges", "size", "version")
+    __slots__ = ("_keys", "_lengths", "_row", "_sorted", "bytes", "ranges", "size", "version")
 
     def __init__(self, version: int, keys: set[bytes], ranges: list[Range], length: int) -> None:
         self.version = version
@@ -110,22 +72,39 @@ class CommittedGroup:
         self.ranges = ranges
         self.size = len(keys)
         self.bytes = length
-        self._parts: LogRow | None = None  # not decoded yet
+        self._row = b""  # its keys are decoded
+        self._lengths = array("I")
         self._sorted: list[bytes] = []
 
     @classmethod
     def from_row(cls, version: int, row: bytes) -> CommittedGroup:
         """The group of a row of the log; raises `sqlite3.DatabaseError` if the row is malformed."""
-        parts = LogRow(row)
-        group = cls(version, set(), parts.ranges(), len(row))
-        group._parts, group.size = parts, parts.points
+        group = cls(version, set(), [], 0)
+        if row == b"":
+            return group
+        try:
+            group.size, bounds = _COUNTS.unpack_from(row)
+            group._lengths = array("I", row[_COUNTS.size : _COUNTS.size + 4 * (group.size + bounds)])
+        except (struct.error, TypeError, ValueError) as error:
+            raise sqlite3.DatabaseError("its log of commits is malformed") from error
+        group._row, group.bytes = row, len(row)
+        if len(row) != _COUNTS.size + 4 * (group.size + bounds) + sum(group._lengths) or bounds % 2:
+            raise sqlite3.DatabaseError("its log of commits is malformed")
+        if bounds:
+            parts = group._parts()[group.size :]
+            group.ranges = list(zip(parts[::2], parts[1::2], strict=True))
         return group
+
+    def _parts(self) -> list[bytes]:
+        """The keys of the row, and the bounds of its ranges."""
+        begin = _COUNTS.size + 4 * len(self._lengths)
+        return [self._row[start:end] for start, end in pairwise(accumulate(self._lengths, initial=begin))]
 
     @property
     def keys(self) -> set[bytes]:
         """The single keys."""
-        if self._parts is not None:
-            self._keys, self._parts = set(self._parts.keys()), None
+        if self._row:
+            self._keys, self._row = set(self._parts()[: self.size]), b""
         return self._keys
 
     def conflicts_with(self, reads: ReadSet) -> bool:
@@ -142,7 +121,8 @@ class CommittedGroup:
         return found
 
     def _may_contain(self, keys: Set[bytes]) -> bool:
-        return self._parts is None or self._parts.may_contain(keys)
+        """Whether it may have written any of these keys. If they are few, searches the row for their bytes."""
+        return not self._row or len(keys) > _FEW or any(key in self._row for key in keys)
 
     def _sorted_keys(self) -> list[bytes]:
         if len(self._sorted) != len(self.keys):

@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError, storage_error
-from cq.store.embedded.binding.keys import METADATA_VERSION, Row
+from cq.store.embedded.binding.keys import METADATA_VERSION, Row, after
 from cq.store.embedded.snapshots import point_reads
 from cq.store.embedded.snapshots.latest_version import LatestVersion
 from cq.store.embedded.snapshots.point_reads import PointRead
@@ -40,8 +40,13 @@ _FORWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _BACKWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
 _FORWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT 1 OFFSET ?"
 _BACKWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT 1 OFFSET ?"
+_TOTAL = "SELECT coalesce(sum(length(k) + length(v)), 0) FROM kv WHERE k >= ? AND k < ?"
+_ROW_SIZES = "SELECT k, length(k) + length(v) FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
+_SIZES_AT_ONCE = 10_000
 _FIRST_FETCH_ROWS = 32
 _MAX_FETCH_ROWS = 256
+
+T = TypeVar("T")
 
 
 class VersionGlance(NamedTuple):
@@ -97,19 +102,24 @@ class Snapshot:
         return self._failure
 
     def _run_reads(self) -> None:
-        if not (reads := self._queued):
-            return
+        if reads := self._queued:
+            try:
+                # Not `_usable_connection`: the reads were queued before the snapshot expired.
+                self._read(self._connection, lambda connection: point_reads.run(connection, reads))
+            except FDBError as error:
+                self._fail(reads, error)
+            self._queued = []  # last: after an interrupt, the next call executes them again
+
+    def _read(self, connection: sqlite3.Connection | None, read: Callable[[sqlite3.Connection], T]) -> T:
+        """The result of a read on the connection; raises SQLite's errors as `FDBError`."""
         try:
-            if self._connection is None:
+            if connection is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
-            point_reads.run(self._connection, reads)
+            return read(connection)
         except sqlite3.Error as error:
-            self._fail(reads, storage_error(error, self._pool.path))
+            raise storage_error(error, self._pool.path) from error
         except TypeError:
-            self._fail(reads, damaged_row(self._pool.path))
-        except FDBError as error:
-            self._fail(reads, error)
-        self._queued = []  # last: after an interrupt, the next call executes them again
+            raise damaged_row(self._pool.path) from None
 
     def _fail(self, reads: list[PointRead], error: FDBError) -> None:
         self._failure = error
@@ -119,27 +129,24 @@ class Snapshot:
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
     ) -> tuple[list[Row], bool]:
         """At most `limit` rows, or about `max_bytes`, from one end of [begin, end); and whether these are all rows."""
-        rows: list[Row] = []
-        size, fetch = 0, _FIRST_FETCH_ROWS
+        statement, bounds = _BACKWARD if reverse else _FORWARD, (begin, end, limit)
+
+        def read(connection: sqlite3.Connection) -> tuple[list[Row], bool]:
+            rows: list[Row] = []
+            size, fetch = 0, _FIRST_FETCH_ROWS
+            cursor = connection.execute(statement, bounds)
+            while more := cursor.fetchmany(fetch):
+                rows += more
+                size += sum(map(len, chain.from_iterable(more)))
+                if size >= max_bytes:
+                    break
+                # As many as fit by the average size so far; the next rows may be larger.
+                fetch = min(2 * fetch, _MAX_FETCH_ROWS, 1 + (max_bytes - size) * len(rows) // max(size, 1))
+            cursor.close()
+            return rows, not more and len(rows) < limit
+
         with self._lock:
-            connection = self._usable_connection()
-            try:
-                cursor = connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
-                while more := cursor.fetchmany(fetch):
-                    rows += more
-                    size += sum(map(len, chain.from_iterable(more)))
-                    if size >= max_bytes:
-                        break
-                    # As many as fit by the average size so far; the next rows may be larger.
-                    fetch = min(
-                        2 * fetch, _MAX_FETCH_ROWS, 1 + (max_bytes - size) * len(rows) // max(size, 1)
-                    )
-                cursor.close()
-            except sqlite3.Error as error:
-                raise storage_error(error, self._pool.path) from error
-            except TypeError:
-                raise damaged_row(self._pool.path) from None
-        return rows, not more and len(rows) < limit
+            return self._read(self._usable_connection(), read)
 
     def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
         """The key at `index` in [begin, end), counted from one end; None if there are fewer keys."""
@@ -149,11 +156,30 @@ class Snapshot:
     def query(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
         """All result rows of a query."""
         with self._lock:
-            connection = self._usable_connection()
-            try:
-                return connection.execute(statement, parameters).fetchall()
-            except sqlite3.Error as error:
-                raise storage_error(error, self._pool.path) from error
+            return self._read(
+                self._usable_connection(),
+                lambda connection: connection.execute(statement, parameters).fetchall(),
+            )
+
+    def range_size(self, begin: bytes, end: bytes) -> int:
+        """The bytes of the keys and values in [begin, end). FoundationDB estimates them from samples."""
+        total: int = self.query(_TOTAL, (begin, end))[0][0]
+        return total
+
+    def split_points(self, begin: bytes, end: bytes, chunk: int, limit: int) -> list[bytes]:
+        """Keys that cut [begin, end) into parts of about `chunk` bytes; at most `limit` inner keys, if not negative."""
+        points = [begin]
+        start, size = begin, 0
+        while rows := self.query(_ROW_SIZES, (start, end, _SIZES_AT_ONCE)):
+            for key, length in rows:
+                if size >= chunk and key > points[-1]:
+                    if len(points) - 1 == limit:
+                        return [*points, end]
+                    points.append(key)
+                    size = 0
+                size += length
+            start = after(rows[-1][0])
+        return [*points, end]
 
     def close(self) -> None:
         """Release the connection. May be called twice, and by any thread."""
