@@ -21,8 +21,7 @@ from cq.cli.demos.harness.counted_database import Meter, WriteCounts
 from cq.cli.demos.harness.crew import DemoFailed
 from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed, shown_progress
 from cq.cli.demos.harness.worker import run_worker
-from cq.cli.demos.tags.alternatives import MERGED, merged
-from cq.cli.demos.tags.events import TagEvent, TagRecount, generated, of_partition, part
+from cq.cli.demos.tags.events import TagEvent, TagRecount, generated, merged_writes, of_partition, part
 from cq.cli.demos.tags.roles import INCREMENTS, KEYS, QUEUE, run_server
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
@@ -36,6 +35,8 @@ from cq.store.transact import transact
 
 THREADS: Final = 4
 """Number of partitions that a web server counts at the same time."""
+MERGED: Final = 5_000
+"""Number of tags that the merging server gathers before it writes them."""
 _PUBLISH_MILLISECONDS: Final = 200
 _FOLLOW_SECONDS: Final = 30.0
 
@@ -92,8 +93,8 @@ class TagDemo(Demo):
         self._follow_to(cloud)
         check_result(self._db, self._recount, entries, self.top)
         changes = [change for path in self._paths for change in of_partition(path)]
-        one_by_one, _ = merged(changes, self._recount.counts, 1)
-        by_one_server, at_risk = merged(changes, self._recount.counts, MERGED)
+        one_by_one, _ = merged_writes(changes, 1)
+        by_one_server, at_risk = merged_writes(changes, MERGED)
         writes = {
             **{
                 who: WriteCounts.total(meter.read() for meter in meters)

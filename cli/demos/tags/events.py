@@ -18,6 +18,7 @@ from random import Random
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from cq.cli.demos.harness.counted_database import WriteCounts
 from cq.encoding import codec
 from cq.errors import InvalidData
 
@@ -123,3 +124,22 @@ def of_partition(path: Path) -> Iterator[tuple[str, int]]:
         for line in lines:
             tag, by = json.loads(line)
             yield tag, by
+
+
+def merged_writes(changes: Iterable[tuple[str, int]], tags: int) -> tuple[WriteCounts, int]:
+    """The writes of a server that merges changes in its memory, and writes them for each `tags` tags; 1: no merging.
+
+    In addition returns the largest number of changes in memory: a crash loses that many.
+    """
+    transactions = operations = waiting = most = 0
+    gathered: set[str] = set()
+    for tag, _ in changes:
+        gathered.add(tag)
+        waiting += 1
+        most = max(most, waiting)
+        if len(gathered) == tags:
+            transactions, operations = transactions + 1, operations + tags
+            gathered, waiting = set(), 0
+    return WriteCounts(
+        transactions + bool(gathered), operations + len(gathered)
+    ), most  # with the last, partial one
