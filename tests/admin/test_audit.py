@@ -246,6 +246,7 @@ def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
     assert total(db, name) == [621, 0, 0, 621, 0, 0]
 
     code = code_of(db, name)
+    transact(db, lambda tr: Pass(tr, code, 0, limits=STAGING, max_report=0).run())  # stages all updates
     transact(
         db, lambda tr: Pass(tr, code, 0, limits=STAGING, max_report=1, suspects=[codec.encode("a")]).run()
     )
