@@ -331,8 +331,7 @@ def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> N
     elif after.observers != before.observers:
         refuse_while_rebucketing(before)
         for name in {each.name for each in before.observers} - {each.name for each in after.observers}:
-            published = queue.observer_published(name)
-            tr.clear_range(published, keys.prefix_end(published))
+            tr.clear_range(*keys.below(queue.observer_published(name)))
             tr.clear(queue.observer_current(name))
         clear_abandoned(tr, after)
         forget_missed(tr, after.name, [each.generation for each in after.observers])

@@ -82,8 +82,7 @@ def delete(db: Database, name: str) -> None:
     def clear(tr: Transaction) -> None:
         config = read_config(tr, name)
         write_config(tr, config)  # invalidates cached configurations, and wakes workers
-        prefix = QueueKeys(name).prefix
-        tr.clear_range(prefix, keys.prefix_end(prefix))
+        tr.clear_range(*keys.below(QueueKeys(name).prefix))
         tr.clear(keys.queue_entry(name))
 
     transact(db, clear)

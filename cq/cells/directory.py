@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from cq.cells.records import DRAINING, OPEN, Cell, Record
 from cq.config.store_id import ensure_store_id
 from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
-from cq.keys import after, check_name, prefix_end
+from cq.keys import after, below, check_name
 from cq.keys import cell as keys
 from cq.store import absolute
 from cq.store.api import Database, Transaction, TransactionRead
@@ -133,7 +133,7 @@ class Directory:
         return self._users_below(keys.moving())
 
     def _users_below(self, prefix: bytes) -> Iterator[Any]:
-        begin, end = prefix, prefix_end(prefix)
+        begin, end = below(prefix)
         while found := transact(self.db, partial(_page, begin=begin, end=end)):
             yield from (keys.user_in(prefix, key) for key in found)
             begin = after(found[-1])

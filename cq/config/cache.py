@@ -33,16 +33,22 @@ class ConfigCache(Generic[T]):
     Args:
         key: returns the key under which the configuration of a name is stored. Each transaction that changes the
             configuration must write this key and call `invalidate_configs`.
-        parse: returns the configuration for a name and the stored bytes; raises if the bytes are None.
+        parse: returns the configuration for a name and the stored bytes.
+        missing: the error for a name without a configuration.
     """
 
-    def __init__(self, key: Callable[[str], bytes], parse: Callable[[str, bytes | None], T]) -> None:
-        self._key, self._parse = key, parse
+    def __init__(
+        self,
+        key: Callable[[str], bytes],
+        parse: Callable[[str, bytes], T],
+        missing: Callable[[str], Exception],
+    ) -> None:
+        self._key, self._from_bytes, self._missing = key, parse, missing
         self._known: WeakKeyDictionary[Any, tuple[bytes | None, dict[str, tuple[bytes, T]]]]
         self._known = WeakKeyDictionary()
 
     def get(self, tr: TransactionRead, name: str) -> T:
-        """The configuration at the transaction's read version; raises what `parse` does.
+        """The configuration at the transaction's read version; raises what `parse` does, or the error of `missing`.
 
         With a transaction, it adds a read conflict on the configuration's key, so that the transaction fails if the
         configuration changes before the commit. With `tr.snapshot`, it adds no conflict.
@@ -73,6 +79,11 @@ class ConfigCache(Generic[T]):
             # Otherwise an uncommitted configuration could get into the cache.
             found = known[1][name] = key, self._parse(name, snapshot.get(key).value)
         return found[1]
+
+    def _parse(self, name: str, stored: bytes | None) -> T:
+        if stored is None:
+            raise self._missing(name)
+        return self._from_bytes(name, stored)
 
 
 def _is_committed(snapshot: TransactionRead, version: bytes | None) -> bool:

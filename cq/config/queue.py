@@ -310,13 +310,7 @@ def read_config(tr: TransactionRead, name: str) -> QueueConfig:
     return _cache.get(tr, name)
 
 
-def _parse(name: str, stored: bytes | None) -> QueueConfig:
-    if stored is None:
-        raise QueueNotConfigured(name)
-    return QueueConfig.from_bytes(name, stored)
-
-
-_cache: Final = ConfigCache(lambda name: QueueKeys(name).config, _parse)
+_cache: Final = ConfigCache(lambda name: QueueKeys(name).config, QueueConfig.from_bytes, QueueNotConfigured)
 
 
 def write_config(tr: Transaction, config: QueueConfig) -> None:
@@ -327,7 +321,7 @@ def write_config(tr: Transaction, config: QueueConfig) -> None:
 
 def queue_names(tr: TransactionRead) -> list[str]:
     """The sorted names of all configured queues; skips entries with invalid names."""
-    entries = tr.get_range(keys.QUEUES, keys.prefix_end(keys.QUEUES))
+    entries = tr.get_range(*keys.below(keys.QUEUES))
     return [name for row in entries if (name := keys.queue_of_entry(row.key)) is not None]
 
 

@@ -81,13 +81,7 @@ def read_feed_config(tr: TransactionRead, name: str) -> FeedConfig:
     return _known.get(tr, name)
 
 
-def _parse(name: str, stored: bytes | None) -> FeedConfig:
-    if stored is None:
-        raise FeedNotConfigured(name)
-    return FeedConfig.from_bytes(name, stored)
-
-
-_known: Final = ConfigCache(lambda name: FeedKeys(name).config, _parse)
+_known: Final = ConfigCache(lambda name: FeedKeys(name).config, FeedConfig.from_bytes, FeedNotConfigured)
 
 
 def write_feed_config(tr: Transaction, config: FeedConfig) -> None:
@@ -99,8 +93,7 @@ def write_feed_config(tr: Transaction, config: FeedConfig) -> None:
 
 def clear_feed(tr: Transaction, name: str) -> None:
     """Remove a feed with all its data."""
-    prefix = FeedKeys(name).prefix
-    tr.clear_range(prefix, keys.prefix_end(prefix))
+    tr.clear_range(*keys.below(FeedKeys(name).prefix))
     tr.clear(feed_entry(name))
     invalidate_configs(tr)
 

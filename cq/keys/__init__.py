@@ -4,6 +4,13 @@ Other rooms neither build nor parse keys. They import the keys of the store and 
 keyspaces from their modules. This room may import `cq.encoding` and `cq.errors`.
 """
 
+from cq.keys.membership import (
+    WORKER_ID_BYTES,
+    WORKERS_CHANGED,
+    worker,
+    worker_of,
+    workers,
+)
 from cq.keys.queue import (
     CHANGED,
     EMITTER_ID_BYTES,
@@ -12,11 +19,10 @@ from cq.keys.queue import (
     ROOT,
     STORE_ID,
     VERSIONSTAMP_BYTES,
-    WORKER_ID_BYTES,
-    WORKERS_CHANGED,
     GenerationRanges,
     QueueKeys,
     after,
+    below,
     bucket_range,
     check_name,
     new_flush,
@@ -27,9 +33,6 @@ from cq.keys.queue import (
     queue_entry,
     queue_of_entry,
     version_of,
-    worker,
-    worker_of,
-    workers,
 )
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "GenerationRanges",
     "QueueKeys",
     "after",
+    "below",
     "bucket_range",
     "check_name",
     "new_flush",

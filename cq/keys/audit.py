@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from cq.keys.queue import QueueKeys, prefix_end
+from cq.keys.queue import QueueKeys, below
 
 _GENERATION: Final = Struct(">I")
 _BUCKET: Final = Struct(">II")
@@ -42,5 +42,4 @@ class AuditKeys:
 
     def of_generation(self, generation: int) -> tuple[bytes, bytes]:
         """The range of all keys of a generation of the audit."""
-        prefix = self._prefix + _GENERATION.pack(generation)
-        return prefix, prefix_end(prefix)
+        return below(self._prefix + _GENERATION.pack(generation))

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from cq.encoding import codec
 from cq.errors import InvalidData, TooLarge
-from cq.keys.queue import ROOT, prefix_end
+from cq.keys.queue import ROOT, below, prefix_end
 
 CELLS: Final = ROOT + b"c/"
 MAX_USER_BYTES: Final = 200
@@ -65,7 +65,7 @@ def cell(name: str) -> bytes:
 
 def cells() -> tuple[bytes, bytes]:
     """The range of all cells' entries."""
-    return _NAMES, prefix_end(_NAMES)
+    return below(_NAMES)
 
 
 def cell_of(key: bytes) -> str:

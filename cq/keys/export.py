@@ -9,13 +9,11 @@ from struct import Struct
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, QueueKeys, check_name, prefix_end
+from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, QueueKeys, below, check_name, prefix_end, stamped
 
-_INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
 _NUMBER: Final = Struct(">I")
 _PAIR: Final = Struct(">II")
 _COUNTER: Final = Struct(">Q")
-_OFFSET: Final = Struct("<I")
 
 SEQUENCE_BYTES: Final = 4 + VERSIONSTAMP_BYTES + _COUNTER.size
 """Length of the sequence of an entry: generation, versionstamp and counter. Entries are exported in this order."""
@@ -55,8 +53,7 @@ class ExportKeys:
 
     def new_row(self, bucket: int, generation: int, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a row; `counter` is the counter of its first entry."""
-        prefix = self._rows + _PAIR.pack(bucket, generation)
-        return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
+        return stamped(self._rows + _PAIR.pack(bucket, generation), _COUNTER.pack(counter))
 
     def row(self, bucket: int, sequence: bytes) -> bytes:
         """The key of the row whose first entry has this sequence."""
@@ -82,7 +79,7 @@ class ExportKeys:
 
     def all_rows(self) -> tuple[bytes, bytes]:
         """The range of all rows of the export queue."""
-        return self._rows, prefix_end(self._rows)
+        return below(self._rows)
 
     def notification(self, bucket: int) -> bytes:
         """The key of the notification of a bucket, which exists while the bucket has entries to export."""
@@ -98,11 +95,11 @@ class ExportKeys:
 
     def failures(self) -> tuple[bytes, bytes]:
         """The range of all notes of failures."""
-        return self._failures, prefix_end(self._failures)
+        return below(self._failures)
 
     def aside(self) -> tuple[bytes, bytes]:
         """The range of all entries set aside."""
-        return self._aside, prefix_end(self._aside)
+        return below(self._aside)
 
     def aside_before(self, bucket: int, sequence: bytes) -> tuple[bytes, bytes]:
         """The range of a bucket's entries set aside, before a sequence."""

@@ -30,7 +30,7 @@ from zlib import crc32
 
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
-from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, check_name, prefix_end
+from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, below, check_name, prefix_end, stamped
 
 BUCKETS: Final = 8
 """Number of buckets of the receivers, and of the groups, of every feed. It never changes: keys contain the bucket."""
@@ -41,10 +41,8 @@ MAX_NAME_BYTES: Final = 1_000
 
 _FEEDS: Final = ROOT + b"feeds/"
 _BELOW: Final = ROOT + b"f/"
-_INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
 _BUCKET: Final = Struct(">I")
 _NUMBER: Final = Struct(">Q")
-_OFFSET: Final = Struct("<I")
 _NAME: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 Range = tuple[bytes, bytes]
@@ -65,7 +63,7 @@ def feed_entry(name: str) -> bytes:
 
 def feed_entries() -> Range:
     """The range of the store's list of feeds."""
-    return _FEEDS, prefix_end(_FEEDS)
+    return below(_FEEDS)
 
 
 def feed_of_entry(key: bytes) -> str | None:
@@ -94,7 +92,7 @@ class FeedKeys:
 
     def new_message(self, receiver: bytes, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a message."""
-        return _stamped(self.prefix + b"m" + receiver, counter)
+        return stamped(self.prefix + b"m" + receiver, _NUMBER.pack(counter))
 
     def messages(self, receiver: bytes, after: bytes = b"") -> Range:
         """The range of a receiver's messages after an id, in commit order."""
@@ -143,8 +141,7 @@ class FeedKeys:
 
     def all_unnumbered(self, bucket: int) -> Range:
         """The range of the `unnumbered` keys of a bucket's receivers."""
-        prefix = self.prefix + b"q" + _BUCKET.pack(bucket)
-        return prefix, prefix_end(prefix)
+        return below(self.prefix + b"q" + _BUCKET.pack(bucket))
 
     def numbering(self, bucket: int) -> bytes:
         """The key that exists while a receiver of a bucket has messages without numbers."""
@@ -166,7 +163,7 @@ class FeedKeys:
 
     def new_event(self, group: bytes, user: bytes, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for an event: a user joins or leaves a group."""
-        return _stamped(self.prefix + b"e" + group + user, counter)
+        return stamped(self.prefix + b"e" + group + user, _NUMBER.pack(counter))
 
     def events(self, group: bytes, after: bytes = b"") -> Range:
         """The range of a group's events by user, optionally only of the users after one."""
@@ -175,8 +172,7 @@ class FeedKeys:
 
     def events_of(self, group: bytes, user: bytes) -> Range:
         """The range of a user's events in a group, in commit order."""
-        prefix = self.prefix + b"e" + group + user
-        return prefix, prefix_end(prefix)
+        return below(self.prefix + b"e" + group + user)
 
     def user_of(self, group: bytes, key: bytes) -> bytes:
         """The user in the key of an event of a group."""
@@ -184,12 +180,11 @@ class FeedKeys:
 
     def new_group_message(self, group: bytes, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a message to a group."""
-        return _stamped(self.prefix + b"g" + group, counter)
+        return stamped(self.prefix + b"g" + group, _NUMBER.pack(counter))
 
     def group_messages(self, group: bytes) -> Range:
         """The range of a group's messages that are not delivered to all of its members yet, in commit order."""
-        prefix = self.prefix + b"g" + group
-        return prefix, prefix_end(prefix)
+        return below(self.prefix + b"g" + group)
 
     def all_group_messages(self) -> Range:
         """The range of the messages to all groups."""
@@ -201,8 +196,7 @@ class FeedKeys:
 
     def all_undelivered(self, bucket: int) -> Range:
         """The range of the `undelivered` keys of a bucket's groups."""
-        prefix = self.prefix + b"w" + _BUCKET.pack(bucket)
-        return prefix, prefix_end(prefix)
+        return below(self.prefix + b"w" + _BUCKET.pack(bucket))
 
     def delivering(self, bucket: int) -> bytes:
         """The key that exists while a group of a bucket has messages to deliver."""
@@ -280,10 +274,6 @@ def versionstamp_of_id(id_: bytes) -> bytes:
 def first_id_at(version: int) -> bytes:
     """The lowest possible id of a message of this commit version."""
     return max(0, version).to_bytes(8, "big") + b"\x00" * (ID_BYTES - 8)
-
-
-def _stamped(prefix: bytes, counter: int) -> bytes:
-    return prefix + _INCOMPLETE + _NUMBER.pack(counter) + _OFFSET.pack(len(prefix))
 
 
 def _after(prefix: bytes, id_: bytes) -> bytes:

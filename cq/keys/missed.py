@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from cq.keys.queue import QueueKeys, bucket_range, prefix_end
+from cq.keys.queue import QueueKeys, below, bucket_range
 
 _NUMBER: Final = Struct(">I")
 
@@ -37,12 +37,11 @@ class MissedKeys:
 
     def of_generation(self, generation: int) -> tuple[bytes, bytes]:
         """The range of the last received values of the keys of which an observer missed a report."""
-        begin = self.received(generation, b"")
-        return begin, prefix_end(begin)
+        return below(self.received(generation, b""))
 
     def of_generations(self) -> tuple[bytes, bytes]:
         """The range of these values for all observers."""
-        return self._received, prefix_end(self._received)
+        return below(self._received)
 
     def of_bucket(self, generation: int, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of these values for one observer and a bucket's keys."""
@@ -54,7 +53,7 @@ class MissedKeys:
 
     def notes(self) -> tuple[bytes, bytes]:
         """The range of all reasons, in hash order."""
-        return self._notes, prefix_end(self._notes)
+        return below(self._notes)
 
     def place_of_note(self, key: bytes) -> bytes:
         """The inverse of `note`."""
@@ -66,7 +65,7 @@ class MissedKeys:
 
     def retries(self) -> tuple[bytes, bytes]:
         """The range of all requested reports."""
-        return self._retries, prefix_end(self._retries)
+        return below(self._retries)
 
     def retries_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's requested reports, in hash order."""

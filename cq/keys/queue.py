@@ -57,12 +57,8 @@ QUEUES: Final = ROOT + b"queues/"
 STORE_ID: Final = ROOT + b"id"
 CHANGED: Final = ROOT + b"changed"
 """Changes with every change of a configuration or of flags. Workers watch it."""
-WORKERS_CHANGED: Final = ROOT + b"workers"
-"""Changes when a worker starts or ends. The other workers watch it."""
-_WORKERS: Final = ROOT + b"w/"
 
 VERSIONSTAMP_BYTES: Final = 10
-WORKER_ID_BYTES: Final = 8
 EMITTER_ID_BYTES: Final = 10
 _INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
 _BUCKET: Final = Struct(">II")
@@ -102,6 +98,16 @@ def prefix_end(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
+def below(prefix: bytes) -> tuple[bytes, bytes]:
+    """The range of all keys that begin with `prefix`."""
+    return prefix, prefix_end(prefix)
+
+
+def stamped(prefix: bytes, tail: bytes = b"") -> bytes:
+    """The key argument of `set_versionstamped_key` for a versionstamp between prefix and tail."""
+    return prefix + _INCOMPLETE + tail + _OFFSET.pack(len(prefix))
+
+
 def version_of(versionstamp: bytes) -> int:
     """The commit version in a versionstamp; transactions of one commit batch share it."""
     return int.from_bytes(versionstamp[:8], "big")
@@ -138,21 +144,6 @@ def queue_of_entry(key: bytes) -> str | None:
     """The inverse of `queue_entry`; None if the name is not valid."""
     name = key[len(QUEUES) :].decode("ascii", "replace")
     return name if _NAME.fullmatch(name) else None
-
-
-def worker(worker_id: bytes) -> bytes:
-    """The key of a worker's row."""
-    return _WORKERS + worker_id
-
-
-def workers() -> tuple[bytes, bytes]:
-    """The range of the rows of all workers."""
-    return _WORKERS, prefix_end(_WORKERS)
-
-
-def worker_of(key: bytes) -> bytes:
-    """The inverse of `worker`."""
-    return key[len(_WORKERS) :]
 
 
 class GenerationRanges(NamedTuple):
@@ -202,8 +193,7 @@ class QueueKeys:
 
     def new_row(self, generation: int, bucket: int, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a row; `counter` orders the rows of one transaction."""
-        prefix = self._rows + _BUCKET.pack(generation, bucket)
-        return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
+        return stamped(self._rows + _BUCKET.pack(generation, bucket), _COUNTER.pack(counter))
 
     @staticmethod
     def versionstamp_of_row(key: bytes) -> bytes:
@@ -212,7 +202,7 @@ class QueueKeys:
 
     def all_rows(self) -> tuple[bytes, bytes]:
         """The range of all queued rows of the queue."""
-        return self._rows, prefix_end(self._rows)
+        return below(self._rows)
 
     def rows_until(self, generation: int, bucket: int, versionstamp: bytes) -> tuple[bytes, bytes]:
         """The range of a bucket's rows of transactions up to and including this versionstamp."""
@@ -225,22 +215,21 @@ class QueueKeys:
 
     def notifications(self) -> tuple[bytes, bytes]:
         """The range of all notifications of the queue."""
-        return self._notifications, prefix_end(self._notifications)
+        return below(self._notifications)
 
     # Operation ids
 
     def markers(self, operation: bytes | None = None) -> tuple[bytes, bytes]:
         """The range of one operation id's markers in commit order, or of all markers."""
         if operation is None:
-            return self._markers, prefix_end(self._markers)
+            return below(self._markers)
         # The length keeps the markers of an id apart from those of longer ids that begin with it.
         prefix = self._markers + _LENGTH.pack(len(operation)) + operation
         return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + 1)
 
     def new_marker(self, operation: bytes) -> bytes:
         """The key argument of `set_versionstamped_key` for a marker."""
-        prefix = self.markers(operation)[0]
-        return prefix + _INCOMPLETE + _OFFSET.pack(len(prefix))
+        return stamped(self.markers(operation)[0])
 
     def parse_marker(self, key: bytes) -> tuple[bytes, bytes]:
         """Operation id and versionstamp in the key of a marker."""
@@ -255,7 +244,7 @@ class QueueKeys:
 
     def emitters(self) -> tuple[bytes, bytes]:
         """The range of the keys of all emitters."""
-        return self._emitters, prefix_end(self._emitters)
+        return below(self._emitters)
 
     # Data of observers
 
@@ -265,7 +254,7 @@ class QueueKeys:
 
     def all_observer_data(self) -> tuple[bytes, bytes]:
         """The range of the data of all observers."""
-        return self._observers, prefix_end(self._observers)
+        return below(self._observers)
 
     def observer_current(self, name: str) -> bytes:
         """The key of the number of the generation of an observer's data that readers use."""
@@ -283,7 +272,7 @@ class QueueKeys:
 
     def documents(self) -> tuple[bytes, bytes]:
         """The range of all documents."""
-        return self._documents, prefix_end(self._documents)
+        return below(self._documents)
 
     def document_of(self, key: bytes) -> bytes:
         """The id in a document's key."""
@@ -314,7 +303,7 @@ class QueueKeys:
 
     def values(self) -> tuple[bytes, bytes]:
         """The range of all current values, in hash order."""
-        return self._values, prefix_end(self._values)
+        return below(self._values)
 
     def value_at(self, where: bytes) -> bytes:
         """The key of the current value at a place."""
@@ -359,8 +348,7 @@ class QueueKeys:
 
     def attempts(self, generation: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of all workers' notes of attempts at a bucket."""
-        prefix = self._attempts + _BUCKET.pack(generation, bucket)
-        return prefix, prefix_end(prefix)
+        return below(self._attempts + _BUCKET.pack(generation, bucket))
 
     def attempt(self, generation: int, bucket: int, worker: bytes) -> bytes:
         """The key of a worker's note of its attempt at a bucket."""
@@ -369,18 +357,16 @@ class QueueKeys:
     def of_generation(self, generation: int) -> GenerationRanges:
         """The ranges of the keys of a generation of the shape."""
         prefixes = (self._rows, self._notifications, self._states, self._attempts)
-        begins = [prefix + _HASH.pack(generation) for prefix in prefixes]
-        return GenerationRanges(*((begin, prefix_end(begin)) for begin in begins))
+        return GenerationRanges(*(below(prefix + _HASH.pack(generation)) for prefix in prefixes))
 
     def new_aside(self, encoded_key: bytes, piece: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a piece of an entry that is set aside."""
-        prefix = self._aside_of(encoded_key)
-        return prefix + _INCOMPLETE + piece.to_bytes(4, "big") + _OFFSET.pack(len(prefix))
+        return stamped(self._aside_of(encoded_key), piece.to_bytes(4, "big"))
 
     def aside(self, encoded_key: bytes | None = None) -> tuple[bytes, bytes]:
         """The range of the entries that were set aside, of one key or of all keys."""
         if encoded_key is None:
-            return self._aside, prefix_end(self._aside)
+            return below(self._aside)
         prefix = self._aside_of(encoded_key)
         return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + 5)
 

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.keys.queue import QueueKeys, prefix_end
+from cq.keys.queue import QueueKeys, below
 
 _LENGTH: Final = Struct(">H")
 _VERSION: Final = Struct(">Q")
@@ -56,8 +56,7 @@ class TopKeys:
 
     def nodes_below(self, group: str | None, place: bytes) -> tuple[bytes, bytes]:
         """The range of the child nodes of a node: their beginnings are one byte longer."""
-        begin = self.node(group, place + b"\x00")[:-1]
-        return begin, prefix_end(begin)
+        return below(self.node(group, place + b"\x00")[:-1])
 
     def counts(self) -> bytes:
         """The prefix of the numbers of entries of all groups; the group follows."""

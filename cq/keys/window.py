@@ -8,15 +8,13 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from cq.keys.queue import VERSIONSTAMP_BYTES, QueueKeys, prefix_end, version_of
+from cq.keys.queue import VERSIONSTAMP_BYTES, QueueKeys, below, stamped, version_of
 
 MAX_TIME_MS: Final = (1 << 62) - 1
 """The latest time in a key, in milliseconds since 1970; later numbers are ends of ranges."""
 _TIME: Final = Struct(">Q")
 _COUNTER: Final = Struct(">Q")
-_OFFSET: Final = Struct("<I")
 _STAMPED_BYTES: Final = VERSIONSTAMP_BYTES + _COUNTER.size
-_INCOMPLETE: Final = b"\x00" * VERSIONSTAMP_BYTES
 
 
 class WindowKeys:
@@ -42,7 +40,7 @@ class WindowKeys:
 
     def rows(self) -> tuple[bytes, bytes]:
         """The range of all rows, in the order in which they expire."""
-        return self._rows, prefix_end(self._rows)
+        return below(self._rows)
 
     def due_until(self, time: int) -> tuple[bytes, bytes]:
         """The range of the rows that expire up to and including a time."""
@@ -51,8 +49,7 @@ class WindowKeys:
 
     def new_row(self, due: int, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a row."""
-        prefix = self._rows + _TIME.pack(due)
-        return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
+        return stamped(self._rows + _TIME.pack(due), _COUNTER.pack(counter))
 
     def is_row(self, key: bytes) -> bool:
         """Whether a key in the range of rows has the form that cq writes."""
@@ -70,12 +67,11 @@ class WindowKeys:
 
     def operations(self) -> tuple[bytes, bytes]:
         """The range of the keys for rows with operation ids, in commit order."""
-        return self._operations, prefix_end(self._operations)
+        return below(self._operations)
 
     def new_operation(self, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for the second key of a row with an operation id."""
-        prefix = self._operations
-        return prefix + _INCOMPLETE + _COUNTER.pack(counter) + _OFFSET.pack(len(prefix))
+        return stamped(self._operations, _COUNTER.pack(counter))
 
     def operation_of(self, row: bytes) -> bytes:
         """The second key of a row with an operation id, given the row's key."""

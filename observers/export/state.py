@@ -246,8 +246,7 @@ def export_names(tr: TransactionRead) -> list[str]:
         begin = queue_end(found[0].key)
         with suppress(InvalidConfiguration):
             name = name_of(found[0].key)
-            below = ExportKeys(name).prefix
-            if tr.get_range(below, keys.prefix_end(below), limit=1).to_list():
+            if tr.get_range(*keys.below(ExportKeys(name).prefix), limit=1).to_list():
                 names.append(name)
     return names
 

@@ -19,7 +19,6 @@ from cq.feeds.messages import member_copy, put_messages, take
 from cq.keys import after
 from cq.keys.feed import ID_BYTES, Range, id_of
 from cq.observers.feeds.round_robin import RoundRobinTask
-from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, KeyValue, Transaction
 from cq.store.api import Range as Rows
 from cq.store.write_sizes import WRITE_BYTES, clear_bytes, set_bytes
@@ -51,6 +50,7 @@ class _Delivery(StoredRecord):
 class DeliveryTask(RoundRobinTask):
     """Deliver the messages of a bucket of groups."""
 
+    event = "feed_delivered"
     names_per_step = 6
 
     def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
@@ -62,9 +62,6 @@ class DeliveryTask(RoundRobinTask):
 
     def note_range(self) -> Range:
         return self.keys.all_undelivered(self.bucket)
-
-    def report(self) -> None:
-        emit("feed_delivered", feed=self.config.name, messages=self.messages)
 
     def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
         """Deliver a part of the first messages of each of these groups; returns the groups with more."""

@@ -14,7 +14,6 @@ from cq.feeds.config import FeedConfig
 from cq.feeds.messages import take
 from cq.keys.feed import ID_BYTES, Range, id_of, mark, split_mark
 from cq.observers.feeds.round_robin import RoundRobinTask
-from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
 from cq.store.write_sizes import set_bytes
 
@@ -32,6 +31,7 @@ _WRITTEN_BYTES: Final = (
 class NumberingTask(RoundRobinTask):
     """Number the messages of a bucket of receivers."""
 
+    event = "feed_numbered"
     names_per_step = 100
     coalesce_seconds = COALESCE_SECONDS
 
@@ -44,9 +44,6 @@ class NumberingTask(RoundRobinTask):
 
     def note_range(self) -> Range:
         return self.keys.all_unnumbered(self.bucket)
-
-    def report(self) -> None:
-        emit("feed_numbered", feed=self.config.name, messages=self.messages)
 
     def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
         """Number the next messages of each of these receivers; returns the receivers with more."""

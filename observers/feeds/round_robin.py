@@ -59,11 +59,13 @@ class RoundRobinTask(Task):
         bucket: number of the bucket.
 
     Attributes:
+        event: the event that a step emits if it has written messages.
         names_per_step: number of names that one transaction serves.
         messages: number of messages that the last call of `serve` has written.
     """
 
     notification: bytes
+    event: str
     names_per_step: int
     messages = 0
 
@@ -87,10 +89,6 @@ class RoundRobinTask(Task):
         It must read its locks through the transaction itself, as a retry after an unknown result calls it again.
         """
 
-    @abstractmethod
-    def report(self) -> None:
-        """Emit the event that a step has written messages."""
-
     def run(self) -> float:
         """Run one step; see `Task`. Raises the store's `FDBError`; the step can then run again.
 
@@ -104,7 +102,7 @@ class RoundRobinTask(Task):
             self._skip(current, error)
             return _LATER
         if self.messages:
-            self.report()
+            emit(self.event, feed=self.config.name, messages=self.messages)
         if current.place == self._begin:
             current.notification = notification
         current.has_more |= bool(unfinished)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cq import runtime
 from cq.admin.backfill import parse_generation
 from cq.config.queue import ObserverConfig, QueueConfig
-from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, prefix_end
+from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, below, prefix_end
 from cq.keys.top import CloudKeys, TopKeys, group_of
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
@@ -155,7 +155,7 @@ class Publisher(Task):
         """
         stored = tr.get(self._clouds.head(group))
         prefix = self._keys.entries(group)
-        rows = tr.snapshot.get_range(prefix, prefix_end(prefix), limit=self._n)
+        rows = tr.snapshot.get_range(*below(prefix), limit=self._n)
         if not self._is_current(tr):
             return 0.0, None
         head = None if stored.value is None else CloudHead.from_bytes(stored.value)
@@ -176,8 +176,7 @@ class Publisher(Task):
     ) -> None:
         """Write a version, in one value or in pieces, and clear the pieces of the previous version."""
         if old is not None and old.pieces:
-            pieces = self._clouds.pieces(group, old.version)
-            tr.clear_range(pieces, prefix_end(pieces))
+            tr.clear_range(*below(self._clouds.pieces(group, old.version)))
         if len(data) <= PIECE_BYTES:
             tr.set(
                 self._clouds.head(group), CloudHead(new.version, new.created, new.digest, 0, data).to_bytes()

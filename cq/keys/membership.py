@@ -1,0 +1,27 @@
+"""The keys of the rows of a store's workers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cq.keys.queue import ROOT, below
+
+WORKERS_CHANGED: Final = ROOT + b"workers"
+"""Changes when a worker starts or ends. The other workers watch it."""
+WORKER_ID_BYTES: Final = 8
+_WORKERS: Final = ROOT + b"w/"
+
+
+def worker(worker_id: bytes) -> bytes:
+    """The key of a worker's row."""
+    return _WORKERS + worker_id
+
+
+def workers() -> tuple[bytes, bytes]:
+    """The range of the rows of all workers."""
+    return below(_WORKERS)
+
+
+def worker_of(key: bytes) -> bytes:
+    """The inverse of `worker`."""
+    return key[len(_WORKERS) :]
