@@ -17,7 +17,7 @@ from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
-from cq.passes.batch import Limits
+from cq.passes.plan import Limits
 from cq.store.transact import transact
 
 KEYS = [f"k{number}" for number in range(60)]

@@ -11,8 +11,8 @@ from cq.app import App, QueueCode
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
-from cq.passes.batch import Limits
 from cq.passes.pass_result import PassResult
+from cq.passes.plan import Limits
 from cq.queue.set_aside import Aside, read_aside
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD, error_code
 from cq.store.transact import transact

@@ -9,7 +9,7 @@ from cq.app import QueueCode
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.observers.builtin import FACTORIES
-from cq.passes.batch import Limits
+from cq.passes.plan import Limits
 from cq.store.transact import transact
 from tests.faults import WrappedDatabase, WrappedTransaction
 from tests.helpers import add

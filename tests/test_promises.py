@@ -12,7 +12,7 @@ import pytest
 
 import cq
 from cq.observers.worker.worker import Worker
-from cq.passes.batch import Limits
+from cq.passes.plan import Limits
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase, WrappedDatabase, WrappedTransaction
 from tests.helpers import add, aside, nothing_queued

@@ -87,11 +87,6 @@ PUBLIC_NAMES = {*cq.__all__, "Ranking", "Worker"}
 MANY_PARAMETERS: frozenset[str] = frozenset(
     {
         # A ratchet: take out what has become shorter.
-        "cq/passes/batch.py: _take",
-        "cq/passes/batch.py: read_batch",
-        "cq/passes/combine_pass.py: Pass.__init__",
-        "cq/passes/purging.py: purge_some",
-        "cq/passes/selection.py: choose",
         "cq/store/embedded/client/reading.py: TransactionReads._add_range_read",
         "cq/store/embedded/client/reading.py: TransactionReads.read_range",
         "observers/tasks/combine.py: combine_tasks",

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
-from typing import Any
+from typing import Any, Final
 
 from cq.combiners import Combiner, combine_many
 from cq.encoding import codec
@@ -41,6 +41,9 @@ class NewValues:
             before == data or (before is not None and data is not None and codec.is_same(old, new))
             for before, data, old, new in columns
         ]
+
+
+NO_VALUES: Final = NewValues((), (), (), ())
 
 
 def new_values(

@@ -21,7 +21,7 @@ step 4, `cq.passes.reporting` step 7. `cq.passes.merge_pass` combines deep backl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -34,10 +34,13 @@ from cq.app import QueueCode
 from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
 from cq.observer import Change
-from cq.passes.batch import Batch, Limits, clear_rows, read_batch, write_values
+from cq.passes.batch import Batch, Step, clear_rows, decide, read_batch, take, write_values
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.columns import KeyColumn, fold, new_values, pending
+from cq.passes.merge_pass import MergePass
+from cq.passes.open_bucket import OpenBucket
 from cq.passes.pass_result import ManyFailed, PassResult
+from cq.passes.plan import PassPlan
 from cq.passes.purging import purge_some
 from cq.passes.repacking import repack
 from cq.passes.reporting import (
@@ -49,6 +52,7 @@ from cq.passes.reporting import (
     changes_by_observer,
     receiving_generations,
 )
+from cq.passes.runs import FIRST_RUN, Runs
 from cq.passes.selection import choose
 from cq.queue.bounded_reads import prefix_read, read_at_hashes
 from cq.queue.bucket_state import fresh_token
@@ -57,7 +61,6 @@ from cq.queue.missed_reports import MissedReports
 from cq.queue.set_aside import set_aside, set_broken_aside
 from cq.store.api import VERSIONS_PER_SECOND, Transaction
 
-_NOTHING: Final[Mapping[bytes, str]] = {}
 _MANY_FAILURES: Final = 10
 _LARGE_SHARE: Final = 0.2
 
@@ -69,16 +72,8 @@ class Pass:
         tr: a fresh transaction of either store, committed by the caller.
         code: the queue's configuration and code as this worker has them.
         bucket: number of the bucket.
+        plan: what the caller has decided.
         cache: the worker's cache of the bucket; the pass does not change it.
-        limits: bounds on reads and writes.
-        max_report: number of keys to report, at most.
-        max_backfill: number of values to backfill, at most. Report no other key then, so that a failure has one cause.
-        max_take: number of different keys of the rows to touch, at most; None: no limit.
-        suspects: encoded keys to report only when no other key has work, and then one alone.
-        try_suspect: whether to report one of the suspects, alone, if any has work.
-        rejected: {encoded key: error} of keys to set aside; the pass then reports no key and calls no observer.
-        rejected_in_backfill: the same for keys whose values an observer cannot receive.
-        may_sort: whether to leave a deep backlog of many different keys to `MergePass`.
         before_code: called with the encoded keys before the combiner and the observers see them.
     """
 
@@ -87,33 +82,17 @@ class Pass:
         tr: Transaction,
         code: QueueCode,
         bucket: int,
-        *,
+        plan: PassPlan | None = None,
         cache: BucketCache | None = None,
-        limits: Limits | None = None,
-        max_report: int = 1000,
-        max_backfill: int = 0,
-        max_take: int | None = None,
-        suspects: Collection[bytes] = (),
-        try_suspect: bool = False,
-        rejected: Mapping[bytes, str] = _NOTHING,
-        rejected_in_backfill: Mapping[bytes, str] = _NOTHING,
-        may_sort: bool = False,
         before_code: Callable[[list[bytes]], object] = lambda encoded_keys: None,
     ) -> None:
         self.tr = tr
         self.code = code
         self.config = code.config
-        self.bucket = bucket
+        self.number = bucket
+        self.plan = plan or PassPlan()
+        self.limits = self.plan.limits
         self.cache = cache or BucketCache()
-        self.limits = limits or Limits()
-        self.max_report = 0 if rejected or rejected_in_backfill else max_report
-        self.max_backfill = 1 if rejected_in_backfill else 0 if rejected else max_backfill
-        self.max_take = max_take
-        self.suspects = suspects
-        self.try_suspect = try_suspect
-        self.rejected = rejected
-        self.rejected_in_backfill = rejected_in_backfill
-        self.may_sort = may_sort
         self.before_code = before_code
         self.keys = QueueKeys(self.config.name)
         self.result = PassResult()
@@ -122,6 +101,7 @@ class Pass:
         self.report: list[bytes] = []
         self.backfill: BackfillPiece | None = None
         self.is_reporting = False
+        self.is_merging = False
 
     @property
     def blamed(self) -> list[bytes]:
@@ -129,34 +109,66 @@ class Pass:
         return self.report + (self.backfill.keys if self.backfill else [])
 
     def run(self) -> PassResult:
-        """Run the whole pass, except for the commit.
+        """Run the whole pass, except for the commit: read, decide, and carry out the decision.
 
         Raises:
             CodeMismatch: the queue's configuration has changed and asks for other code.
-            SortBacklog: run a `MergePass` instead.
             ManyFailed: too many keys cannot be combined.
             ReportFailed: an observer has raised.
             FDBError: from the store, also through an observer.
         """
-        batch = self.batch = self._read()
-        if is_blocked(self.tr.snapshot, self.config, self.bucket):
+        self.bucket = OpenBucket(self.tr, self.code, self.number, self.plan, self.cache)
+        if is_blocked(self.tr.snapshot, self.config, self.number):
             self.result.blocked = True
             return self.result
-        self.positions = backfill_positions(self.tr, self.code, self.bucket, batch.state)
-        self.missed = MissedReports(self.tr, self.config, self.bucket, batch.state)
+        may_sort = self.plan.may_sort
+        if may_sort and self.cache.runs.is_any:
+            merged = self._merge(self.cache.runs)
+            if merged is not None:
+                return merged
+            may_sort = False
+        batch = self.batch = read_batch(self.bucket)
+        self.result.foreign = batch.backlog.foreign
+        self.result.cache_is_valid = self.bucket.is_cached
+        self.positions = backfill_positions(self.tr, self.code, self.number, batch.state)
+        self.missed = MissedReports(self.tr, self.config, self.number, batch.state)
         backfilling = next((each for each, cursor in self.positions.items() if cursor is not None), None)
         if needs_purge(self.config, batch.state):
             self._purge(batch)
             self._call_observers()
             return self.result
-        due = [] if batch.is_former else self.missed.next_retries(max(1, self.max_backfill))
+        due = [] if self.bucket.is_former else self.missed.next_retries(max(1, self.plan.most_backfilled))
         if batch.is_empty and backfilling is None and not due and self.positions == batch.state.observers:
             if not batch.backlog.foreign:
                 self._clear_notification(batch)
             return self.result
-        where = self.tr, self.config, self.bucket
-        most, is_next = self.max_report, self.try_suspect
-        chosen = choose(*where, batch, self.limits, most, self.suspects, is_suspect_next=is_next)
+        decision = decide(batch, may_sort=may_sort)
+        if decision.step is Step.SORT:
+            merged = self._merge(FIRST_RUN)
+            if merged is not None:
+                return merged
+            decision = decide(batch, may_sort=False)
+        take(batch, decision)
+        self._combine(batch)
+        if self.plan.most_backfilled and (due or backfilling is not None):
+            self._backfill(batch, due, backfilling)
+        self._finish(batch)
+        self._call_observers()
+        return self.result
+
+    def _merge(self, runs: Runs) -> PassResult | None:
+        """Write the next run or merge runs; None: nothing is written, and the rows are to be combined as usual."""
+        self.is_merging = True
+        merged = MergePass(self.bucket, runs).run()
+        self.is_merging = merged is not None
+        self.result.lost_runs = merged is None
+        return merged
+
+    # Combining and writing
+
+    def _combine(self, batch: Batch) -> None:
+        """Report the next keys, fold the others taken, and set aside those that fail."""
+        chosen = choose(batch)
         self.report, self.all_staged_known = chosen.report, chosen.all_staged_known
         current = self._load_current()
         touched = list(dict.fromkeys([*batch.updates, *self.report]))
@@ -167,29 +179,6 @@ class Pass:
         self._fold(batch)
         self._refuse_many_failures(batch)
         self._set_aside(batch)
-        if self.max_backfill and (due or backfilling is not None):
-            self._backfill(batch, due, backfilling)
-        self._finish(batch)
-        self._call_observers()
-        return self.result
-
-    def _read(self) -> Batch:
-        batch = read_batch(
-            self.tr,
-            self.config,
-            self.bucket,
-            replace(self.limits, max_report=min(self.max_report, self.limits.max_report)),
-            max_take=self.max_take,
-            is_observed=bool(self.code.observers),
-            first=self.rejected,
-            cache=self.cache,
-            may_sort=self.may_sort,
-        )
-        self.result.foreign = batch.backlog.foreign
-        self.result.cache_is_valid = self.cache.is_valid(batch.state.token)
-        return batch
-
-    # Combining and writing
 
     def _load_current(self) -> dict[bytes, bytes | None]:
         """Return the current values of the keys to report, and drop keys beyond the read limit from the report."""
@@ -237,10 +226,10 @@ class Pass:
 
     def _fold(self, batch: Batch) -> None:
         """Combine the taken updates of all unreported keys; write them as rows again, or stage them."""
-        seen = self.done | self.result.aside.keys() | self.rejected.keys()
+        seen = self.done | self.result.aside.keys() | self.plan.rejected.keys()
         left = [encoded for encoded in batch.updates if encoded not in seen]
         folded: dict[bytes, bytes] = {}
-        self._can_repack = batch.repack_bytes > 0
+        self._can_repack = batch.decision.step is Step.FOLD
         apply_or_isolate(left, partial(self._fold_some, batch, folded), self.result.aside)
         self.result.folded = len(folded)
         self.repacked: dict[bytes, bytes] = {}
@@ -270,7 +259,7 @@ class Pass:
 
     def _set_aside(self, batch: Batch) -> None:
         """Set aside the updates of keys that cannot be combined or reported; their current values stay unchanged."""
-        for encoded, error in self.rejected.items():
+        for encoded, error in self.plan.rejected.items():
             if batch.has_work(encoded):
                 self.result.aside[encoded] = error
         for encoded, error in self.result.aside.items():
@@ -288,17 +277,17 @@ class Pass:
 
     def _backfill(self, batch: Batch, due: list[bytes], generation: int | None) -> None:
         """Read the next values to report again, or to a new observer; record a rejected one as missed instead."""
-        limit, load = self.max_backfill, self.limits.load_bytes
+        limit, load = self.plan.most_backfilled, self.limits.load_bytes
         is_complete = partial(self._has_no_later, batch)
         reader = BackfillReader(self.tr, self.config, self.missed, limit, load, is_complete)
         if due or generation is None:
             backfill = reader.read_again(due)
         else:
-            backfill = reader.read_first(self.bucket, generation, self.positions[generation] or b"")
-        if self.rejected_in_backfill:
-            if not backfill.keys or backfill.keys[0] not in self.rejected_in_backfill:
+            backfill = reader.read_first(self.number, generation, self.positions[generation] or b"")
+        if self.plan.rejected_in_backfill:
+            if not backfill.keys or backfill.keys[0] not in self.plan.rejected_in_backfill:
                 return
-            self.result.aside |= backfill.reject(self.rejected_in_backfill, self.missed)
+            self.result.aside |= backfill.reject(self.plan.rejected_in_backfill, self.missed)
         elif due:
             self.missed.clear(backfill.keys, are_due=True)
         self.backfill = backfill
@@ -313,18 +302,18 @@ class Pass:
 
     def _purge(self, batch: Batch) -> None:
         """Delete the next values of the bucket. No update is combined before the purge is complete."""
-        limit = 1 if self.rejected else max(1, self.max_report)
+        limit = 1 if self.plan.rejected else max(1, self.plan.most_reported)
         load = self.missed.share(self.limits.load_bytes)
-        purged = purge_some(self.tr, self.config, self.bucket, batch, limit, load, self.rejected)
+        purged = purge_some(batch, limit, load)
         self.changes, self.report = purged.changes, purged.keys
         gone = [*purged.keys, *purged.unreported]
         self.missed.read_all(gone)
         self.missed.check(purged.keys)
         self.missed.clear(purged.keys)
         for encoded, value in purged.unreported.items():
-            self.result.aside[encoded] = self.rejected[encoded]
+            self.result.aside[encoded] = self.plan.rejected[encoded]
             generations = receiving_generations(self.positions, place(encoded))
-            self.missed.note(encoded, self.rejected[encoded], dict.fromkeys(generations, value))
+            self.missed.note(encoded, self.plan.rejected[encoded], dict.fromkeys(generations, value))
         self.result.values, self.result.purged = dict.fromkeys(gone), len(gone)
         self.result.invalidates_cache = True  # the purge has cleared the staged updates
         self.before_code(self.report)
@@ -332,13 +321,12 @@ class Pass:
         self.result.token = fresh_token()
         missed = self.missed.remain()
         state = replace(purged.state, token=self.result.token, observers=self.positions, missed=missed)
-        self.tr.set(self.keys.state(self.config.generation, self.bucket), state.to_bytes())
+        self.bucket.write_state(state)
 
     # Finishing
 
     def _finish(self, batch: Batch) -> None:
-        begin = self.keys.rows(self.config.generation, self.bucket)[0]
-        self.result.rows = clear_rows(self.tr, self.keys, begin, batch)
+        self.result.rows = clear_rows(self.tr, self.keys, self.bucket.rows[0], batch)
         for key, data in self.repacked.items():
             self.tr.set(key, data)
         self.result.cut_at = batch.taken_bytes if batch.rest else None
@@ -351,13 +339,13 @@ class Pass:
         if self.backfill is not None:
             observers |= self.backfill.reached
         self.result.completed = None in observers.values() and observers != batch.state.observers
-        due = not batch.is_former and bool(self.missed.next_retries(1))
+        due = not self.bucket.is_former and bool(self.missed.next_retries(1))
         backfilling = due or any(cursor is not None for cursor in observers.values())
         self.result.backfilling = backfilling
         self.result.more = not batch.at_end or staged or bool(self.repacked) or backfilling
         if not batch.at_end and batch.rows:
             last = version_of(batch.rows[-1].versionstamp)
-            self.result.age = (batch.read_version - last) / VERSIONS_PER_SECOND
+            self.result.age = (self.bucket.read_version - last) / VERSIONS_PER_SECOND
         if not self.result.more and not self.result.foreign:
             self._clear_notification(batch)
         self.result.token = fresh_token()
@@ -366,11 +354,11 @@ class Pass:
             token=self.result.token,
             staged=staged,
             cursor=place(self.report[-1]) if self.report else batch.state.cursor,
-            unfinished_since=0 if batch.at_end else batch.state.unfinished_since or batch.read_version,
+            unfinished_since=0 if batch.at_end else batch.state.unfinished_since or self.bucket.read_version,
             observers=observers,
             missed=self.missed.remain(),
         )
-        self.tr.set(self.keys.state(self.config.generation, self.bucket), state.to_bytes())
+        self.bucket.write_state(state)
 
     def _is_staged(self, batch: Batch) -> bool:
         """Whether the bucket may have staged updates after this pass."""
@@ -382,7 +370,7 @@ class Pass:
     def _clear_notification(self, batch: Batch) -> None:
         if batch.notification is not None:
             # An add after the read version has stored another versionstamp, which this comparison leaves in place.
-            key = self.keys.notification(self.config.generation, self.bucket)
+            key = self.keys.notification(self.config.generation, self.number)
             self.tr.compare_and_clear(key, batch.notification)
 
     def _call_observers(self) -> None:

@@ -1,39 +1,34 @@
-"""A pass over a bucket whose backlog is sorted in runs: it writes the next run, or merges the next keys of all runs.
+"""Rewrites a backlog in sorted runs: writes the next run, or merges the next keys of all runs.
 
 It covers the ordinary case of `cq.passes.combine_pass` only: no update is staged, only cq's own code runs, and every
-key can be combined. In all other cases it raises `CannotMerge` before anything is committed, and an ordinary pass takes
-the rows. The cached runs are valid while the bucket's state has the token of the worker's last pass: then no other
-worker has changed the rows since.
+key can be combined. In all other cases it writes nothing, and the pass takes the rows as usual. The cached runs are
+valid while the bucket's state has the token of the worker's last pass: then no other worker has changed the rows since.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
 
 from cq.admin.purge import needs_purge
-from cq.admin.rebucket import is_blocked
-from cq.app import QueueCode
-from cq.config.queue import read_config
-from cq.keys import QueueKeys, after, place, places, version_of
-from cq.passes.batch import Limits, write_values
-from cq.passes.bucket_cache import BucketCache
-from cq.passes.columns import new_values
-from cq.passes.hash_order import HashRank, order_from_cursor, rank_from_cursor
+from cq.keys import after, place, places, version_of
+from cq.passes.batch import write_values
+from cq.passes.columns import NO_VALUES, NewValues, new_values
+from cq.passes.hash_order import order_from_cursor, rank_from_cursor
+from cq.passes.open_bucket import OpenBucket
 from cq.passes.pass_result import PassResult
-from cq.passes.repacking import Pairs, pack_into_rows
-from cq.passes.reporting import BackfillPiece
-from cq.passes.runs import MAX_RUNS, CannotMerge, Run, RunHead, Runs, run_of
+from cq.passes.repacking import pack_into_rows, sorted_pairs
+from cq.passes.runs import MAX_RUNS, RunHead, Runs, run_of
 from cq.passes.selection import affordable
-from cq.passes.sort_run import sorted_pairs
 from cq.queue.bounded_reads import prefix_read, read_stored
-from cq.queue.bucket_state import BucketState, fresh_token
+from cq.queue.bucket_state import fresh_token
 from cq.queue.ledger import count_dropped
 from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import (
+    FoundRows,
     Row,
     decode_content,
     decode_found,
@@ -42,74 +37,60 @@ from cq.queue.rows import (
     group,
     repeated_rows,
 )
-from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, Transaction, error_code
+from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, error_code
 
 _LEAST_SHARE: Final = 8  # a last run is written if it has at least 1/8 of the bytes that a pass reads
 
 
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    """What a pass over runs writes, and its result.
+
+    Attributes:
+        clears: ranges of rows.
+        rows: {key: value} of rows, written after all clears, because each clear searches the sets before it.
+        result: the result of the pass.
+        at: keys of values.
+        values: the values at these keys.
+        repeated: cleared rows of repeated operations.
+        cursor: the bucket's cursor after the pass.
+    """
+
+    clears: Sequence[tuple[bytes, bytes]]
+    rows: dict[bytes, bytes]
+    result: PassResult
+    cursor: bytes
+    at: Sequence[bytes] = ()
+    values: NewValues = NO_VALUES
+    repeated: Sequence[Row] = ()
+
+
 class MergePass:
-    """One pass over runs, in one transaction; `run` it once. Its arguments are those of `Pass`."""
+    """The part of a pass that writes or merges runs, in the pass's transaction; `run` it once."""
 
-    # The caller reads these after a failure, as those of `Pass`: no single key is to blame here.
-    blamed: Sequence[bytes] = ()
-    backfill: BackfillPiece | None = None
-    is_reporting = False
-
-    def __init__(
-        self, tr: Transaction, code: QueueCode, bucket: int, cache: BucketCache, limits: Limits
-    ) -> None:
-        self.tr = tr
-        self.code = code
-        self.config = code.config
+    def __init__(self, bucket: OpenBucket, runs: Runs) -> None:
         self.bucket = bucket
-        self.cache = cache
-        self.limits = limits
-        self.keys = QueueKeys(self.config.name)
-        self.result = PassResult(more=True)
+        self.runs = runs
+        self.tr, self.code, self.config, self.keys = bucket.tr, bucket.code, bucket.config, bucket.keys
+        self.limits = bucket.plan.limits
 
-    def run(self) -> PassResult:
-        """Run the whole pass, except for the commit.
+    def run(self) -> PassResult | None:
+        """Write the next run, or merge; None: the pass must take the rows as usual, and nothing is written.
 
-        Raises:
-            CannotMerge: run a `Pass` instead, for example because another worker has run a pass over the bucket.
-            FDBError: from the store.
+        Raises the store's `FDBError`.
         """
+        if not self._allows_runs():
+            return None
         try:
-            self._run()
-        except CannotMerge:
-            raise
+            rewrite = self._next_rewrite()
         except Exception as error:
             if error_code(error) is not None:
                 raise
-            raise CannotMerge from error  # a key or a row is at fault: an ordinary pass finds it, and sets it aside
-        return self.result
-
-    def _run(self) -> None:
-        read_version = self.tr.get_read_version()
-        stored = self.tr.get(self._state_key)
-        if not self._has_one_shape() or self.code.observers:
-            raise CannotMerge
-        self.state = BucketState.from_bytes(stored.value)
-        runs = self.cache.runs
-        self.result.cache_is_valid = self.cache.is_valid(self.state.token)
-        if not self._allows_runs():
-            raise CannotMerge
-        self.read_version = read_version.wait()
-        if not (runs.is_open and self._write_run(runs)):
-            self._merge(runs)
-        self.result.token = fresh_token()
-        unfinished = self.state.unfinished_since or self.read_version
-        state = replace(self.state, token=self.result.token, unfinished_since=unfinished)
-        self.tr.set(self._state_key, state.to_bytes())
-
-    @property
-    def _state_key(self) -> bytes:
-        return self.keys.state(self.config.generation, self.bucket)
-
-    def _has_one_shape(self) -> bool:
-        """Whether the queue has the shape that this pass is for, and no older updates are left in the former shape."""
-        is_same = read_config(self.tr, self.config.name) == self.config
-        return is_same and not is_blocked(self.tr.snapshot, self.config, self.bucket)
+            return None  # a key or a row is at fault: the usual way finds it, and sets it aside
+        if rewrite is None:
+            return None
+        self._write(rewrite)
+        return rewrite.result
 
     def _allows_runs(self) -> bool:
         """Whether the bucket's state allows runs: no staged updates, no purge, and no other worker has passed.
@@ -117,52 +98,63 @@ class MergePass:
         Staged updates are older than all rows. If two workers each sorted again what the other one has sorted, neither
         would ever merge a run.
         """
-        if self.cache.runs.remaining and not self.result.cache_is_valid:
+        if self.runs.remaining and not self.bucket.is_cached:
             return False
-        return not (self.state.staged or needs_purge(self.config, self.state))
+        state = self.bucket.state
+        return not (self.bucket.is_former or state.staged or needs_purge(self.config, state))
+
+    def _next_rewrite(self) -> _Rewrite | None:
+        """Return what to write; None: the rows are not as expected. Raises if a key or a row is at fault."""
+        if self.runs.is_open:
+            found = self._rows_after_runs()
+            if found.is_foreign:
+                return None
+            if not found.at_end or found.size >= self._most_bytes // _LEAST_SHARE:
+                return self._new_run(found)
+        return self._merge() if self.runs.remaining else None
+
+    def _write(self, rewrite: _Rewrite) -> None:
+        for begin, end in rewrite.clears:
+            self.tr.clear_range(begin, end)
+        for key, value in rewrite.rows.items():
+            self.tr.set(key, value)
+        write_values(self.tr, rewrite.at, rewrite.values.data, rewrite.values.is_same())
+        count_dropped(self.tr, self.config, (pair for row in rewrite.repeated for pair in row.updates))
+        state = self.bucket.state
+        unfinished = state.unfinished_since or self.bucket.read_version
+        token = rewrite.result.token
+        self.bucket.write_state(
+            replace(state, token=token, cursor=rewrite.cursor, unfinished_since=unfinished)
+        )
 
     # Making a run
 
-    def _write_run(self, runs: Runs) -> bool:
-        """Sort the rows after the last run into a new run, as many as one pass may read.
+    def _rows_after_runs(self) -> FoundRows:
+        """Return the rows after the last run, as many as one pass may sort."""
+        prefix, end = self.bucket.rows
+        begin = after(self.runs.remaining[-1].last) if self.runs.remaining else prefix
+        version = self.bucket.read_version
+        return find_rows(self.tr.snapshot, begin, (prefix, end), self._most_bytes, version)
 
-        Returns False, without a write, if the remaining rows are too few for a run.
-        """
-        prefix, end = self.keys.rows(self.config.generation, self.bucket)
-        begin = after(runs.remaining[-1].last) if runs.remaining else prefix
-        found = find_rows(self.tr.snapshot, begin, (prefix, end), self._most_bytes, self.read_version)
-        if found.is_foreign:
-            raise CannotMerge
-        if found.at_end and found.size < self._most_bytes // _LEAST_SHARE:
-            return False
+    def _new_run(self, found: FoundRows) -> _Rewrite | None:
+        """Sort rows into a new run."""
+        prefix, cursor = self.bucket.rows[0], self.bucket.state.cursor
         contents = {key: decode_found(prefix, key, value) for key, value in found.rows}
         rows = [Row(key, value, contents[key][0]) for key, value in found.rows]
         counting = drop_repeated_operations(self.tr.snapshot, self.keys, rows)
-        pairs = self._sorted([contents[row.key] for row in counting])
-        written = pack_into_rows(pairs, counting)
-        if not written:
-            raise CannotMerge  # they would be staged, and staged updates count as older than all rows
-        self.tr.clear_range(rows[0].key, after(rows[-1].key))
-        for key, value in written.items():
-            self.tr.set(key, value)
-        self._drop(repeated_rows(rows, counting))
-        self.result.rows = len(rows)
-        self._count(sum(len(contents[row.key]) // 2 for row in counting), rows[-1].key)
-        left = (*runs.remaining, run_of(written, len(pairs.order)))
-        self.result.runs = Runs(left, is_open=not found.at_end and len(left) < self._most_runs)
-        return True
-
-    def _sorted(self, contents: Sequence[list[Any]]) -> Pairs:
-        pairs = sorted_pairs(self.code.combiner, self.config.value, contents, self.state.cursor)
-        if pairs is None:
-            raise CannotMerge
-        self.result.folded = len(pairs.order)
-        return pairs
-
-    def _drop(self, repeated: Sequence[Row]) -> None:
-        """Count the rows of repeated operations as dropped; they are cleared with the others."""
-        count_dropped(self.tr, self.config, (pair for row in repeated for pair in row.updates))
-        self.result.repeated = len(repeated)
+        counted = [contents[row.key] for row in counting]
+        pairs = sorted_pairs(self.code.combiner, self.config.value, counted, cursor)
+        written = pack_into_rows(pairs, counting) if pairs else {}
+        if not pairs or not written:
+            return None  # they would have to be staged, and staged updates count as older than all rows
+        left = (*self.runs.remaining, run_of(written, len(pairs.order)))
+        runs = Runs(left, is_open=not found.at_end and len(left) < self._most_runs)
+        result = self._result(sum(len(content) // 2 for content in counted), rows[-1].key, runs)
+        result.rows, result.folded = len(rows), len(pairs.order)
+        repeated = repeated_rows(rows, counting)
+        result.repeated = len(repeated)
+        clears = [(rows[0].key, after(rows[-1].key))]
+        return _Rewrite(clears, written, result, cursor, repeated=repeated)
 
     @property
     def _most_bytes(self) -> int:
@@ -181,12 +173,12 @@ class MergePass:
 
     # Merging
 
-    def _merge(self, runs: Runs) -> None:
+    def _merge(self) -> _Rewrite | None:
         """Combine the updates of the next keys of all runs with the current values."""
-        if not runs.remaining:
-            raise CannotMerge
-        cursor = self.state.cursor
-        heads = self._read_heads(runs)
+        heads = self._read_heads()
+        if heads is None:
+            return None
+        cursor = self.bucket.state.cursor
         updates = _next_updates(heads)
         keys = list(updates)
         where = places(keys)
@@ -199,67 +191,66 @@ class MergePass:
         at = prefix_read(at, current)
         report = report[: len(at)]
         waiting = [updates[encoded] for encoded in report]
-        self._count(sum(map(len, waiting)), heads[0].rows[0].key)
+        taken = sum(map(len, waiting))
         last = place(report[-1])
-        left = self._advance(heads, rank_from_cursor(last, cursor))
-        self._write_values(report, at, [current[key] for key in at], waiting)
-        self.state = replace(self.state, cursor=last)
-        self.result.reported = len(report)
-        self.result.invalidates_cache = True  # the cached values of these keys are outdated
-        self.result.runs = Runs(left, per_key=self.result.updates / len(report))
+        cuts = [head.cut(rank_from_cursor(last, cursor)) for head in heads]
+        if sum(cut.updates for cut in cuts) != taken:
+            return None  # the runs are not sorted as expected: an update would be lost or combined twice
+        left = [head.remainder(cut) for head, cut in zip(heads, cuts, strict=True)]
+        parts = list(zip(heads, cuts, left, strict=True))
+        decoded = self.config.key.decode_all(report)
+        before = [current[key] for key in at]
+        values = new_values(self.code.combiner, self.config.value, decoded, before, waiting)
+        remaining = tuple(run for run in left if run)
+        result = self._result(taken, heads[0].rows[0].key, Runs(remaining, per_key=taken / len(report)))
+        result.rows, result.reported = sum(cut.rows for cut in cuts), len(report)
+        result.invalidates_cache = True  # the cached values of these keys are outdated
+        return _Rewrite(
+            [
+                (head.run.first, run.first if run else after(head.run.last))
+                for head, cut, run in parts
+                if cut.rows
+            ],
+            {run.first: head.remaining_row(cut) for head, cut, run in parts if run and cut.part},
+            result,
+            last,
+            at,
+            values,
+        )
 
-    def _read_heads(self, runs: Runs) -> list[RunHead]:
-        """Read from each run about as many rows as one pass may report; its first row may be a remainder."""
-        updates = sum(run.updates for run in runs.remaining)
-        size = sum(run.size for run in runs.remaining)
-        most = self.limits.max_report * runs.per_key
+    def _read_heads(self) -> list[RunHead] | None:
+        """Read from each run about as many rows as one pass may report; its first row may be a remainder.
+
+        Returns None if a run lacks rows, or has one with an operation id, which no worker has written.
+        """
+        runs = self.runs.remaining
+        updates = sum(run.updates for run in runs)
+        size = sum(run.size for run in runs)
+        most = self.limits.max_report * self.runs.per_key
         most_bytes = self._most_written // 2 if self.config.value.grows else self.limits.read_bytes
         share = min(1.0, most / updates, self.limits.read_bytes / size, most_bytes / size)
-        found = [
+        ranges = [
             self.tr.snapshot.get_range(
                 run.first, after(run.last), limit=1 + ceil(share * run.rows), streaming_mode=WANT_ALL
             )
-            for run in runs.remaining
+            for run in runs
         ]
-        return [self._head(run, some.to_list()) for run, some in zip(runs.remaining, found, strict=True)]
+        found = [some.to_list() for some in ranges]
+        contents = [[decode_content(row.key, row.value) for row in rows] for rows in found]
+        if not all(some and all(content[0] is None for content in some) for some in contents):
+            return None
+        cursor = self.bucket.state.cursor
+        columns = zip(runs, found, contents, strict=True)
+        return [RunHead(run, rows, some, cursor) for run, rows, some in columns]
 
-    def _head(self, run: Run, rows: list[KeyValue]) -> RunHead:
-        contents = [decode_content(row.key, row.value) for row in rows]
-        if not rows or any(content[0] is not None for content in contents):
-            raise CannotMerge
-        return RunHead(run, rows, contents, self.state.cursor)
-
-    def _write_values(
-        self,
-        report: list[bytes],
-        at: Sequence[bytes],
-        current: Sequence[bytes | None],
-        waiting: Sequence[list[Any]],
-    ) -> None:
-        keys = self.config.key.decode_all(report)
-        values = new_values(self.code.combiner, self.config.value, keys, current, waiting)
-        write_values(self.tr, at, values.data, values.is_same())
-
-    def _advance(self, heads: Sequence[RunHead], last: HashRank) -> tuple[Run, ...]:
-        """Remove the updates up to a rank from all runs; return the remainders of the runs."""
-        cuts = [head.cut(last) for head in heads]
-        if sum(cut.updates for cut in cuts) != self.result.updates:
-            raise CannotMerge  # the runs are not sorted as expected: an update would be lost or combined twice
-        left = [head.remainder(cut) for head, cut in zip(heads, cuts, strict=True)]
-        # All clears come before all sets, because each clear searches the sets before it.
-        for head, cut, run in zip(heads, cuts, left, strict=True):
-            if cut.rows:
-                self.tr.clear_range(head.run.first, run.first if run else after(head.run.last))
-        for head, cut, run in zip(heads, cuts, left, strict=True):
-            if run and cut.part:
-                self.tr.set(run.first, head.remaining_row(cut))
-        self.result.rows = sum(cut.rows for cut in cuts)
-        return tuple(run for run in left if run)
-
-    def _count(self, updates: int, row: bytes) -> None:
-        self.result.updates = updates
+    def _result(self, updates: int, row: bytes, runs: Runs) -> PassResult:
+        """Return the result of a pass that takes `updates` updates, up to those of a row."""
         version = version_of(self.keys.versionstamp_of_row(row))
-        self.result.age = (self.read_version - version) / VERSIONS_PER_SECOND
+        age = (self.bucket.read_version - version) / VERSIONS_PER_SECOND
+        cached = self.bucket.is_cached
+        return PassResult(
+            updates=updates, age=age, runs=runs, more=True, cache_is_valid=cached, token=fresh_token()
+        )
 
 
 def _next_updates(heads: Sequence[RunHead]) -> dict[bytes, list[Any]]:

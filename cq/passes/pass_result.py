@@ -35,6 +35,7 @@ class PassResult:
         conflicts: number of these that conflicted.
         cache_is_valid: whether no other worker has run a pass since the cache was updated.
         invalidates_cache: whether all earlier entries of the cache are outdated.
+        lost_runs: whether the pass could not write or merge runs: sort no more until the bucket is empty.
         token, values, staged, runs: new contents of the worker's cache.
     """
 
@@ -59,6 +60,7 @@ class PassResult:
     conflicts: int = 0
     cache_is_valid: bool = False
     invalidates_cache: bool = False
+    lost_runs: bool = False
     token: bytes = b""
     values: dict[bytes, bytes | None] = field(default_factory=dict)
     staged: dict[bytes, bytes | None] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from cq import keys
@@ -35,26 +34,20 @@ class Purged:
     state: BucketState
 
 
-def purge_some(
-    tr: Transaction,
-    config: QueueConfig,
-    bucket: int,
-    batch: Batch,
-    limit: int,
-    limit_bytes: int,
-    rejected: Collection[bytes],
-) -> Purged:
+def purge_some(batch: Batch, limit: int, limit_bytes: int) -> Purged:
     """Delete the next values of a bucket; the first pass of a purge also drops all updates queued before it.
 
     Rejected keys are deleted without a report. A change is complete if no update of its key was queued after the purge:
     such updates are combined only when the purge is complete.
     """
+    bucket = batch.bucket
+    tr, config, rejected = bucket.tr, bucket.config, bucket.plan.rejected
     cursor, since = batch.state.purging, b""
     # A new purge begins from the first value, even if an earlier one is not complete.
     if cursor is None or has_new_purge(config, batch.state):
-        cursor, since = b"", _drop_queued(tr, config, bucket)
+        cursor, since = b"", _drop_queued(tr, config, bucket.number)
     queue = QueueKeys(config.name)
-    values, reached = read_values(tr, config, bucket, cursor, limit, limit_bytes)
+    values, reached = read_values(tr, config, bucket.number, cursor, limit, limit_bytes)
     found = Purged([], [], {}, _purged_until(config, batch.state, reached))
     later = {encoded for row in batch.rows if row.versionstamp > since for encoded, _ in row.updates}
     for encoded, value in values:

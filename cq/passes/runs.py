@@ -18,7 +18,6 @@ from bisect import bisect_right
 from typing import Any, Final, NamedTuple
 
 from cq.encoding import codec
-from cq.errors import CqError
 from cq.keys import after, place
 from cq.passes.hash_order import HashRank, count_up_to, rank_from_cursor
 from cq.store.api import KeyValue
@@ -65,14 +64,6 @@ class Runs(NamedTuple):
 NO_RUNS: Final = Runs()
 FIRST_RUN: Final = Runs(is_open=True)
 """No runs yet; write the first one."""
-
-
-class SortBacklog(CqError):
-    """Sort the queued rows first, by a `MergePass` that writes the first run; nothing is committed."""
-
-
-class CannotMerge(CqError):
-    """Take the queued rows in commit order, by a `cq.passes.combine_pass.Pass`; nothing is committed."""
 
 
 def run_of(rows: dict[bytes, bytes], updates: int) -> Run:

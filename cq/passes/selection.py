@@ -7,16 +7,14 @@ queue has no observers and folding would not shrink the backlog much.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from cq import keys
-from cq.config.queue import QueueConfig
-from cq.keys import QueueKeys, place
-from cq.passes.batch import Batch, Limits
+from cq.keys import place
+from cq.passes.batch import Batch, Step
 from cq.passes.hash_order import count_up_to, rank_from_cursor, sort_from_cursor
-from cq.store.api import WANT_ALL, Transaction
+from cq.store.api import WANT_ALL
 from cq.store.version_clock import clock_of
 from cq.store.write_sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
 
@@ -29,52 +27,45 @@ class Chosen:
     report: list[bytes] = field(default_factory=list)
 
 
-def choose(
-    tr: Transaction,
-    config: QueueConfig,
-    bucket: int,
-    batch: Batch,
-    limits: Limits,
-    max_report: int,
-    suspects: Collection[bytes],
-    *,
-    is_suspect_next: bool,
-) -> Chosen:
-    """Choose at most `max_report` keys; read their staged updates into the batch.
+def choose(batch: Batch) -> Chosen:
+    """Choose the keys to report, at most as many as planned; read their staged updates into the batch.
 
-    A suspect is reported only if no other key has work, or if `is_suspect_next`, and then alone.
+    A suspect is reported only if no other key has work, or if it is planned, and then alone.
     """
+    plan = batch.bucket.plan
     chosen = Chosen(not batch.state.staged)
-    may_report = batch.at_end or not batch.folds_first or _is_overloaded(tr, batch, limits)
-    if not max_report or not may_report:
+    may_report = batch.at_end or not batch.folds_first or _is_overloaded(batch)
+    if not plan.most_reported or not may_report:
         return chosen
     last_staged = None
     if batch.state.staged:
-        room = max_report + len(suspects) + 1
-        last_staged = _read_staged(tr, config, bucket, batch, room, limits.load_bytes)
+        last_staged = _read_staged(batch, plan.most_reported + len(plan.suspects) + 1)
         chosen.all_staged_known = last_staged is None
     waiting = _keys_in_hash_order(batch, last_staged)
     others, suspected = waiting, []
     # A suspect is reported alone: if it fails again, no other key is delayed.
-    if suspects:
-        others = [encoded for encoded in waiting if encoded not in suspects]
-        suspected = [encoded for encoded in waiting if encoded in suspects]
-    is_next = bool(suspected) and (is_suspect_next or not others)
-    most = _most_written(batch, limits, is_observed=bool(config.observers))
-    prefix = len(QueueKeys(config.name).value(b""))
-    chosen.report = suspected[:1] if is_next else affordable(others[:max_report], prefix, most)
+    if plan.suspects:
+        others = [encoded for encoded in waiting if encoded not in plan.suspects]
+        suspected = [encoded for encoded in waiting if encoded in plan.suspects]
+    is_next = bool(suspected) and (plan.try_suspect or not others)
+    prefix = len(batch.bucket.keys.value(b""))
+    most = _most_written(batch)
+    chosen.report = suspected[:1] if is_next else affordable(others[: plan.most_reported], prefix, most)
     return chosen
 
 
-def _most_written(batch: Batch, limits: Limits, *, is_observed: bool) -> int:
+def _most_written(batch: Batch) -> int:
     """Return the bytes for writing reported values, in addition to those for staged updates and rows.
 
     In a bucket without staged updates only keys of the taken updates are reported, which then need not be staged. In
     others the pass reports more keys, and clearing their staged updates costs more than writing their values.
     """
-    most = limits.to_write(is_observed=is_observed) - batch.repack_bytes
-    if batch.state.staged:
-        most = (most - batch.staging_bytes) * SET_COPIES // (SET_COPIES + CLEAR_COPIES)
+    limits, is_observed = batch.bucket.plan.limits, batch.bucket.is_observed
+    most = limits.to_write(is_observed=is_observed)
+    if batch.decision.step is Step.FOLD:
+        most -= batch.decision.size
+    elif batch.state.staged:
+        most = (most - batch.decision.size) * SET_COPIES // (SET_COPIES + CLEAR_COPIES)
     return min(most, limits.reported_bytes) if is_observed else most
 
 
@@ -94,13 +85,13 @@ def affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
     return report[: max(1, bisect_right(range(len(sizes)), most, key=cost) - 1)]
 
 
-def _is_overloaded(tr: Transaction, batch: Batch, limits: Limits) -> bool:
-    since = batch.state.unfinished_since
+def _is_overloaded(batch: Batch) -> bool:
+    since, now = batch.state.unfinished_since, batch.bucket.read_version
     if not since:
         return False
-    clock = clock_of(tr.db)
-    clock.observe(batch.read_version)
-    return clock.age(since, batch.read_version) >= limits.overload_seconds
+    clock = clock_of(batch.bucket.tr.db)
+    clock.observe(now)
+    return clock.age(since, now) >= batch.bucket.plan.limits.overload_seconds
 
 
 def _keys_in_hash_order(batch: Batch, last_staged: bytes | None) -> list[bytes]:
@@ -114,20 +105,18 @@ def _keys_in_hash_order(batch: Batch, last_staged: bytes | None) -> list[bytes]:
     return order
 
 
-def _read_staged(
-    tr: Transaction, config: QueueConfig, bucket: int, batch: Batch, room: int, load_bytes: int
-) -> bytes | None:
+def _read_staged(batch: Batch, room: int) -> bytes | None:
     """Read staged updates of `room` keys from the cursor; return the position of the last, None: all read."""
-    queue = QueueKeys(config.name)
-    begin, end = queue.staged_of_bucket(config.buckets, bucket)
-    middle = min(max(begin, keys.after(queue.staged_at(batch.state.cursor))), end)
+    bucket = batch.bucket
+    begin, end = bucket.keys.staged_of_bucket(bucket.config.buckets, bucket.number)
+    middle = min(max(begin, keys.after(bucket.keys.staged_at(batch.state.cursor))), end)
     size = 0
     for bounds in ((middle, end), (begin, middle)):
-        for row in tr.snapshot.get_range(*bounds, limit=room, streaming_mode=WANT_ALL):
-            encoded = queue.encoded_key(row.key)
+        for row in bucket.tr.snapshot.get_range(*bounds, limit=room, streaming_mode=WANT_ALL):
+            encoded = bucket.keys.encoded_key(row.key)
             batch.staged[encoded] = row.value
             size += len(row.key) + len(row.value)
             room -= 1
-            if size > load_bytes or room == 0:
+            if size > bucket.plan.limits.load_bytes or room == 0:
                 return place(encoded)
     return None

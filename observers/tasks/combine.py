@@ -19,9 +19,9 @@ from cq.observers.scheduling.task import Task
 from cq.observers.tasks.bucket_caches import CachesByBucket
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
-from cq.passes.batch import LOCAL_LIMITS, Limits
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.pass_result import ManyFailed, PassResult
+from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.store import is_local
 from cq.store.api import Database, Transaction, error_code
 from cq.store.transact import transact

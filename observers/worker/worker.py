@@ -32,7 +32,7 @@ from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.drain import finish, report_left
 from cq.observers.worker.reports import WorkerReports
 from cq.observers.worker.workload import Workload
-from cq.passes.batch import Limits
+from cq.passes.plan import Limits
 from cq.store.api import Database, error_code
 from cq.store.transact import transact
 from cq.store.watch import WatchSlot

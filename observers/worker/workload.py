@@ -26,7 +26,7 @@ from cq.observers.tasks.timed import FinishTask, LimitTask, TrimTask, WindowTask
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.queues import QueueCheck, find_queues, notified_buckets
-from cq.passes.batch import Limits
+from cq.passes.plan import Limits
 from cq.store.api import Database, Void
 from cq.windows.expiry import expire
 

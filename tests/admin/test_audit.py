@@ -23,8 +23,8 @@ from cq.encoding.hashing import key_hash
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.observers.worker.worker import Worker
-from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass
+from cq.passes.plan import Limits, PassPlan
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
@@ -84,14 +84,16 @@ class Story:
             tr,
             shape,
             self.random.randrange(shape.config.buckets),
-            limits=Limits(
-                read_bytes=self.random.choice([30, 10_000]),
-                repack_bytes=self.random.choice([0, 60, 10_000]),
-                overload_seconds=1e9,
+            PassPlan(
+                Limits(
+                    read_bytes=self.random.choice([30, 10_000]),
+                    repack_bytes=self.random.choice([0, 60, 10_000]),
+                    overload_seconds=1e9,
+                ),
+                max_report=self.random.choice([1, 2, 100]),
+                max_take=self.random.choice([None, 1, 3]),
+                rejected=bad if self.random.random() < 0.4 else {},
             ),
-            max_report=self.random.choice([1, 2, 100]),
-            max_take=self.random.choice([None, 1, 3]),
-            rejected=bad if self.random.random() < 0.4 else {},
         ).run()
         self.open.append((tr, result))
 
@@ -246,20 +248,20 @@ def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
     assert total(db, name) == [621, 0, 0, 621, 0, 0]
 
     code = code_of(db, name)
-    transact(db, lambda tr: Pass(tr, code, 0, limits=STAGING, max_report=0).run())  # stages all updates
+    transact(db, lambda tr: Pass(tr, code, 0, PassPlan(STAGING, max_report=0)).run())  # stages all updates
     transact(
-        db, lambda tr: Pass(tr, code, 0, limits=STAGING, max_report=1, suspects=[codec.encode("a")]).run()
+        db, lambda tr: Pass(tr, code, 0, PassPlan(STAGING, max_report=1, suspects=[codec.encode("a")])).run()
     )
     assert total(db, name) == [621, 20, 301, 0, 0, 300]
-    transact(db, lambda tr: Pass(tr, code, 0, rejected={codec.encode("a"): "for this test"}).run())
+    transact(db, lambda tr: Pass(tr, code, 0, PassPlan(rejected={codec.encode("a"): "for this test"})).run())
     assert total(db, name) == [621, 20, 0, 0, 301, 300]
     retry_aside(db, name)
     assert total(db, name) == [621, 20, 0, 301, 0, 300]
-    transact(db, lambda tr: Pass(tr, code, 0, rejected={codec.encode("a"): "for this test"}).run())
+    transact(db, lambda tr: Pass(tr, code, 0, PassPlan(rejected={codec.encode("a"): "for this test"})).run())
     drop_aside(db, name)
     assert total(db, name) == [621, 20, 0, 0, 0, 601]
     add(db, name, {"a": 5})
-    transact(db, lambda tr: Pass(tr, code, 0, rejected={codec.encode("a"): "for this test"}).run())
+    transact(db, lambda tr: Pass(tr, code, 0, PassPlan(rejected={codec.encode("a"): "for this test"})).run())
     add(db, name, {"a": 5})
     cq.purge(db, name)
     add(db, name, {"a": 7})
@@ -292,7 +294,8 @@ def busy(db: Any, name: str) -> QueueKeys:
     add(db, name, dict.fromkeys(words, 10))
     bad = codec.encode("k0")
     transact(
-        db, lambda tr: Pass(tr, code_of(db, name), 0, limits=STAGING, rejected={bad: "for this test"}).run()
+        db,
+        lambda tr: Pass(tr, code_of(db, name), 0, PassPlan(STAGING, rejected={bad: "for this test"})).run(),
     )
     add(db, name, {"k1": 100, "k2": 100})
     add(db, name, {"k1": 1000}, {"k1": 1000}, once="id")
@@ -617,7 +620,7 @@ def large(db: Any, name: str) -> str:
     add(db, name, {f"k{number}": 1 for number in range(60)})
     drain(db, name)
     add(db, name, {f"k{number}": 1 for number in range(40)})
-    transact(db, lambda tr: Pass(tr, code_of(db, name), 0, limits=STAGING, max_report=0).run())
+    transact(db, lambda tr: Pass(tr, code_of(db, name), 0, PassPlan(STAGING, max_report=0)).run())
     add(db, name, *[{"a": 1}] * 5)
     return name
 

@@ -15,7 +15,7 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
-from cq.passes.batch import Limits
+from cq.passes.plan import Limits
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, code_of, combine_all, nothing_queued, stored
@@ -69,7 +69,7 @@ def test_old_values_chain_for_each_observer_whenever_it_was_enabled(db: Any, nam
         add(db, name, {f"k{rng.randrange(30)}": rng.randint(-2, 3) for _ in range(3)})
         buckets = [PassRunner(db, code_of(db, name, app), number, limits=limits) for number in range(2)]
         for bucket in buckets:
-            bucket._max_report = rng.choice([1, 2, 5])
+            bucket.size.reports.now = rng.choice([1, 2, 5])
             bucket.combine()
     combine_all(db, name, app, limits)
 
@@ -94,7 +94,7 @@ def test_faults_while_values_are_told_repeat_and_lose_nothing(db: Any, name: str
     app.queue(name, observers=[observer])
     app.configure(db, name, buckets=1)
     bucket = PassRunner(FaultyDatabase(db, 7, conflict=0.2, unknown=0.4), code_of(db, name, app), 0)
-    bucket._max_report = 3
+    bucket.size.reports.now = 3
     turn = 0
     while bucket.combine().more:
         turn += 1

@@ -23,8 +23,8 @@ from cq.keys.export import ExportKeys
 from cq.observers.export.queue import ExportQueue
 from cq.observers.top.index import top
 from cq.observers.worker.worker import Worker
-from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass
+from cq.passes.plan import Limits, PassPlan
 from cq.queue.set_aside import retry_aside, set_aside
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
@@ -111,7 +111,7 @@ class Story:
         )
         tr = self.db.create_transaction()
         bucket = self.random.randrange(shape.config.buckets)
-        attempt = Pass(tr, shape, bucket, limits=limits, max_report=self.random.choice([1, 100]))
+        attempt = Pass(tr, shape, bucket, PassPlan(limits, max_report=self.random.choice([1, 100])))
         attempt.run()
         self.open.append((tr, attempt))
 
@@ -372,7 +372,7 @@ class TestPurge:
         drain(db, name)
         cq.purge(db, name)
         tr = db.create_transaction()
-        Pass(tr, code_of(db, name), 0, max_report=3).run()
+        Pass(tr, code_of(db, name), 0, PassPlan(max_report=3)).run()
         tr.commit().wait()
         add(db, name, {"between": 1})
         cq.purge(db, name)

@@ -12,9 +12,9 @@ from cq.bucket.failure_share import FailureShare
 from cq.bucket.pass_runner import PassRunner
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.passes.batch import Limits
 from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import ManyFailed
+from cq.passes.plan import Limits, PassPlan
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase, error_class
 from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
@@ -405,7 +405,7 @@ def test_a_bucket_of_very_many_small_keys_stays_within_a_transaction(db: Any, na
     code = code_of(db, name)
     while True:
         tr = db.create_transaction()
-        result = Pass(tr, code, 0, max_report=5_000).run()
+        result = Pass(tr, code, 0, PassPlan(max_report=5_000)).run()
         sizes.append(tr.get_approximate_size().wait())
         tr.commit().wait()
         if not result.more:

@@ -12,10 +12,10 @@ import cq
 from cq.app import QueueCode
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.passes.batch import Limits
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import PassResult
+from cq.passes.plan import Limits, PassPlan
 from cq.queue.bucket_state import BucketState
 from cq.store.transact import transact
 from tests.faults import Calls
@@ -53,10 +53,12 @@ choosy = cq.Combiner("choosy", 1, _all_but_bad)
 """Sums up, but fails for one key."""
 
 
-def one_pass(db: Any, name: str, app: cq.App | None = None, **settings: Any) -> PassResult:
+def one_pass(
+    db: Any, name: str, app: cq.App | None = None, *, cache: BucketCache | None = None, **plan: Any
+) -> PassResult:
     """One committed pass over bucket 0."""
     code = code_of(db, name, app)
-    return transact(db, lambda tr: Pass(tr, code, 0, **settings).run())
+    return transact(db, lambda tr: Pass(tr, code, 0, PassPlan(**plan), cache).run())
 
 
 def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
@@ -90,12 +92,12 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
     ]
 
 
-def calls_of(db: Any, code: QueueCode, cache: BucketCache, **settings: Any) -> tuple[list[str], list[str]]:
+def calls_of(db: Any, code: QueueCode, cache: BucketCache, **plan: Any) -> tuple[list[str], list[str]]:
     """The calls of one committed pass, those of snapshot reads first; what it may remember is taken over."""
     tr = db.create_transaction()
     calls, snapshot = Calls(tr), Calls(tr.snapshot)
     calls.__dict__["snapshot"] = snapshot
-    result = Pass(calls, code, 0, cache=cache, **settings).run()
+    result = Pass(calls, code, 0, PassPlan(**plan), cache).run()
     tr.commit().wait()
     cache.update(result.token, result.values, result.staged)
     return snapshot.made, calls.made
@@ -372,7 +374,7 @@ def test_staged_values_are_read_within_limits_and_rows_split_where_they_end(db: 
     results = []
     while True:
         code, tr = code_of(db, name), db.create_transaction()
-        results.append(Pass(tr, code, 0, limits=limits, max_report=10).run())
+        results.append(Pass(tr, code, 0, PassPlan(limits, max_report=10)).run())
         assert tr.get_approximate_size().wait() < 1_000_000
         tr.commit().wait()
         if not results[-1].more:

@@ -19,12 +19,14 @@ from cq.encoding import codec
 from cq.keys import QueueKeys, after
 from cq.observers.builtin import FACTORIES
 from cq.observers.top.index import top
-from cq.passes.batch import Limits
 from cq.passes.bucket_cache import BucketCache
+from cq.passes.combine_pass import Pass
 from cq.passes.hash_order import sort_from_cursor
 from cq.passes.merge_pass import MergePass
+from cq.passes.open_bucket import OpenBucket
 from cq.passes.pass_result import PassResult
-from cq.passes.runs import FIRST_RUN, CannotMerge, Run
+from cq.passes.plan import Limits, PassPlan
+from cq.passes.runs import FIRST_RUN, Run
 from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
 from cq.store.transact import transact
@@ -35,6 +37,7 @@ from tests.passes.test_combine_pass import one_pass
 WORDS: Final = [f"{number:0200}" for number in range(2_000)]
 """So long that a row has few of them, as a row of a large backlog is a small part of it."""
 SMALL: Final = Limits(read_bytes=150_000, repack_bytes=200_000, max_report=600)
+SORTING: Final = PassPlan(SMALL, may_sort=True)
 
 
 def deep(db: Any, name: str, rounds: int = 2, update: Any = 1, **shape: Any) -> None:
@@ -183,7 +186,7 @@ def calls_of(db: Any, bucket: PassRunner) -> tuple[list[str], list[str], PassRes
     tr = db.create_transaction()
     calls, snapshot = Calls(tr), Calls(tr.snapshot)
     calls.__dict__["snapshot"] = snapshot
-    attempt: Any = MergePass(calls, bucket.code, 0, bucket.cache, SMALL)
+    attempt: Any = Pass(calls, bucket.code, 0, SORTING, bucket.cache)
     result = attempt.run()
     tr.commit().wait()
     bucket.cache.update(result.token, {}, {}, result.runs)
@@ -250,8 +253,8 @@ def test_no_more_runs_are_merged_than_a_pass_can_read_the_beginnings_of(
 def refuse(db: Any, bucket: PassRunner) -> None:
     """The next pass over runs says that it is none, and has written nothing."""
     calls: Any = Calls(db.create_transaction())
-    with pytest.raises(CannotMerge):
-        MergePass(calls, bucket.code, 0, bucket.cache, SMALL).run()
+    opened = OpenBucket(calls, bucket.code, 0, SORTING, bucket.cache)
+    assert MergePass(opened, bucket.cache.runs).run() is None
     assert calls.made == BEGIN
 
 
@@ -324,7 +327,6 @@ def test_rows_are_not_sorted_while_older_updates_are_in_the_former_shape(db: Any
     bucket, other = buckets_of(db, name, limits=replace(SMALL, read_bytes=50_000, repack_bytes=50_000))
     bucket.cache.runs = FIRST_RUN
 
-    refuse(db, bucket)
     assert bucket.combine().blocked
     assert other.combine().blocked
     assert values(db, name) == {}
@@ -360,7 +362,6 @@ def test_a_queue_that_is_observed_from_now_on_is_not_merged(db: Any, name: str) 
     cq.configure(db, name, observers=[top()])
     observed = PassRunner(db, code_with_observers(db, name), 0, limits=SMALL, cache=bucket.cache)
 
-    refuse(db, observed)
     assert sum(result.observer_changes for result in drained(observed)) >= len(WORDS)
     assert values(db, name) == dict.fromkeys(WORDS, 2)
 

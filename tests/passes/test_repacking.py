@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.passes.batch import Limits
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import PassResult
+from cq.passes.plan import Limits, PassPlan
 from cq.passes.repacking import repack
 from cq.queue.bucket_state import BucketState
 from cq.queue.packing import ROW_BYTES
@@ -238,7 +238,7 @@ def test_nothing_is_lost_or_reordered(db: Any, is_observed: bool, data: st.DataO
             transact(
                 db,
                 lambda tr, limits=limits, report=report, take=take: Pass(  # type: ignore[misc]
-                    tr, code, 0, limits=limits, max_report=report, max_take=take
+                    tr, code, 0, PassPlan(limits, max_report=report, max_take=take)
                 ).run(),
             )
     combine_all(db, name, app)

@@ -16,7 +16,7 @@ from cq.admin.rebucket import finish_rebucket, rebucket
 from cq.bucket.pass_runner import PassRunner
 from cq.keys import QueueKeys
 from cq.observers.top.index import top
-from cq.passes.batch import LOCAL_LIMITS, Limits
+from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.operation_ids import Trim
 from cq.store import write_sizes
 from cq.store.transact import transact

@@ -17,7 +17,7 @@ from cq.encoding.hashing import key_hash
 from cq.errors import InvalidData
 from cq.keys import place
 from cq.passes.hash_order import sort_from_cursor
-from cq.passes.sort_run import sorted_pairs
+from cq.passes.repacking import sorted_pairs
 from cq.queue.rows import decode_content
 
 ALIKE: Final = [codec.encode(word) for word in ("plumless", "buckeroo")]

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq.bucket.pace import Pace
 from cq.bucket.pass_runner import PassRunner
+from cq.bucket.pass_size import PassSize
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
-from cq.passes.batch import Limits
+from cq.passes.pass_result import PassResult
+from cq.passes.plan import Limits
 from cq.queue import limits as pressure
 from cq.queue.limits import compare, measure_backlog, read_full
 from cq.store.api import NOT_COMMITTED
@@ -227,50 +228,50 @@ class Clock:
         return self.now
 
 
-class TestPace:
+class TestPassSize:
     """How much a pass takes."""
 
     @given(st.floats(0.0001, 0.015))
     def test_it_settles_where_passes_are_neither_slow_nor_needlessly_small(self, per_share: float) -> None:
         """A pass that costs so many seconds at full size: 0.1 to 15."""
         clock = Clock()
-        pace = Pace(clock)
+        size = PassSize(Limits(), clock=clock)
         cost = per_share * 1000
         taken = []
         for _ in range(60):
-            pace.begin()
-            taken.append(cost * pace.share)
+            size.begin()
+            taken.append(cost * size.share)
             clock.now += taken[-1]
-            pace.committed()
+            size.committed(PassResult(), (), "q")
         assert max(taken[20:]) <= 1.0
         assert min(taken[20:]) >= min(0.16, cost)
 
-    @pytest.mark.parametrize("code", [1007, 1020, 2101])
+    @pytest.mark.parametrize("code", [1007, 1020])
     def test_what_the_store_refuses_makes_it_smaller(self, code: int) -> None:
-        pace = Pace()
-        pace.failed(code)
-        assert pace.share == 0.5
-        limits = pace.limits(Limits())
+        size = PassSize(Limits())
+        size.refused(code)
+        assert size.share == 0.5
+        limits = size.limits()
         assert (limits.read_bytes, limits.load_bytes, limits.write_bytes) == (1_000_000, 100_000, 200_000)
         assert limits.repack_bytes == 150_000
         for _ in range(20):
-            pace.failed(code)
-        assert pace.share == 1 / 64
-        assert pace.scaled(10) == 1
+            size.refused(code)
+        assert size.share == 1 / 64
+        assert size.limits().max_report == Limits().max_report // 64
 
     def test_it_recovers_when_passes_take_neither_long_nor_little(self) -> None:
         clock = Clock()
-        pace = Pace(clock)
+        size = PassSize(Limits(), clock=clock)
         for seconds in [1.2] * 6 + [0.4] * 60:
-            pace.begin()
+            size.begin()
             clock.now += seconds
-            pace.committed()
-        assert pace.share == 1.0
+            size.committed(PassResult(), (), "q")
+        assert size.share == 1.0
 
     def test_other_errors_do_not(self) -> None:
-        pace = Pace()
-        pace.failed(1021)
-        assert pace.share == 1.0
+        size = PassSize(Limits())
+        size.refused(1021)
+        assert size.share == 1.0
 
     def test_a_bucket_paces_its_passes(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=1)
@@ -280,11 +281,11 @@ class TestPace:
         )
         tries = iter([False] * 3)
         bucket.combine(lambda: next(tries, True))
-        assert bucket.pace.share == 1 / 16
+        assert bucket.size.share == 1 / 16
         bucket.db = db
         while bucket.combine().more:
             pass
-        assert bucket.pace.share > 1 / 16
+        assert bucket.size.share > 1 / 16
         assert get(db, name, "k1") == 50
 
     @pytest.mark.parametrize("refusals", range(7))
@@ -300,7 +301,7 @@ class TestPace:
         add(db, name, {"a": ["x" * 89_000]}, once="x")
         (bucket,) = buckets_of(db, name, app)
         for _ in range(refusals):
-            bucket.pace.failed(NOT_COMMITTED)
+            bucket.size.refused(NOT_COMMITTED)
 
         assert not bucket.combine().more
         assert get(db, name, "a") == [1]

@@ -11,7 +11,7 @@ import cq
 from cq.admin.audit import audit_findings
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.passes.batch import LOCAL_LIMITS, Limits
+from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.set_aside import drop_aside, retry_aside, set_aside
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase

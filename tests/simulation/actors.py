@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cq
 from cq.observers.worker.worker import Worker
-from cq.passes.batch import Limits
+from cq.passes.plan import Limits
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.application import BAD_KEY, OTHERS, STORED, TEXTS, app

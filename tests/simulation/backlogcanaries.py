@@ -8,23 +8,24 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.admin.purge import needs_purge
-from cq.passes import merge_pass, repacking
+from cq.passes import combine_pass, merge_pass, repacking
 from cq.passes.merge_pass import MergePass
 from cq.passes.pass_result import PassResult
-from cq.passes.runs import CannotMerge, SortBacklog
+from cq.passes.runs import FIRST_RUN
 
 
 def sorts_again_what_others_have_sorted() -> Any:
     """A worker whose runs another one has touched sorts the backlog from its beginning."""
     run = MergePass.run
 
-    def again(self: MergePass) -> PassResult:
-        try:
-            return run(self)
-        except CannotMerge:
-            if self.cache.runs.remaining and not self.result.cache_is_valid:
-                raise SortBacklog from None
-            raise
+    def again(self: MergePass) -> PassResult | None:
+        if self.runs.remaining and not self.bucket.is_cached:
+            self.runs = FIRST_RUN
+        if (
+            self.runs == FIRST_RUN
+        ):  # after a conflict it sorts at once, so that it is as fast as the other worker
+            self.bucket.cache.runs = FIRST_RUN
+        return run(self)
 
     return patch.object(MergePass, "run", again)
 
@@ -33,14 +34,14 @@ def believes_its_runs() -> Any:
     """A worker merges the runs that it remembers though another one has passed."""
 
     def is_for_runs(self: MergePass) -> bool:
-        return not (self.state.staged or needs_purge(self.config, self.state))
+        return not (self.bucket.state.staged or needs_purge(self.config, self.bucket.state))
 
     return patch.object(MergePass, "_allows_runs", is_for_runs)
 
 
 def merges_before_the_former_shape() -> Any:
     """Runs are made and merged though older updates are in the former shape."""
-    return patch.object(merge_pass, "is_blocked", lambda snapshot, config, bucket: False)
+    return patch.object(combine_pass, "is_blocked", lambda snapshot, config, bucket: False)
 
 
 def leaves_rows_at_the_end() -> AbstractContextManager[object]:

@@ -19,7 +19,7 @@ from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes import repacking
-from cq.passes.batch import LOCAL_LIMITS, Limits
+from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.set_aside import read_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
@@ -32,7 +32,7 @@ from tests.simulation.store import CommitRequest
 
 COUNTS: Final = "counts"
 LATEST: Final = "latest"
-_LAST_LIMITS: Final = Limits(read_bytes=1_000, repack_bytes=1_000, max_report=20)
+_LAST_LIMITS: Final = Limits(read_bytes=500, repack_bytes=500, max_report=10)
 _LOCAL_EVERY: Final = 16
 _LAST_LATENCY: Final = 0.03
 """So slow that passes take longer than a worker waits after a conflict: neither worker gets ahead by waiting less."""
@@ -212,7 +212,7 @@ class Backlogs(Scenario):
     def _finish(self, process: Process) -> None:
         while self.operations:
             self.add(process, next(iter(self.operations.values())))
-        self.fill(process, LATEST, 150, 10)
+        self.fill(process, LATEST, 300, 10)
         self._limits = [_LAST_LIMITS]
         self.faults.latency = _LAST_LATENCY
         for _ in range(2):

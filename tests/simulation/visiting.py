@@ -25,7 +25,7 @@ from cq.keys.window import WindowKeys
 from cq.observers.builtin import put_built_in
 from cq.observers.distinct import distinct
 from cq.observers.worker.worker import Worker
-from cq.passes.batch import Limits
+from cq.passes.plan import Limits
 from cq.queue.set_aside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact

@@ -18,7 +18,7 @@ from cq.keys import QueueKeys
 from cq.observers.scheduling.members import MemberReport, read_members
 from cq.observers.scheduling.membership import Membership
 from cq.observers.worker.worker import Worker
-from cq.passes.batch import Limits
+from cq.passes.plan import Limits
 from cq.queue import limits as pressure
 from cq.queue.limits import compare
 from cq.queue.operation_ids import Trim

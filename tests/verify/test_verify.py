@@ -20,6 +20,7 @@ from cq.keys import QueueKeys
 from cq.keys import queue as key_layout
 from cq.keys.export import received
 from cq.passes.combine_pass import Pass
+from cq.passes.plan import PassPlan
 from cq.queue.bucket_state import BucketState
 from cq.queue.set_aside import retry_aside
 from cq.store.embedded import Database as Embedded
@@ -430,7 +431,7 @@ def test_a_backfill_begins_again_with_the_repair_of_a_state_even_if_the_repair_e
     app.configure(db, name)
     bucket = bucket_of("k1")
     code = app.code(transact(db, lambda tr: read_config(tr, name)))
-    assert transact(db, lambda tr: Pass(tr, code, bucket, max_backfill=3).run()).backfilled == 3
+    assert transact(db, lambda tr: Pass(tr, code, bucket, PassPlan(max_backfill=3)).run()).backfilled == 3
     assert len(told) == 3
     told.clear()
     put(db, {queue.state(1, bucket): b"\xff"})

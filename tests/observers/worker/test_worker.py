@@ -33,7 +33,7 @@ from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker import worker as worker_module
 from cq.observers.worker.worker import Worker
 from cq.observers.worker.workload import Workload
-from cq.passes.batch import LOCAL_LIMITS, Limits
+from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.bucket_state import BucketState
 from cq.store import is_local
 from cq.store.transact import transact

@@ -1,0 +1,60 @@
+"""The keys of a bucket that fail: which one to set aside next, and which to report alone from then on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from cq.passes.pass_result import PassResult
+
+_MAX_SUSPECTS: Final = 1_000
+_TRY_SUSPECT_EVERY: Final = 8
+_PATIENCE: Final = 5  # transient errors at one key, after which the key counts as failed
+
+
+class Quarantine:
+    """The failing keys of one bucket.
+
+    Attributes:
+        suspects: encoded keys set aside before: each is reported alone, so that it does not delay the others.
+        rejected: {encoded key: error} of the key to set aside next.
+        rejected_in_backfill: the same for a key whose value an observer cannot receive.
+    """
+
+    def __init__(self) -> None:
+        self.suspects: dict[bytes, None] = {}
+        self.rejected: dict[bytes, str] = {}
+        self.rejected_in_backfill: dict[bytes, str] = {}
+        self._errors: Counter[bytes] = Counter()
+
+    @property
+    def rejects(self) -> bool:
+        """Whether the next pass sets a key aside, so that it calls no observer."""
+        return bool(self.rejected or self.rejected_in_backfill)
+
+    def reject(self, encoded: bytes, error: Exception, *, in_backfill: bool) -> None:
+        """Set a key aside in the next pass."""
+        if in_backfill:
+            self.rejected_in_backfill = {encoded: str(error)}
+        else:
+            self.rejected = {encoded: str(error)}
+
+    def is_failed(self, encoded: bytes) -> bool:
+        """Count a transient error at a key; return whether there were too many in a row."""
+        self._errors[encoded] += 1
+        return self._errors[encoded] >= _PATIENCE
+
+    def is_turn_of_suspect(self, passes: int) -> bool:
+        """Whether to report a suspect in the pass with this number although other keys have work."""
+        return passes % _TRY_SUSPECT_EVERY == 0
+
+    def committed(self, result: PassResult) -> None:
+        """Add the keys that the committed pass has set aside, and remove those that it has reported."""
+        self._errors.clear()
+        self.rejected, self.rejected_in_backfill = {}, {}
+        for encoded in self.suspects.keys() & result.values.keys():
+            del self.suspects[encoded]
+        for encoded in result.aside:
+            self.suspects[encoded] = None
+            if len(self.suspects) > _MAX_SUSPECTS:
+                del self.suspects[next(iter(self.suspects))]
