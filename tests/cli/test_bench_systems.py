@@ -264,6 +264,16 @@ def test_what_fails_in_a_process_of_the_benchmark_is_said(url: str) -> None:
         crew.run(0.1)
 
 
+def test_a_process_that_has_died_is_named(url: str) -> None:
+    role = AdderRole(AtomicAdd(url, "embedded"), BenchWorkload(1, 10), 1, 1)
+
+    with BenchCrew("adder", [role.prepare]) as crew:
+        crew._processes["adder 1"].kill()
+        crew._processes["adder 1"].join()
+        with pytest.raises(ProcessFailed, match="exit status -9"):
+            crew.run(0.1)
+
+
 def test_temporary_stores_are_each_a_file_of_their_own(tmp_path: Path) -> None:
     with open_backends(Locations(tmp_path)) as found:
         assert isinstance(found, Backends)

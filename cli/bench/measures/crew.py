@@ -43,7 +43,8 @@ class BenchCrew(Crew):
         """Start all roles at the time `begin`, or soon; returns that time, without waiting for the work."""
         begin = runtime.monotonic() + _AHEAD_SECONDS if begin is None else begin
         for connection in self._connections.values():
-            connection.send((begin, begin + seconds))
+            with suppress(BrokenPipeError):  # the process has died: `results` reports why
+                connection.send((begin, begin + seconds))
         return begin
 
     def results(self) -> list[Any]:
