@@ -67,9 +67,9 @@ def check_observer_data(piece: Piece, found: Found) -> bytes | None:
     """Check that data is of a configured generation, or of one in use until the configured one is complete."""
     generation, tail = layout.parse_observer_data(found.rest)
     observers = piece.config.observers
-    read = [piece.snapshot.get(piece.keys.observer_current(each.name)) for each in observers]
-    if generation in (each.generation for each in observers) or layout.is_wake_up(tail):
+    if generation in {each.generation for each in observers} or layout.is_wake_up(tail):
         return None
+    read = [piece.snapshot.get(piece.keys.observer_current(each.name)) for each in observers]
     if codec.encode(generation) in (each.value for each in read):
         return None
     data = piece.keys.observer_data(generation)

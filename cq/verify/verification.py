@@ -192,7 +192,8 @@ def every_row(checks: Mapping[str, Sequence[RowCheck]]) -> Check:
         if part not in checks:
             piece.report("unknown-key", found.key, "cq writes no key with this beginning")
             return None
-        following = [check.run(piece, found._replace(rest=rest)) for check in checks[part]]
+        row = Found(found.key, found.value, rest)
+        following = [check.run(piece, row) for check in checks[part]]
         return max((each for each in following if each is not None), default=None)
 
     def check_rows(verification: Verification) -> Iterator[Difference]:

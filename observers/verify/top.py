@@ -103,7 +103,8 @@ class TopChecks:
         match rest[:1]:
             case b"i":
                 check = partial(self._check_entry, observer=observer)
-                RowCheck("top-unreadable", check, rebuild).run(piece, found._replace(rest=rest[1:]))
+                row = Found(found.key, found.value, rest[1:])
+                RowCheck("top-unreadable", check, rebuild).run(piece, row)
             case b"m":
                 what = "a cloud is marked for publication without a notification"
                 fix = partial(piece.stamp, keys.notification)
