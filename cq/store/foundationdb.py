@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import re
 import threading
 from typing import Any
@@ -39,7 +38,6 @@ ANSWER_WITHIN = 10.0
 # Not 'cq[fdb]': on the package index, another project has the name cq.
 INSTALL_BINDING = "pip install 'foundationdb>=7.1,<7.4'"
 _TIMED_OUT = 1031
-_STATUS = b"\xff\xff/status/json"
 
 # The binding's api_version() is not thread-safe.
 _selecting = threading.Lock()
@@ -79,13 +77,6 @@ def client_version() -> str:
         get_version().decode().partition(",")
     )  # followed by the source version and the protocol version
     return str(version)
-
-
-def server_versions(db: Any) -> list[str]:
-    """The versions of the processes of a cluster, sorted; empty if its status does not have them."""
-    status = json.loads(transact(db, lambda tr: tr.snapshot.get(_STATUS).value) or b"{}")
-    processes = status.get("cluster", {}).get("processes", {}).values()
-    return sorted({process["version"] for process in processes if "version" in process})
 
 
 def _check_answer(db: Any, seconds: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.keys import ROOT
-from cq.store.space_views import SpaceDatabase, SpaceReads, SpaceTransaction
+from cq.store.space_views import Placement, SpaceDatabase, SpaceReads, SpaceTransaction
 
 MAX_PREFIX_BYTES: Final = 100
 """Limit of a prefix. The longest keys of cq leave room for it in the 10,000 bytes of a key."""
@@ -46,6 +46,11 @@ class Space:
 
     def __repr__(self) -> str:
         return f"Space({self.prefix!r})"
+
+    def key(self, key: bytes) -> bytes:
+        """The key in the store of a key below `cq/`."""
+        placed: bytes = Placement(self.prefix).placed(key)
+        return placed
 
     def database(self, db: Any) -> Any:
         """A view of a database of either store; its transactions are views of this space."""

@@ -89,6 +89,8 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
     db = space.database(store.db)
     for queue in queues:
         yield _check(f"queue {queue}", partial(_queue, db, queue))
+        for name, check in store.of_queue(queue, space).items():
+            yield _check(name, check)
     for observer, check_observer in ((NAME, _export), (FORWARD, _forward)):
         for queue in transact(db, partial(_queues_with, queues=queues, observer=observer)):
             yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))

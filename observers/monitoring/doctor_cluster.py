@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -11,10 +12,20 @@ from typing import Final
 from cq import runtime
 from cq.admin.queue_status import current_version
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
+from cq.keys import QueueKeys
+from cq.observers.monitoring.cluster_status import (
+    Cluster,
+    line_of,
+    read_cluster,
+    server_versions,
+    shards,
+    status_checks,
+)
 from cq.store import OpenDatabase
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.cluster_file import check_cluster_file, default_cluster_file
-from cq.store.foundationdb import INSTALL_BINDING, client_version, open_cluster, server_versions
+from cq.store.foundationdb import INSTALL_BINDING, client_version, open_cluster
+from cq.store.space import Space
 
 ANSWER_SECONDS: Final = 3.0
 """Time limit of the cluster's first answer."""
@@ -49,7 +60,18 @@ class ClusterStore:
 
     def after(self) -> dict[str, Callable[[], str]]:
         """The checks of the open cluster."""
-        return {"versions": self._versions, "clock": self._clock}
+        checks = {
+            name: partial(self._checked, check) for name, check in status_checks(client_version).items()
+        }
+        return {"versions": self._versions, **checks, "clock": self._clock}
+
+    def of_queue(self, name: str, space: Space) -> dict[str, Callable[[], str]]:
+        """The checks of a queue that only a cluster has."""
+        begin, end = map(space.key, QueueKeys(name).all_rows())
+        return {f"shards of {name}": lambda: shards(self.db, begin, end)}
+
+    def _checked(self, check: Callable[[Cluster], str]) -> str:
+        return check(read_cluster(self.db))
 
     def _cluster_file(self) -> str:
         check_cluster_file(self._path)
@@ -69,11 +91,11 @@ class ClusterStore:
         return "found in the current folder" if self._path == "fdb.cluster" else "the system's"
 
     def _versions(self) -> str:
-        client, servers = client_version(), server_versions(self.db)
+        client, servers = client_version(), server_versions(read_cluster(self.db))
         found = (
             f"the cluster is of version {', '.join(servers) or 'unknown'}, and the client library of {client}"
         )
-        if {_line(server) for server in servers} - {_line(client)}:
+        if {line_of(server) for server in servers} - {line_of(client)}:
             raise StoreError(
                 f"{found}: unless an upgrade is under way, install the package `foundationdb-clients` of the "
                 "cluster's version"
@@ -106,8 +128,3 @@ def binding() -> str:
 def client_library() -> str:
     """The version of the native library, if the binding can use it; raises `ClientLibraryError`."""
     return f"{client_version()}, which this binding can use"
-
-
-def _line(release: str) -> str:
-    """Major and minor version of a release: 7.3 for 7.3.43."""
-    return ".".join(release.split(".")[:2])

@@ -17,6 +17,7 @@ from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded import Database
 from cq.store.embedded.engine.wal import LONG_LOG_BYTES
 from cq.store.embedded.file.file import PAGE_BYTES, check
+from cq.store.space import Space
 from cq.store.transact import transact
 
 ROOM_BYTES: Final = 2 * LONG_LOG_BYTES
@@ -60,6 +61,10 @@ class EmbeddedStore:
     def after(self) -> dict[str, Callable[[], str]]:
         """The checks of the open store."""
         return {"clock": self._clock}
+
+    def of_queue(self, name: str, space: Space) -> dict[str, Callable[[], str]]:
+        """The checks of a queue that only this kind of store has: none."""
+        return {}
 
     def _file(self) -> str:
         if not check(self._path):

@@ -6,7 +6,6 @@ binding, so that these tests say the same everywhere. Tests marked `cluster` use
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -21,7 +20,7 @@ import pytest
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.store import foundationdb
 from cq.store.cluster_file import check_cluster_file, default_cluster_file, is_connection_string
-from cq.store.foundationdb import client_version, open_cluster, server_versions
+from cq.store.foundationdb import client_version, open_cluster
 
 
 class FDBError(Exception):
@@ -263,26 +262,6 @@ def test_the_client_library_tells_its_version(install: Install) -> None:
     assert client_version() == "7.3.43"
 
 
-@pytest.mark.parametrize(
-    ("status", "versions"),
-    [
-        ({"cluster": {"processes": {"a": {"version": "7.3.43"}, "b": {"version": "7.3.43"}}}}, ["7.3.43"]),
-        ({"cluster": {"processes": {"a": {"version": "7.3.9"}, "b": {}}}}, ["7.3.9"]),
-        ({"cluster": {}}, []),
-        ({}, []),
-        (None, []),
-    ],
-)
-def test_the_cluster_tells_the_versions_of_its_processes(status: Any, versions: list[str]) -> None:
-    class Cluster(StandIn):
-        @property
-        def snapshot(self) -> Any:
-            value = None if status is None else json.dumps(status).encode()
-            return SimpleNamespace(get=lambda key: SimpleNamespace(value=value))
-
-    assert server_versions(Cluster()) == versions
-
-
 def test_a_cluster_that_does_not_answer_is_unreachable(install: Install, cluster_file: str) -> None:
     binding = Binding()
     binding.db = StandIn(FDBError(1031))
@@ -387,13 +366,6 @@ def test_a_real_cluster_opens_and_commits() -> None:
 
     assert db.transact(lambda tr: bytes(tr.get(key))) == (1).to_bytes(8, "little")
     db.transact(lambda tr: tr.clear(key))
-
-
-@pytest.mark.cluster
-def test_a_real_cluster_is_of_the_version_of_its_client_library() -> None:
-    (server,) = server_versions(open_cluster(os.environ["CQ_TEST_CLUSTER_FILE"]))
-
-    assert server.split(".")[:2] == client_version().split(".")[:2]
 
 
 @pytest.mark.cluster

@@ -16,17 +16,19 @@ import pytest
 
 import cq
 from cq import runtime
-from cq.config.queue import QueueConfig
-from cq.errors import CodeMismatch, StoreUnreachable
+from cq.errors import StoreUnreachable
 from cq.observers.export.spec import export_spec
 from cq.observers.forward.observer import forward_spec
 from cq.observers.monitoring import doctor_cluster, doctor_embedded
 from cq.observers.monitoring.diagnosis import Check, doctor
 from cq.store.embedded import Database as Embedded
+from tests.config.test_features import needs_another
 from tests.conftest import cluster_url
+from tests.observers.monitoring.test_cluster_status import IN_ORDER
 from tests.observers.sql.sqlhelpers import configure, sql
 
 EMBEDDED = ["python", "cq", "binding", "client library", "store file", "room"]
+STATUS_CHECKS = ["redundancy", "space", "throttling", "clients", "messages"]
 CLUSTER = ["python", "cq", "binding", "client library", "cluster file"]
 
 
@@ -191,7 +193,8 @@ def cluster(db: Any, cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a cluster that answers: the embedded store plays it."""
     monkeypatch.setattr(doctor_cluster, "open_cluster", lambda path, answer_within: db)
     monkeypatch.setattr(doctor_cluster, "client_version", lambda: "7.3.69")
-    monkeypatch.setattr(doctor_cluster, "server_versions", lambda db: ["7.3.43"])
+    monkeypatch.setattr(doctor_cluster, "read_cluster", lambda db: IN_ORDER)
+    monkeypatch.setattr(doctor_cluster, "shards", lambda db, begin, end: "shards of queued updates: 1")
     monkeypatch.setattr(doctor_cluster, "CLOCK_SECONDS", 0.2)
     return f"fdb:{cluster_file}"
 
@@ -201,7 +204,15 @@ def test_a_cluster_that_is_in_order_is_said_to_be(cluster: str, db: Any) -> None
 
     checks = looks(cluster)
 
-    assert list(checks) == [*CLUSTER, "store", "versions", "clock", "queue words"]
+    assert list(checks) == [
+        *CLUSTER,
+        "store",
+        "versions",
+        *STATUS_CHECKS,
+        "clock",
+        "queue words",
+        "shards of words",
+    ]
     assert all(check.ok for check in checks.values())
     assert checks["client library"].message == "7.3.69, which this binding can use"
     assert checks["versions"].message == (
@@ -286,7 +297,7 @@ def test_a_cluster_that_does_not_answer_is_said(cluster: str, monkeypatch: pytes
 def test_versions_that_do_not_match_are_said(
     cluster: str, monkeypatch: pytest.MonkeyPatch, servers: list[str]
 ) -> None:
-    monkeypatch.setattr(doctor_cluster, "server_versions", lambda db: servers)
+    monkeypatch.setattr(doctor_cluster, "server_versions", lambda cluster: servers)
 
     assert wrong(cluster)["versions"].startswith(f"the cluster is of version {', '.join(servers)}, and")
 
@@ -303,10 +314,21 @@ def test_versions_that_do_not_advance_with_the_clock_are_said(
 @pytest.mark.cluster
 def test_a_real_cluster_is_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the binding and the library that are installed
+    cq.configure(cq.open(cluster_url()), "words")
     checks = {check.name: check for check in doctor(cluster_url())}
 
-    assert [*checks][:8] == [*CLUSTER, "store", "versions", "clock"]
-    assert [check for check in [*checks.values()][:8] if not check.ok] == []
+    assert list(checks) == [
+        *CLUSTER,
+        "store",
+        "versions",
+        *STATUS_CHECKS,
+        "clock",
+        "queue words",
+        "shards of words",
+    ]
+    assert [check for check in checks.values() if not check.ok] == []
+    assert checks["redundancy"].message.startswith("storage engine ")
+    assert checks["shards of words"].message.startswith("shards of queued updates: 1, the hottest with ")
 
 
 # Queues and exports
@@ -319,13 +341,9 @@ def test_a_paused_queue_is_said(db: Any, url: str) -> None:
     assert wrong(url) == {"queue words": "paused (a release): run `cq resume words` when the cause is fixed"}
 
 
-def test_a_queue_of_a_newer_cq_is_said(db: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_of_a_newer_cq_is_said(db: Any, url: str) -> None:
     cq.configure(db, "words")
-
-    def newer(name: str, data: bytes) -> QueueConfig:
-        raise CodeMismatch(f"queue {name!r} was configured by a newer version of cq: upgrade cq")
-
-    monkeypatch.setattr(QueueConfig, "from_bytes", newer)
+    needs_another(db, "words")
 
     assert "upgrade cq" in wrong(url)["queue words"]
 

@@ -192,7 +192,8 @@ def test_a_number_of_buckets_is_recommended_from_what_waits(
 ) -> None:
     cq.configure(db, name)
     (queue,) = status(db, name)
-    buckets = changes.pop("buckets", 4)
+    changes = {"buckets": 4, **changes}
+    buckets = changes.pop("buckets")
     queue = replace(queue, name="words", settings={**queue.settings, "buckets": buckets}, **changes)
     alive = WorkerStatus("id", "here", 1, "0.1", ["combine"], None, True, 0.1, None, 4, 0, 0.0, [], [], "")
     seen = Overview([queue], {"words": Activity(workers=1, concurrency=12)}, {}, [alive])
