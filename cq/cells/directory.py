@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from cq.cells.records import DRAINING, OPEN, Cell, Record
 from cq.config.store_id import ensure_store_id
 from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
-from cq.keys import after, below, check_name
+from cq.keys import below, check_name
 from cq.keys import cell as keys
 from cq.store import absolute
 from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
 T = TypeVar("T")
@@ -133,10 +133,8 @@ class Directory:
         return self._users_below(keys.moving())
 
     def _users_below(self, prefix: bytes) -> Iterator[Any]:
-        begin, end = below(prefix)
-        while found := transact(self.db, partial(_page, begin=begin, end=end)):
-            yield from (keys.user_in(prefix, key) for key in found)
-            begin = after(found[-1])
+        rows = scan_rows(self.db, *below(prefix), limit=_PAGE)
+        return (keys.user_in(prefix, key) for key, _ in rows)
 
     # Moves: each step compares the record, so a late process does no step twice
 
@@ -223,10 +221,6 @@ def _read_cells(tr: TransactionRead, snapshot: TransactionRead) -> list[CellStat
         CellStatus(name, cell.url, cell.weight, cell.state, keys.load_of(load.value))
         for (name, cell), load in zip(entries, loads, strict=True)
     ]
-
-
-def _page(tr: Transaction, begin: bytes, end: bytes) -> list[bytes]:
-    return [row.key for row in tr.snapshot.get_range(begin, end, limit=_PAGE)]
 
 
 def _parse(user: Any, stored: bytes | None) -> Record:

@@ -14,13 +14,13 @@ from cq.encoding.codec import brief
 from cq.errors import CorruptData
 from cq.feeds.config import FeedConfig, read_feed_config
 from cq.feeds.messages import decode_message, take
-from cq.keys import after, prefix_end
+from cq.keys import prefix_end
 from cq.keys.feed import ID_BYTES, FeedKeys, bucket_of, decode_name, id_of, split_mark, versionstamp_of_id
 from cq.store.api import Database, KeyValue, Transaction, TransactionRead
+from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
 _PAGE: Final = 500
-_RECEIVERS: Final = 100
 _MOST: Final = (1 << 64) - 1
 
 
@@ -54,7 +54,9 @@ def verify_feed(db: Database, name: str) -> Iterator[FeedDifference]:
     """
     config = transact(db, lambda tr: read_feed_config(tr.snapshot, name))
     keys = FeedKeys(name)
-    for receiver in _receivers(db, keys):
+    begin, end = keys.all_latest()
+    for row, _ in scan_rows(db, begin, end):
+        receiver = row[len(begin) :]
         whose = f"receiver {_shown(receiver)}"
         page = _VerifiedPage([], b"", 0, True)
         while page.more:
@@ -68,19 +70,6 @@ def verify_feed(db: Database, name: str) -> Iterator[FeedDifference]:
 
 def _by_snapshot(check: Callable[[TransactionRead], Any]) -> Callable[[Transaction], Any]:
     return lambda tr: check(tr.snapshot)
-
-
-def _receivers(db: Database, keys: FeedKeys) -> Iterator[bytes]:
-    begin, end = place, _ = keys.all_latest()
-    while True:
-        rows: list[KeyValue] = transact(
-            db,
-            lambda tr: tr.snapshot.get_range(place, end, limit=_RECEIVERS).to_list(),  # noqa: B023
-        )
-        yield from (row.key[len(begin) :] for row in rows)
-        if len(rows) < _RECEIVERS:
-            return
-        place = after(rows[-1].key)
 
 
 def _check_messages(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from cq import keys, runtime
+from cq import runtime
 from cq.combiners import changes
 from cq.encoding import codec, hashing
 from cq.errors import CorruptData, InvalidData, TooLarge, WritesUnreadable
@@ -21,13 +21,13 @@ from cq.keys import QueueKeys
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.own_writes import hides_writes, note_writes
+from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
 _PART_ITEMS: Final = 20_000
 _PART_BYTES: Final = 1_000_000
 _PIECE_ITEMS: Final = 2_000
 _PIECE_BYTES: Final = 80_000
-_PAGE: Final = 1_000
 _UNUSED_BYTES: Final = 16
 _MOST_PARTS: Final = 1_000_000  # of 20,000 items each
 
@@ -118,17 +118,7 @@ class Documents:
 
     def ids(self, db: Database) -> Iterator[bytes]:
         """The ids of all documents, a transaction for every thousand."""
-        begin, end = self._keys.documents()
-        while True:
-            start = begin
-            rows = transact(
-                db,
-                lambda tr: tr.snapshot.get_range(start, end, limit=_PAGE, streaming_mode=WANT_ALL).to_list(),  # noqa: B023
-            )
-            yield from (self._keys.document_of(row.key) for row in rows)
-            if len(rows) < _PAGE:
-                return
-            begin = keys.after(rows[-1].key)
+        return (self._keys.document_of(key) for key, _ in scan_rows(db, *self._keys.documents()))
 
     def counts(self, tr: TransactionRead, document: bytes) -> dict[Any, int] | None:
         """A document's counts, None if there is no such document."""

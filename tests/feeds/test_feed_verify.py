@@ -14,6 +14,7 @@ from cq.feeds.feed import Feed
 from cq.feeds.verify import verify_feed
 from cq.keys.feed import bucket_of, encode_name, mark
 from cq.observers.worker.worker import Worker
+from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
 ANN = encode_name("", "ann")
@@ -43,7 +44,7 @@ def first_id(db: Any, feed: Feed, number: int) -> bytes:
 
 @pytest.mark.parametrize("page", [3, 500])
 def test_what_waits_is_no_difference(db: Any, feed: Feed, page: int) -> None:
-    with patch.object(verify, "_PAGE", page), patch.object(verify, "_RECEIVERS", 1):
+    with patch.object(verify, "_PAGE", page), patch.object(scan_rows, "__defaults__", (1,)):
         assert found(db, feed) == []
 
 

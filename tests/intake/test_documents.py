@@ -17,6 +17,7 @@ from cq.intake import documents as module
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.store.api import NOT_COMMITTED, error_code
+from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import combine_all, stored
@@ -59,7 +60,7 @@ def test_a_removed_document_counts_no_more(db: Any, documents: Documents) -> Non
 
 
 def test_ids_are_listed_in_pages(db: Any, documents: Documents, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PAGE", 2)
+    monkeypatch.setattr(scan_rows, "__defaults__", (2,))
     for number in range(5):
         documents.put(db, b"document %d" % number, {})
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Final
 import cq
 from cq import keys
 from cq.cli.bench.systems.system import Add, CountsAtOnce
-from cq.cli.shared.rows import read_rows
 from cq.store import close
 from cq.store.api import Transaction
+from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
 _PREFIX: Final = b"cq bench/"  # outside of the keys of queues
@@ -44,7 +44,7 @@ class _StoredCounts(CountsAtOnce):
         raise NotImplementedError
 
     def total(self) -> int:
-        rows = read_rows(opened(self.url), self._prefix, keys.prefix_end(self._prefix))
+        rows = scan_rows(opened(self.url), self._prefix, keys.prefix_end(self._prefix))
         return sum(int.from_bytes(value, "little", signed=True) for _, value in rows)
 
     def remove(self) -> None:

@@ -25,13 +25,13 @@ from cq.cli.demos.harness.crew import DemoFailed
 from cq.cli.demos.harness.demo import Demo, compare, killed, shown_progress
 from cq.cli.demos.harness.worker import run_worker
 from cq.cli.shared.output import note, print_table, quantity
-from cq.cli.shared.rows import read_rows
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.keys import cell as cellkeys
 from cq.keys.export import ExportKeys
 from cq.observers.forward.observer import forward_spec
 from cq.store.api import Database
+from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
 _URL_ENV: Final = "CQ_DEMO_CELLS_URL"
@@ -118,7 +118,7 @@ class CellDemo(Demo):
             fence = transact(db, lambda tr: tr.get(cellkeys.fence(encoded)).value)
             is_here = fence is not None and Fence.from_bytes(fence) == Fence(HERE, record.epoch)
             _check(is_here == (name == record.cell), f"{user} is in {record.cell}, and {name} says otherwise")
-            rows = read_rows(db, prefix, cellkeys.latest_id(encoded))
+            rows = scan_rows(db, prefix, cellkeys.latest_id(encoded))
             found = {key.removeprefix(prefix).decode(): codec.decode(value)[0] for key, value in rows}
             if name == record.cell:
                 _check(found.keys() == wanted, f"{len(wanted - found.keys())} writes of {user} are lost")

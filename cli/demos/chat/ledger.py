@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cq.cli.demos.harness.position import Position
-from cq.cli.shared.rows import read_rows
 from cq.encoding import codec
 from cq.keys import VERSIONSTAMP_BYTES, prefix_end
 from cq.store.api import Database, Transaction
+from cq.store.row_pages import scan_rows
 
 KEYS: Final = b"demo_chat/"
 """The prefix of the demo's own keys."""
@@ -80,7 +80,7 @@ def note_seen(tr: Transaction, user: str, terminal: str, sights: Sequence[Sighti
 
 def entries(db: Database) -> Iterator[LedgerEntry]:
     """The whole ledger, in commit order."""
-    for _, value in read_rows(db, _LEDGER, prefix_end(_LEDGER)):
+    for _, value in scan_rows(db, _LEDGER, prefix_end(_LEDGER)):
         sender, first, action = codec.decode(value)
         yield LedgerEntry(sender, first, Action(*action))
 
@@ -90,7 +90,7 @@ def seen(db: Database, user: str, terminal: str) -> list[Sighting]:
     prefix = _of_terminal(user, terminal)
     return [
         Sighting(*sight)
-        for _, value in read_rows(db, prefix, prefix_end(prefix))
+        for _, value in scan_rows(db, prefix, prefix_end(prefix))
         for sight in codec.decode(value)
     ]
 
