@@ -13,7 +13,7 @@ class StoredRecord:
     """The base of a dataclass that is stored as the list of its fields: their order is the stored format."""
 
     NOUN: ClassVar[str]
-    """The record's name in the message about bytes that are none."""
+    """The noun for the record in error messages."""
 
     def to_bytes(self) -> bytes:
         """Encode the fields as a list."""
