@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -210,9 +209,8 @@ def _temporary(folder: Path | None) -> Iterator[Path]:
     """A temporary folder, removed at exit, also on SIGTERM."""
     # SIGTERM ends Python without running `finally`; as KeyboardInterrupt it runs the cleanup.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    path = Path(tempfile.mkdtemp(prefix="cq-bench-", dir=folder))
     try:
-        yield path
+        with TemporaryDirectory(prefix="cq-bench-", dir=folder, ignore_cleanup_errors=True) as path:
+            yield Path(path)
     finally:
-        shutil.rmtree(path, ignore_errors=True)
         signal.signal(signal.SIGTERM, before)

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -48,8 +49,6 @@ class Backends:
     def __init__(self, locations: Locations, stack: ExitStack) -> None:
         self._locations, self._stack = locations, stack
         self._numbers = count()
-        self._conninfo: str | None = None
-        self._socket: str | None = None
         self.versions: dict[str, str] = {}
 
     def store(self) -> tuple[str, str]:
@@ -59,23 +58,22 @@ class Backends:
         scheme, _ = located(self._locations.store)
         return self._locations.store, "foundationdb" if scheme == "fdb" else scheme
 
+    @cached_property
     def postgres(self) -> str:
         """The connection string of the PostgreSQL database; raises `Unavailable`."""
-        if self._conninfo is None:
-            if self._locations.postgres_env is None:
-                folder = self._locations.folder / "postgres"
-                self._conninfo = self._stack.enter_context(servers.own_postgres(folder))
-            else:
-                self._conninfo = servers.given_postgres(self._locations.postgres_env)
-            self.versions["postgresql"] = servers.postgres_version(self._conninfo)
-        return self._conninfo
+        if self._locations.postgres_env is None:
+            conninfo = self._stack.enter_context(servers.own_postgres(self._locations.folder / "postgres"))
+        else:
+            conninfo = servers.given_postgres(self._locations.postgres_env)
+        self.versions["postgresql"] = servers.postgres_version(conninfo)
+        return conninfo
 
+    @cached_property
     def redis(self) -> str:
         """The socket of the Redis server; raises `Unavailable`."""
-        if self._socket is None:
-            self._socket = self._stack.enter_context(servers.own_redis(self._locations.folder / "redis"))
-            self.versions["redis"] = servers.redis_version(self._socket)
-        return self._socket
+        socket = self._stack.enter_context(servers.own_redis(self._locations.folder / "redis"))
+        self.versions["redis"] = servers.redis_version(socket)
+        return socket
 
     def reporting(self, kind: str) -> str:
         """The URL of a database to export to, of a kind in `REPORTING`; raises `CannotMeasure`."""
@@ -83,16 +81,16 @@ class Backends:
             return f"sqlite:///{self._locations.folder / f'{next(self._numbers)}-reporting.db'}"
         if self._locations.postgres_env is not None:  # the export would leave tables of cq in it
             raise CannotMeasure("an export into a given PostgreSQL database cannot be measured: use sqlite")
-        return self.postgres()
+        return self.postgres
 
 
 Maker = Callable[[Backends, str], System]
 _MAKERS: Final[Mapping[str, Maker]] = {
     ReadModifyWrite.name: lambda backends, _: ReadModifyWrite(*backends.store()),
     AtomicAdd.name: lambda backends, _: AtomicAdd(*backends.store()),
-    Upsert.name: lambda backends, kind: Upsert(backends.postgres(), kind),
-    Rollup.name: lambda backends, kind: Rollup(backends.postgres(), kind),
-    RedisHash.name: lambda backends, _: RedisHash(backends.redis()),
+    Upsert.name: lambda backends, kind: Upsert(backends.postgres, kind),
+    Rollup.name: lambda backends, kind: Rollup(backends.postgres, kind),
+    RedisHash.name: lambda backends, _: RedisHash(backends.redis),
 }
 _INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name, RedisHash.name)
 
