@@ -126,9 +126,10 @@ class ReadOnlySnapshot(Snapshot):
 
     __slots__ = ()
 
-    def _read(self, connection: sqlite3.Connection | None, read: Callable[[sqlite3.Connection], _T]) -> _T:
+    def _read(self, read: Callable[[sqlite3.Connection], _T]) -> _T:
+        connection = self._connection
         try:
-            return super()._read(connection, read)
+            return super()._read(read)
         finally:
             # After the read: a change before or during it makes its result invalid, and replaces its error.
             mark = getattr(connection, "mark", None)

@@ -1,4 +1,4 @@
-"""Reads that are issued together are answered by one statement, with what their snapshot shows."""
+"""Reads show what their snapshot shows, whenever the program waits for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cq.store.embedded import Database, FDBError
-from cq.store.embedded.snapshots import point_reads, snapshots
+from cq.store.embedded.snapshots import snapshots
 from tests.store.test_semantics import code_of
 
 
@@ -23,33 +23,6 @@ def fill(db: Database, number: int) -> None:
     def _(tr: Any) -> None:
         for key in keys(number):
             tr[key] = key[::-1]
-
-
-@pytest.fixture
-def statements(db: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many reads each statement has answered."""
-    found: list[int] = []
-    answer = point_reads.run
-
-    def note(connection: sqlite3.Connection, reads: list[Any]) -> None:
-        found.append(len(reads))
-        answer(connection, reads)
-
-    monkeypatch.setattr(point_reads, "run", note)
-    return found
-
-
-@pytest.mark.parametrize("number", [1, 2, 16, 17, 128, 129, 1_024, 1_025, 3_000])
-def test_reads_in_flight_together_are_answered_by_few_statements(
-    db: Database, statements: list[int], number: int
-) -> None:
-    fill(db, number)
-    tr = db.create_transaction()
-    futures = [tr.snapshot.get(key) for key in [*keys(number), b"absent", b"00000"]]
-
-    assert [future.value for future in futures] == [*(key[::-1] for key in keys(number)), None, b"00000"]
-    assert sum(statements) == len(futures)
-    assert len(statements) == -(-len(futures) // point_reads.MAX_READS)
 
 
 def test_a_read_shows_what_was_there_when_it_was_issued(db: Database) -> None:
@@ -93,22 +66,6 @@ def test_a_read_in_time_is_answered_when_its_snapshot_is_too_old(
     with pytest.raises(FDBError, match="1007"):
         tr.snapshot.get(b"00000").wait()
     assert future.value == b"00000"
-
-
-def test_reads_that_are_interrupted_are_answered_later(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(db, 2)
-    tr = db.create_transaction()
-    futures = [tr.snapshot.get(key) for key in keys(2)]
-    answer = point_reads.run
-
-    def interrupt(*_: Any) -> None:
-        monkeypatch.setattr(point_reads, "run", answer)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(point_reads, "run", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        futures[0].wait()
-    assert [future.value for future in futures] == [b"00000", b"10000"]
 
 
 def test_whatever_looks_at_a_read_finds_it_answered(db: Database) -> None:

@@ -1,7 +1,7 @@
 """Futures with the binding's methods: errors are raised when a future is waited for, not when it is created.
 
-Reads of a local file complete at once, or when the caller waits for one of them (see `point_reads`). Only commits made
-by another thread, watches, versionstamps and retry delays really block.
+Reads of a local file complete at once. Only commits made by another thread, watches, versionstamps and retry delays
+really block.
 
 On a cluster, a result that has not arrived becomes the error 1025 when its transaction is garbage collected, reset or
 cancelled. A local result arrives at once, so it counts as not arrived until the caller takes it (see `Cancellation`):

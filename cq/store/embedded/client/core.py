@@ -67,7 +67,6 @@ class TransactionCore(TransactionReads, TransactionWrites):
         except FDBError as error:
             return failed(FutureVoid, error)
         self._committing = True
-        self._run_reads()
         self._cancellation = Cancellation()  # a commit waits for earlier reads: their results stay valid
         if self._total_size > self.settings.size_limit:
             self._writes.place_stamped()  # overwritten values do not count
@@ -179,7 +178,6 @@ class TransactionCore(TransactionReads, TransactionWrites):
             self.check_ended()
         except FDBError as error:
             return failed(FutureVoid, error)
-        self._run_reads()
         exhausted = 0 <= self.settings.retry_limit <= self._retries
         self._retries += 1
         if exhausted or code not in RETRYABLE:

@@ -32,7 +32,6 @@ from cq.store.embedded.binding.keys import (
 from cq.store.embedded.client.range import EXACT, piece_bytes
 from cq.store.embedded.client.state import TransactionState
 from cq.store.embedded.client.view import View
-from cq.store.embedded.snapshots.point_reads import PointRead
 from cq.store.embedded.snapshots.snapshots import Snapshot, VersionGlance
 from cq.store.embedded.writes.read_set import (
     OffsetSelector,
@@ -51,7 +50,7 @@ class TransactionReads(TransactionState):
 
     __slots__ = ()
 
-    def fast_get(self, key: bytes) -> PointRead | None:
+    def fast_get(self, key: bytes) -> Value | None:
         """A fast path of `read_value`: reads only an open snapshot. None if the read needs the other path."""
         snapshot = self._snapshot
         if (
@@ -67,11 +66,9 @@ class TransactionReads(TransactionState):
             return None
         self._has_read = True
         try:
-            read = snapshot.queue_read(key)
+            return ready(Value, snapshot.get(key), self._cancellation)
         except FDBError:
-            return None  # the snapshot is too old: `read_value` then returns the error
-        read._cancellation = self._cancellation
-        return read
+            return None  # `read_value` then returns the error
 
     def read_value(self, key: bytes, snapshot: bool) -> Value:
         """The value of a key."""
@@ -94,9 +91,8 @@ class TransactionReads(TransactionState):
             value = ready(Value, self._take_glance().metadata, self._cancellation)
         else:
             view, writes = self._view(snapshot)
-            value = view.get(key, bypass_unreadable=self.settings.bypass_unreadable)
-            if type(value) is PointRead:
-                value._cancellation = self._cancellation
+            bypass = self.settings.bypass_unreadable
+            value = view.get(key, self._cancellation, bypass_unreadable=bypass)
         if not snapshot:
             self._reads.add_key(key, writes)
         return value

@@ -164,11 +164,6 @@ class TransactionState:
             self._failure = error
         return error
 
-    def _run_reads(self) -> None:
-        """Execute the queued reads, since their errors must make the commit fail, too."""
-        if self._snapshot is not None and (error := self._snapshot.run_reads()) is not None:
-            self._record_failure(error)
-
     # Options
 
     def restart_timeout(self) -> None:

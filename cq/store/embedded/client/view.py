@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cq.store.embedded.binding.error import ACCESSED_UNREADABLE, FDBError
-from cq.store.embedded.binding.future import Value, ready
+from cq.store.embedded.binding.future import Cancellation, Value, ready
 from cq.store.embedded.binding.keys import Row, after
 from cq.store.embedded.snapshots.snapshots import Snapshot
 from cq.store.embedded.writes.writes import Writes
@@ -28,18 +28,20 @@ class View:
         self._writes = writes or None  # None for an empty `Writes`: the fast paths below
         self._end = end
 
-    def get(self, key: bytes, *, bypass_unreadable: bool = False) -> Value:
-        """The value of a key."""
+    def get(self, key: bytes, cancellation: Cancellation, *, bypass_unreadable: bool = False) -> Value:
+        """The value of a key; `cancellation` ends stored values, as own writes are known without a read."""
         writes = self._writes
         if writes is None:
-            return self._snapshot().queue_read(key)
+            return ready(Value, self._snapshot().get(key), cancellation)
         if key in writes.values:
             return ready(Value, writes.values[key])
         if writes.unreadable(key) and not bypass_unreadable:
             raise FDBError(ACCESSED_UNREADABLE)
         pending = writes.pending.get(key)
         if pending is None:
-            return ready(Value, None) if writes.cleared(key) else self._snapshot().queue_read(key)
+            if writes.cleared(key):
+                return ready(Value, None)
+            return ready(Value, self._snapshot().get(key), cancellation)
         return ready(Value, pending.value(self._snapshot().get(key) if pending.dependent else None))
 
     def resolve(self, key: bytes, offset: int) -> bytes:

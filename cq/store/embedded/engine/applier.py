@@ -1,15 +1,13 @@
 """Applying the writes of a group of transactions to the table.
 
-Values are collected in memory and then written in key order, many with each statement. This is several times as fast as
-single writes, and each call into SQLite releases the interpreter to other threads. A range clear changes the table at
-once, so it first drops the collected values in its range.
+Values are collected in memory and then written in key order, which is faster than in the order of the transactions. A
+range clear changes the table at once, so it first drops the collected values in its range.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from itertools import chain
 
 from cq.store.embedded.binding.atomic import (
     SET,
@@ -23,12 +21,8 @@ from cq.store.embedded.writes.changes import CLEAR_RANGE, Changes, Mutation
 from cq.store.embedded.writes.stamped import StampedKey
 
 _FEW = 64
-_SIZES = (1024, 64)
-"""The rows written by one statement; the last statement of a group writes the rest."""
-
 _GET = "SELECT v FROM kv WHERE k = ?"
 _PUT = "INSERT OR REPLACE INTO kv VALUES (?, ?)"
-_PUTS = {size: _PUT + ", (?, ?)" * (size - 1) for size in (*_SIZES, *range(1, _SIZES[-1]))}
 _DELETE = "DELETE FROM kv WHERE k = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE k >= ? AND k < ?"
 
@@ -62,16 +56,7 @@ class Applier:
             gone = [(key,) for key, value in values.items() if value is None]
             self._connection.executemany(_DELETE, sorted(gone))
             values = {key: value for key, value in values.items() if value is not None}
-        self._put(sorted(values.items()))
-
-    def _put(self, rows: list[tuple[bytes, bytes | None]]) -> None:
-        start = 0
-        while start < len(rows):
-            left = len(rows) - start
-            size = next((size for size in _SIZES if size <= left), left)
-            some = rows[start : start + size]
-            self._connection.execute(_PUTS[size], list(chain.from_iterable(some)))
-            start += size
+        self._connection.executemany(_PUT, sorted(values.items()))
 
     def _mutate(self, mutations: Iterable[Mutation], versionstamp: bytes) -> list[bytes]:
         values = self._values

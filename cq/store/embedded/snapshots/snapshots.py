@@ -24,9 +24,7 @@ from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError, storage_error
 from cq.store.embedded.binding.keys import METADATA_VERSION, Row, after
-from cq.store.embedded.snapshots import point_reads
 from cq.store.embedded.snapshots.latest_version import LatestVersion
-from cq.store.embedded.snapshots.point_reads import PointRead
 
 LIFETIME_SECONDS = 5.0
 _LIFETIME_WITH_LONG_LOG = 1.0
@@ -35,6 +33,7 @@ _IDLE_CONNECTIONS = 16
 _OPEN_SNAPSHOTS = 250
 _MAX_IDLE_CHECKS = 20
 
+_GET = "SELECT v FROM kv WHERE k = ?"
 _GLANCE = "SELECT (SELECT max(version) FROM commits), (SELECT v FROM kv WHERE k = ?)"
 _FORWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _BACKWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
@@ -65,14 +64,12 @@ class VersionGlance(NamedTuple):
 class Snapshot:
     """The store as of one version. Its methods raise 1007 once the snapshot is too old."""
 
-    __slots__ = ("_connection", "_failure", "_lock", "_pool", "_queued", "started", "version")
+    __slots__ = ("_connection", "_lock", "_pool", "started", "version")
 
     def __init__(self, pool: SnapshotPool, connection: sqlite3.Connection, version: int) -> None:
         self._pool = pool
         self._connection: sqlite3.Connection | None = connection
         self._lock = threading.Lock()
-        self._queued: list[PointRead] = []
-        self._failure: FDBError | None = None
         self.started = runtime.monotonic()
         self.version = version
 
@@ -83,47 +80,25 @@ class Snapshot:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
-        return self.queue_read(key).get()
+        rows = self.query(_GET, (key,))
+        if not rows:
+            return None
+        value: bytes = rows[0][0]
+        if type(value) is not bytes:
+            raise damaged_row(self._pool.path)
+        return value
 
-    def queue_read(self, key: bytes) -> PointRead:
-        """A future of the value of a key. The read is executed when the caller waits for any queued read."""
-        read = PointRead(key, self.run_reads)
-        with self._lock:
-            self._usable_connection()
-            if len(self._queued) >= point_reads.MAX_READS:
-                self._run_reads()
-            self._queued.append(read)
-        return read
-
-    def run_reads(self) -> FDBError | None:
-        """Execute the queued reads; return the error of these or earlier reads, if any failed."""
-        with self._lock:
-            self._run_reads()
-        return self._failure
-
-    def _run_reads(self) -> None:
-        if reads := self._queued:
-            try:
-                # Not `_usable_connection`: the reads were queued before the snapshot expired.
-                self._read(self._connection, lambda connection: point_reads.run(connection, reads))
-            except FDBError as error:
-                self._fail(reads, error)
-            self._queued = []  # last: after an interrupt, the next call executes them again
-
-    def _read(self, connection: sqlite3.Connection | None, read: Callable[[sqlite3.Connection], T]) -> T:
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """The result of a read on the connection; raises SQLite's errors as `FDBError`."""
-        try:
-            if connection is None:
+        with self._lock:
+            if self._connection is None or self.expired:
                 raise FDBError(TRANSACTION_TOO_OLD)
-            return read(connection)
-        except sqlite3.Error as error:
-            raise storage_error(error, self._pool.path) from error
-        except TypeError:
-            raise damaged_row(self._pool.path) from None
-
-    def _fail(self, reads: list[PointRead], error: FDBError) -> None:
-        self._failure = error
-        point_reads.fail(reads, error)
+            try:
+                return read(self._connection)
+            except sqlite3.Error as error:
+                raise storage_error(error, self._pool.path) from error
+            except TypeError:
+                raise damaged_row(self._pool.path) from None
 
     def rows(
         self, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
@@ -145,8 +120,7 @@ class Snapshot:
             cursor.close()
             return rows, not more and len(rows) < limit
 
-        with self._lock:
-            return self._read(self._usable_connection(), read)
+        return self._read(read)
 
     def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
         """The key at `index` in [begin, end), counted from one end; None if there are fewer keys."""
@@ -155,11 +129,7 @@ class Snapshot:
 
     def query(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
         """All result rows of a query."""
-        with self._lock:
-            return self._read(
-                self._usable_connection(),
-                lambda connection: connection.execute(statement, parameters).fetchall(),
-            )
+        return self._read(lambda connection: connection.execute(statement, parameters).fetchall())
 
     def range_size(self, begin: bytes, end: bytes) -> int:
         """The bytes of the keys and values in [begin, end). FoundationDB estimates them from samples."""
@@ -184,7 +154,6 @@ class Snapshot:
     def close(self) -> None:
         """Release the connection. May be called twice, and by any thread."""
         with self._lock:
-            self._run_reads()  # queued before the snapshot expired, so they must succeed
             connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.release(self, connection)
@@ -198,11 +167,6 @@ class Snapshot:
         connection, self._connection = self._connection, None
         if connection is not None:
             leak(connection)
-
-    def _usable_connection(self) -> sqlite3.Connection:
-        if self._connection is None or self.expired:
-            raise FDBError(TRANSACTION_TOO_OLD)
-        return self._connection
 
 
 class SnapshotPool:
