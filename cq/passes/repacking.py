@@ -4,28 +4,26 @@ Staging costs a write for each key, and a read and a clear when the key is repor
 is far cheaper to write the folded updates as rows, so that passes can fold a deep backlog to its end before they report
 any of it. They are rows like any others: no other code needs to know of them. They take the keys of the first rows, so
 that they still precede all remaining rows, and the age of the oldest queued update stays correct.
-
-The sort of a run works on columns, and in the memory order of the updates as long as possible: with several hundred
-thousand of them, random access is bound by memory latency.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain, compress, count, islice
-from operator import add, eq
+from itertools import accumulate
+from operator import add
 from typing import Any, Final, NamedTuple
 
 from cq.combiners import Combiner
 from cq.encoding import codec
 from cq.encoding.cbor import array_head, encode_strings
-from cq.encoding.codec import MAX_UPDATE_BYTES, ValueType
-from cq.encoding.hashing import key_hash
-from cq.keys import place
+from cq.encoding.codec import ValueType
+from cq.keys import places
 from cq.passes.columns import fold
+from cq.passes.hash_order import order_from_cursor
 from cq.queue.packing import ROW_BYTES
-from cq.queue.rows import Row, Updates
+from cq.queue.rows import Row, Updates, group
 
 _LEAST_GAIN: Final = 2
 UPDATE_BYTES: Final = 12
@@ -86,43 +84,10 @@ def sorted_pairs(
     `contents` has the rows in commit order, as `rows.decode_content` returns them; the combiner is one of cq's own.
     Returns None if a combined value is not an update. Raises as `columns.fold` does.
     """
-    keys = list(chain.from_iterable([content[1::2] for content in contents]))
-    updates = list(chain.from_iterable([content[2::2] for content in contents]))
-    order, repeated = _by_place(keys)
-    data = codec.encode_values(updates, MAX_UPDATE_BYTES)
-    if repeated:
-        lists = [[updates[position] for position in positions] for positions in repeated]
-        folded, are_updates = fold(combiner, kind, [None] * len(lists), lists)
-        if not are_updates:
-            return None
-        for positions, each in zip(repeated, folded, strict=True):
-            data[positions[-1]] = each
-    first = bisect_right(order, cursor, key=lambda position: place(keys[position]))
-    return Pairs(encode_pairs(keys, data), order[first:] + order[:first])
-
-
-def _by_place(keys: Sequence[bytes]) -> tuple[list[int], list[list[int]]]:
-    """Return the index of the last occurrence of each key, in hash order, and all indices of each repeated key.
-
-    Hashes are sorted as floats, which Python compares fastest; then keys that share a hash are sorted.
-    """
-    hashes = list(map(float, map(key_hash, keys)))
-    order = sorted(range(len(keys)), key=hashes.__getitem__)
-    in_order = [hashes[position] for position in order]
-    shared = compress(count(), map(eq, in_order, islice(in_order, 1, None)))
-    found: list[int] = []
-    repeated = []
-    done = 0
-    for first in shared:
-        if first < done:
-            continue
-        found += order[done:first]
-        done = bisect_right(in_order, in_order[first], first)
-        alike: dict[bytes, list[int]] = {}
-        for position in order[first:done]:
-            alike.setdefault(keys[position], []).append(position)
-        for _, positions in sorted(alike.items()):
-            found.append(positions[-1])
-            if len(positions) > 1:
-                repeated.append(positions)
-    return found + order[done:], repeated
+    updates: defaultdict[bytes, list[Any]] = defaultdict(list)
+    group(contents, updates)
+    keys = list(updates)
+    folded, are_updates = fold(combiner, kind, [None] * len(keys), list(updates.values()))
+    if not are_updates:
+        return None
+    return Pairs(encode_pairs(keys, folded), order_from_cursor(places(keys), cursor))
