@@ -85,12 +85,6 @@ MODULES_MAX = 14
 PARAMETERS_MAX = 6
 PUBLIC_NAMES = {*cq.__all__, "Ranking", "Worker"}
 """What applications call: it may have many keyword-only parameters, because its settings are independent."""
-MANY_PARAMETERS: frozenset[str] = frozenset(
-    {
-        # A ratchet: take out what has become shorter.
-        "observers/tasks/combine.py: combine_tasks",
-    }
-)
 PUBLIC = ("cq/__init__.py", "cq/testing.py")
 """For applications. Of cq itself, only programs that show how to use it import the first, and only tests the second."""
 
@@ -239,7 +233,7 @@ def test_functions_have_few_parameters() -> None:
         if count > PARAMETERS_MAX
     }
 
-    assert {each: count for each, count in wrong.items() if each not in MANY_PARAMETERS} == {}
+    assert wrong == {}
 
 
 def test_folders_are_small() -> None:

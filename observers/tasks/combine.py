@@ -165,9 +165,7 @@ def combine_tasks(
     failures: FailureShare,
     totals: WorkerCounts,
     caches: CachesByBucket,
-    *,
-    limits: Limits | None = None,
-    memory_bytes: int = 64_000_000,
+    limits: Limits | None,
 ) -> list[CombineTask]:
     """A task for each bucket of a queue, including the former buckets while a rebucketing drains them.
 
@@ -178,7 +176,6 @@ def combine_tasks(
         totals: the worker's counters.
         caches: the caches of the buckets so far; the tasks take theirs out of it.
         limits: the limits of a pass; None: by the kind of store.
-        memory_bytes: maximum size of the cached values of all buckets together.
     """
     is_one_bucket = is_local(db) and code.config.buckets == 1
     if limits is None and (is_one_bucket or _is_one_by_one(db, code)):
@@ -187,7 +184,6 @@ def combine_tasks(
     tasks = []
     for shape, number in places:
         cache = caches.pop((shape.config.generation, number), None) or BucketCache()
-        cache.max_bytes = memory_bytes // code.config.buckets
         bucket = PassRunner(db, shape, number, limits=limits, cache=cache)
         tasks.append(CombineTask(bucket, failures, totals, caches))
     return tasks

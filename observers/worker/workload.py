@@ -262,10 +262,10 @@ class Workload:
                 queue.failures,
                 self._totals,
                 self._caches.of(name, [shape.config.generation for shape in code.shapes]),
-                limits=self._limits,
-                memory_bytes=_MEMORY_BYTES // queues,
+                self._limits,
             )
             for task in tasks:
+                task.bucket.cache.max_bytes = _MEMORY_BYTES // queues // code.config.buckets
                 generation, number = task.place
                 task_id = TaskId("combine", name, generation * MAX_BUCKETS + number)
                 queue.buckets[task.place] = Job(task, task_id)
