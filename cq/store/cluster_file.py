@@ -63,3 +63,8 @@ def is_connection_string(content: str) -> bool:
     """
     without_comments = re.sub(r"#.*", "", content)
     return _CONNECTION.fullmatch("".join(without_comments.split())) is not None
+
+
+def uses_tls(path: str) -> bool:
+    """Whether a cluster file names servers that take only connections with TLS."""
+    return re.search(r":[0-9]+:tls", Path(path).read_text("utf-8", "replace")) is not None

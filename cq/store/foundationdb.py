@@ -17,7 +17,7 @@ from typing import Any
 
 from cq.errors import ClientLibraryError, StoreUnreachable
 from cq.store.api import error_code
-from cq.store.cluster_file import check_cluster_file, default_cluster_file
+from cq.store.cluster_file import check_cluster_file, default_cluster_file, uses_tls
 from cq.store.transact import transact
 
 API_VERSION = 730
@@ -34,6 +34,9 @@ sets another limit for one transaction; 0 means no limit.
 
 ANSWER_WITHIN = 10.0
 """Seconds within which a cluster must return a read version when it is opened."""
+
+TLS_VARIABLES = ("FDB_TLS_CERTIFICATE_FILE", "FDB_TLS_KEY_FILE", "FDB_TLS_CA_FILE")
+"""Environment variables of the client library; the binding has network options of the same names."""
 
 # Not 'cq[fdb]': on the package index, another project has the name cq.
 INSTALL_BINDING = "pip install 'foundationdb>=7.1,<7.4'"
@@ -87,10 +90,10 @@ def _check_answer(db: Any, seconds: float) -> None:
 
 def _unreachable(path: str, error: Exception, code: int, seconds: float) -> str:
     if code == _TIMED_OUT:
-        return (
-            f"no answer from the cluster in {path} within {seconds:g} s: "
-            "is it running, and is the client library of the cluster's version?"
-        )
+        found = f"no answer from the cluster in {path} within {seconds:g} s: "
+        if uses_tls(path):
+            return f"{found}it uses TLS: are {', '.join(TLS_VARIABLES)} set, and are its certificates valid?"
+        return f"{found}is it running, and is the client library of the cluster's version?"
     return f"the cluster in {path} cannot be used: {error}"
 
 

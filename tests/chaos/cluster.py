@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,22 +19,26 @@ SECONDS: Final = 120.0
 
 
 class Cluster:
-    """The cluster, with double redundancy: it survives the loss of any one process.
+    """The cluster, with double redundancy: it survives the loss of any one process. One process has single redundancy.
 
     Args:
         server: path of `fdbserver`; `fdbcli` is beside it or on the path.
         folder: an empty folder for its data.
+        processes: the number of its processes.
+        tls: options of `fdbserver` and `fdbcli` with the certificates; empty without TLS.
     """
 
-    def __init__(self, server: Path, folder: Path) -> None:
-        self._server, self._folder = server, folder
+    def __init__(
+        self, server: Path, folder: Path, processes: int = PROCESSES, tls: Sequence[str] = ()
+    ) -> None:
+        self._server, self._folder, self._tls = server, folder, tls
         beside = server.with_name("fdbcli")
         self._cli = str(beside) if beside.exists() else shutil.which("fdbcli") or "fdbcli"
-        self._ports = _free_ports(PROCESSES)
+        suffix = ":tls" if tls else ""
+        self._addresses = [f"127.0.0.1:{port}{suffix}" for port in _free_ports(processes)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.file = folder / "fdb.cluster"
-        coordinators = ",".join(f"127.0.0.1:{port}" for port in self._ports[:COORDINATORS])
-        self.file.write_text(f"chaos:chaos@{coordinators}\n")
+        self.file.write_text(f"chaos:chaos@{','.join(self._addresses[:COORDINATORS])}\n")
 
     @property
     def url(self) -> str:
@@ -42,14 +47,15 @@ class Cluster:
 
     def start(self) -> None:
         """Start all processes, and create the database."""
-        for number in range(PROCESSES):
+        for number in range(len(self._addresses)):
             self.start_process(number)
-        self._until(lambda: "created" in self._exec("configure new double ssd"))
+        redundancy = "single" if len(self._addresses) == 1 else "double"
+        self._until(lambda: "created" in self._exec(f"configure new {redundancy} ssd"))
         self._until(lambda: "is available" in self._exec("status minimal"))
 
     def start_process(self, number: int) -> None:
         """Start a process that is not running, on the data that it had."""
-        port = self._ports[number]
+        address = self._addresses[number]
         data = self._folder / str(number)
         data.mkdir(exist_ok=True)
         # Each process is a zone of its own: the cluster keeps two copies in two of them.
@@ -57,7 +63,7 @@ class Cluster:
         self._processes[number] = subprocess.Popen(
             [
                 str(self._server),
-                *("-p", f"127.0.0.1:{port}", "-l", f"127.0.0.1:{port}", "-C", str(self.file)),
+                *("-p", address, "-l", address, "-C", str(self.file), *self._tls),
                 *("-d", str(data), "-L", str(data), "--memory", "2GiB", "--cache-memory", "200MiB", *zone),
             ],
             stdout=subprocess.DEVNULL,
@@ -80,7 +86,7 @@ class Cluster:
 
     def _exec(self, command: str) -> str:
         done = subprocess.run(
-            [self._cli, "-C", str(self.file), "--timeout", "10", "--exec", command],
+            [self._cli, "-C", str(self.file), *self._tls, "--timeout", "10", "--exec", command],
             capture_output=True,
             check=False,
         )
