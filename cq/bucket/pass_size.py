@@ -16,7 +16,7 @@ from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import PassResult
 from cq.passes.plan import Limits
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
-from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
+from cq.store.sizes import SET_COPIES, WRITE_BYTES
 
 SLOW_SECONDS: Final = 1.0
 _MIN_SHARE: Final = 1 / 64

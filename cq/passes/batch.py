@@ -28,7 +28,7 @@ from cq.queue.rows import (
     updates_of,
 )
 from cq.store.api import Transaction
-from cq.store.write_sizes import SET_COPIES, WRITE_BYTES
+from cq.store.sizes import SET_COPIES, WRITE_BYTES
 
 
 class Step(Enum):

@@ -17,10 +17,10 @@ class Limits:
     Attributes:
         read_bytes: bytes of rows to read, about; the last row may exceed it.
         load_bytes: bytes of staged updates to read, and of current values; the last one of each may exceed it.
-        write_bytes: bytes of keys and updates that the pass itself writes, about, as `cq.store.write_sizes` counts.
+        write_bytes: bytes of keys and updates that the pass itself writes, about, as `cq.store.sizes` counts.
         repack_bytes: bytes of updates to write as rows again, folded or sorted in a run, about; 0: never do so.
         observer_bytes: bytes that observers may write, predicted from the cost of earlier reports.
-        reported_bytes: bytes of the reported values in a queue with observers, as `cq.store.write_sizes` counts.
+        reported_bytes: bytes of the reported values in a queue with observers, as `cq.store.sizes` counts.
             The caller predicts the number with which observers write `observer_bytes`.
         max_report: number of keys to report.
         overload_seconds: seconds after which passes report although they never read the rows to their end.

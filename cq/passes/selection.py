@@ -15,8 +15,8 @@ from cq.keys import place
 from cq.passes.batch import Batch, Step
 from cq.passes.hash_order import count_up_to, rank_from_cursor, sort_from_cursor
 from cq.store.api import WANT_ALL
+from cq.store.sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
 from cq.store.version_clock import clock_of
-from cq.store.write_sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
 
 
 @dataclass(slots=True)

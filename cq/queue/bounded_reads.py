@@ -11,7 +11,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.keys import QueueKeys, after, place, places
 from cq.store.api import WANT_ALL, Transaction, TransactionRead, Value
-from cq.store.write_sizes import clear_bytes
+from cq.store.sizes import clear_bytes
 
 _FIRST_WINDOW: Final = 128
 _LAST_WINDOW: Final = 1024

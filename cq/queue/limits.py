@@ -22,7 +22,7 @@ from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.range_size import count_rows
+from cq.store.sizes import count_rows
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 
@@ -105,7 +105,7 @@ def measure_backlog(tr: Transaction, name: str) -> BacklogMeasure:
     """Measure the backlog at the transaction's read version.
 
     Costs a read for each bucket with work, and a read of the first 1 MB of the rows: a cluster's estimate of a smaller
-    range is useless, see `cq.store.range_size`.
+    range is useless, see `cq.store.sizes`.
     """
     snapshot, queue = tr.snapshot, QueueKeys(name)
     version = tr.get_read_version()

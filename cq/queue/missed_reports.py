@@ -27,8 +27,8 @@ from cq.plain_text import printable
 from cq.queue.bounded_reads import prefix_read, read_at_hashes
 from cq.queue.bucket_state import BucketState
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 from cq.store.transact import transact
-from cq.store.write_sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 
 NOTHING: Final = b""
 """Stored if an observer has received no value of a key, or its deletion: no encoded value is empty."""

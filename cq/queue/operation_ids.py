@@ -17,9 +17,9 @@ from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Transaction
+from cq.store.sizes import clear_bytes, conflict_bytes
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
-from cq.store.write_sizes import clear_bytes, conflict_bytes
 
 REMEMBER_SECONDS: Final = 24 * 3600.0
 _PAGE: Final = 1000

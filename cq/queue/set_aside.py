@@ -22,8 +22,8 @@ from cq.queue.ledger import count_added, count_dropped
 from cq.queue.missed_reports import drop_missed, read_missed, retry_missed
 from cq.queue.rows import UnreadableRow
 from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.sizes import fitting
 from cq.store.transact import transact
-from cq.store.write_sizes import fitting
 
 _PIECE_BYTES: Final = 90_000
 _RAW_BYTES: Final = 50_000  # of an unreadable row, in one update

@@ -21,7 +21,7 @@ from cq.errors import CorruptConfiguration, CorruptData, InvalidData, QueueNotCo
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.queue.bucket_state import BucketState
 from cq.store.api import VERSIONS_PER_SECOND, Transaction, TransactionRead
-from cq.store.write_sizes import TRANSACTION_BYTES
+from cq.store.sizes import TRANSACTION_BYTES
 
 FROM_THE_FUTURE: Final = "stamped later than anything committed: copied from another store?"
 _AN_HOUR: Final = 3_600 * VERSIONS_PER_SECOND

@@ -31,8 +31,8 @@ from cq.queue.rows import Row, UnreadableRow
 from cq.queue.set_aside import set_broken_aside
 from cq.queue.window_rows import ExpiringRows, read_expiring, sum_up
 from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.sizes import clear_bytes, fitting, set_bytes
 from cq.store.transact import transact
-from cq.store.write_sizes import clear_bytes, fitting, set_bytes
 
 EXPIRE_BYTES: Final = 200_000
 """Approximate bytes of rows that one transaction expires."""

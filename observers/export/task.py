@@ -46,8 +46,8 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
+from cq.store.sizes import fitting
 from cq.store.transact import transact
-from cq.store.write_sizes import fitting
 
 BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000

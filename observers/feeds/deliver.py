@@ -21,7 +21,7 @@ from cq.keys.feed import ID_BYTES, Range, id_of
 from cq.observers.feeds.round_robin import RoundRobinTask
 from cq.store.api import Database, KeyValue, Transaction
 from cq.store.api import Range as Rows
-from cq.store.write_sizes import WRITE_BYTES, clear_bytes, set_bytes
+from cq.store.sizes import WRITE_BYTES, clear_bytes, set_bytes
 
 MESSAGES: Final = 50
 """Limit of messages of a group in one delivery."""

@@ -15,7 +15,7 @@ from cq.feeds.messages import take
 from cq.keys.feed import ID_BYTES, Range, id_of, mark, split_mark
 from cq.observers.feeds.round_robin import RoundRobinTask
 from cq.store.api import Database, Transaction
-from cq.store.write_sizes import set_bytes
+from cq.store.sizes import set_bytes
 
 MESSAGES: Final = 1_000
 """Limit of messages that a step numbers."""

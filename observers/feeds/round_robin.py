@@ -21,8 +21,8 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
+from cq.store.sizes import fitting
 from cq.store.transact import transact
-from cq.store.write_sizes import fitting
 
 TROUBLE_SECONDS: Final = 1.0
 """Seconds until a retry of receivers or groups that failed."""

@@ -24,7 +24,7 @@ from cq.observers.export.state import (
 )
 from cq.observers.forward.observer import NAME as FORWARD
 from cq.store.api import Database, Transaction, seconds_since
-from cq.store.range_size import count_rows
+from cq.store.sizes import count_rows
 from cq.store.transact import transact
 
 _MOST_ASIDE: Final = 1_000

@@ -16,7 +16,7 @@ from cq.observers.tasks.timed import TimedTask
 from cq.observers.telemetry.bus import emit
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction
-from cq.store.range_size import count_rows
+from cq.store.sizes import count_rows
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 

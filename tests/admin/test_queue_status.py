@@ -12,7 +12,7 @@ from cq.admin import queue_status as module
 from cq.admin.queue_status import QueueStatus, current_version, is_drained, status
 from cq.errors import QueueNotConfigured
 from cq.queue.limits import compare
-from cq.store import range_size
+from cq.store import sizes
 from cq.store.transact import transact
 from cq.testing import drain
 
@@ -127,7 +127,7 @@ def test_what_was_set_aside_is_counted(db: Any, name: str) -> None:
 
 
 def test_a_deep_backlog_is_estimated(db: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_size, "COUNTED_BYTES", 10_000)
+    monkeypatch.setattr(sizes, "COUNTED_BYTES", 10_000)
     cq.configure(db, name, buckets=1)
     for _ in range(50):
         add(db, name, {f"key {number}": 1 for number in range(100)})

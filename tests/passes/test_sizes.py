@@ -18,7 +18,7 @@ from cq.keys import QueueKeys
 from cq.observers.top.index import top
 from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.operation_ids import Trim
-from cq.store import write_sizes
+from cq.store import sizes
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.windows.expiry import expire
@@ -113,8 +113,8 @@ def test_sizes_are_those_of_the_store(db: Any) -> None:
     clearing.clear(key)
     setting.set(key, value)
     for tr, predicted in (
-        (clearing, write_sizes.clear_bytes(key)),
-        (setting, write_sizes.SET_COPIES * len(key) + write_sizes.WRITE_BYTES + len(value)),
+        (clearing, sizes.clear_bytes(key)),
+        (setting, sizes.SET_COPIES * len(key) + sizes.WRITE_BYTES + len(value)),
     ):
         found = tr.get_approximate_size().wait()
         assert 0.9 * predicted < found <= predicted + 1

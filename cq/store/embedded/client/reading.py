@@ -30,8 +30,8 @@ from cq.store.embedded.binding.keys import (
     max_key_bytes,
 )
 from cq.store.embedded.client.range import EXACT, piece_bytes
+from cq.store.embedded.client.read_your_writes import ReadYourWrites
 from cq.store.embedded.client.state import TransactionState
-from cq.store.embedded.client.view import View
 from cq.store.embedded.snapshots.snapshots import Snapshot, VersionGlance
 from cq.store.embedded.writes.read_set import (
     OffsetSelector,
@@ -159,7 +159,7 @@ class TransactionReads(TransactionState):
             self._add_range_read(request, bounds, *found, writes)
         return ready(FutureRows, found, self._cancellation)
 
-    def _bound(self, view: View, selector: OffsetSelector) -> bytes:
+    def _bound(self, view: ReadYourWrites, selector: OffsetSelector) -> bytes:
         return selector.key if selector.offset == 1 else view.resolve(*selector)
 
     def _add_range_read(
@@ -176,13 +176,13 @@ class TransactionReads(TransactionState):
         seen = conflict_range_without_ryw(read) if ryw_disabled else conflict_range(read)
         self._reads.add_range(*seen, writes)
 
-    def _view(self, snapshot: bool) -> tuple[View, Writes | None]:
+    def _view(self, snapshot: bool) -> tuple[ReadYourWrites, Writes | None]:
         """The view for a read, and the own writes visible to it."""
         self._has_read = True
         settings = self.settings
         visible = not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0))
         writes = self._own_writes() if visible else None
-        return View(self._take_snapshot, writes, self._read_end), writes
+        return ReadYourWrites(self._take_snapshot, writes, self._read_end), writes
 
     def range_size(self, begin: bytes, end: bytes) -> FutureInt64:
         """The stored bytes of a range."""

@@ -22,8 +22,8 @@ from cq.store.embedded.binding.keys import (
     max_key_bytes,
 )
 from cq.store.embedded.client.state import TransactionState
+from cq.store.embedded.writes.changes import StampedKey, StampedValue
 from cq.store.embedded.writes.read_set import RANGE_BYTES
-from cq.store.embedded.writes.stamped import StampedKey, StampedValue
 
 MUTATION_BYTES = 44
 """The size of a mutation without its key and value, as FoundationDB counts it."""

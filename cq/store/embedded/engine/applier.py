@@ -17,8 +17,7 @@ from cq.store.embedded.binding.atomic import (
     stamp,
     stamp_at,
 )
-from cq.store.embedded.writes.changes import CLEAR_RANGE, Changes, Mutation
-from cq.store.embedded.writes.stamped import StampedKey
+from cq.store.embedded.writes.changes import CLEAR_RANGE, Changes, Mutation, StampedKey
 
 _FEW = 64
 _GET = "SELECT v FROM kv WHERE k = ?"

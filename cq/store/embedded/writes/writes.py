@@ -23,9 +23,17 @@ from cq.store.embedded.binding.atomic import (
     merge,
 )
 from cq.store.embedded.binding.keys import SYSTEM_END, Range, Row, after
-from cq.store.embedded.writes.changes import CLEAR_RANGE, INDEPENDENT, STAMPED, Changes, Pending
+from cq.store.embedded.writes.changes import (
+    CLEAR_RANGE,
+    INDEPENDENT,
+    STAMPED,
+    Changes,
+    Pending,
+    Stamped,
+    StampedKey,
+    StampedValue,
+)
 from cq.store.embedded.writes.segments import CLEARED, UNREADABLE, Segments
-from cq.store.embedded.writes.stamped import Stamped, StampedKey, StampedValue
 
 _FEW = 16
 

@@ -18,7 +18,7 @@ _PIECE_BYTES = 120_000
 _PIECE_ROWS = 1_000
 
 
-class View:
+class ReadYourWrites:
     """A snapshot, taken when first needed, with the writes of the transaction on top of it."""
 
     __slots__ = ("_end", "_snapshot", "_writes")
