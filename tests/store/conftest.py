@@ -29,7 +29,8 @@ _ON_A_CLUSTER = pytest.mark.cluster
 )
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """A database with the binding's methods, or a view of one."""
-    space = Space(uuid.uuid4().bytes if "space" in request.param else "cq")
+    # A prefix must not begin with b"\xff".
+    space = Space(b"test" + uuid.uuid4().bytes if "space" in request.param else "cq")
     if request.param.startswith("embedded"):
         with Database(tmp_path / "store.db", power_safe=False) as database:
             yield space.database(database)
