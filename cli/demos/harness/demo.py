@@ -61,10 +61,11 @@ def run_demo(demo: Demo, seed: int | None, kill_every: float, *, json: bool) -> 
     Raises `DemoFailed` for a difference from the recount, `ProcessFailed`, and the errors of the demo.
     """
     seed = secrets.randbelow(2**32) if seed is None else seed
-    note(f"seed {seed}")  # printed first, so that a run that fails can be repeated
     rng = Random(seed)  # noqa: S311 - a load and kills that can be repeated
     with ExitStack() as stack:
         demo.start(stack, rng)
+        # After the check of the input, and before all that can fail in another way: a failed run can be repeated.
+        note(f"seed {seed}")
         begun = runtime.monotonic()
         with DemoCrew({**demo.work, **demo.services}, rng, kill_every) as crew:
 
