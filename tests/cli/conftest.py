@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import cq
+from cq.cli.demos.words.demo import REPORTING_ENV
 from cq.cli.main import main
 from cq.cli.shared.settings import SETTINGS
 from cq.cli.shared.settings_file import CONFIG_ENV
@@ -21,7 +22,7 @@ from cq.observers.export.spec import DEFAULT_ENV
 ROOT = Path(__file__).parents[2]
 SECONDS = 50
 """After which a process hangs: far more than any of these takes."""
-VARIABLES = (DEFAULT_ENV, CONFIG_ENV, *(setting.variable for setting in SETTINGS))
+VARIABLES = (DEFAULT_ENV, CONFIG_ENV, REPORTING_ENV, *(setting.variable for setting in SETTINGS))
 """What commands read of the environment, and tests set themselves."""
 
 
