@@ -24,7 +24,7 @@ from cq.observers.sql import exporter
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.top import index
 from cq.observers.worker import worker
-from cq.passes import batch, combine_pass, purging, reporting
+from cq.passes import batch, combine_pass, open_bucket, purging, reporting
 from cq.passes.bucket_cache import BucketCache
 from cq.queue import combine_queue, missed_reports, packing
 from cq.queue.missed_reports import MissedReports
@@ -178,7 +178,7 @@ def runs_other_code() -> Any:
         def under_former_shape(self) -> None:
             return None
 
-    return patch.object(batch, "read_config", lambda tr, name: Anything())
+    return patch.object(open_bucket, "read_config", lambda tr, name: Anything())
 
 
 def forgets_to_tell_new_observers() -> Any:
