@@ -88,7 +88,8 @@ class Crash:
         for worker in self._workers.values():
             worker.send_signal(signal.SIGTERM)
         for worker in self._workers.values():
-            assert worker.wait(SECONDS) == 0
+            # One that was started a moment ago may not handle the signal yet.
+            assert worker.wait(SECONDS) in (0, -signal.SIGTERM)
         assert self._failures == []
         return {adder.name: adder.added for adder in self._adders}
 
