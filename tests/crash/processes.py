@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+import cq
+from cq.observers.scheduling.members import read_members
 from cq.observers.sql.configured import find_export
 from tests.cli.conftest import SECONDS, Cli
 from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates
@@ -85,11 +88,11 @@ class Crash:
                     adder.process.kill()
                 thread.join(0.1)
             adder.settle()
+        self._wait_for_workers()
         for worker in self._workers.values():
             worker.send_signal(signal.SIGTERM)
         for worker in self._workers.values():
-            # One that was started a moment ago may not handle the signal yet.
-            assert worker.wait(SECONDS) in (0, -signal.SIGTERM)
+            assert worker.wait(SECONDS) == 0
         assert self._failures == []
         return {adder.name: adder.added for adder in self._adders}
 
@@ -118,6 +121,15 @@ class Crash:
     def _start_worker(self, number: int) -> None:
         with (self.cli.folder / "workers.log").open("ab") as log:
             self._workers[number] = self.cli.start("worker", "--id", f"w{number}", stdout=log, stderr=log)
+
+    def _wait_for_workers(self) -> None:
+        """Wait until all workers have registered: one that was just started does not handle signals yet."""
+        wanted = {worker.pid for worker in self._workers.values()}
+        db = cq.open(self.cli.url)
+        deadline = time.monotonic() + SECONDS
+        while not wanted <= {member.pid for member in cq.transact(db, lambda tr: read_members(tr.snapshot))}:
+            assert time.monotonic() < deadline, "a worker has not started"
+            time.sleep(0.01)
 
     def _count(self) -> None:
         with self._progress:
