@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -18,14 +19,15 @@ from tests.crash import load, vfs
 WRITERS, COMMITS = 2, 30
 
 
-def main(store: str, seed: str, signal: str, step: str) -> None:
+def main(store: str, seed: str, number: str, step: str) -> None:
     """Commit in threads until done, or dead."""
     wal.CHECKPOINT_PAGES, wal.LIMIT_PAGES = 40, 50
     steps = itertools.count(1)
 
     def count(*_: Any) -> int:
         if next(steps) == int(step):
-            os.kill(os.getpid(), int(signal))
+            # To this thread: another one that takes the signal may be scheduled after this one has committed.
+            signal.pthread_kill(threading.get_ident(), int(number))
         return 0
 
     vfs.install(count)
