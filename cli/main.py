@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import sys
-from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from cq.cli.shared.options import opened
 from cq.cli.shared.output import note, say
 from cq.cli.shared.settings import Commands, use_file
 from cq.cli.shared.settings_file import InvalidSettings
+from cq.distribution import version
 from cq.errors import CqError
 from cq.store.api import error_code
 
@@ -37,7 +37,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"cq {version('cq')}")
+        say(f"cq {version()}")
         raise typer.Exit
 
 

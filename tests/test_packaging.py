@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cq.store import foundationdb
+from cq import distribution
 
 ROOT = Path(__file__).parents[1]
 TOP_FOLDERS = {"cq": "cq", "observers": "cq/observers", "cli": "cq/cli"}
@@ -67,10 +66,79 @@ def test_the_wheel_has_the_licence_and_installs_one_command(wheel: zipfile.ZipFi
     assert any(name.endswith("/licenses/LICENSE") for name in wheel.namelist())
 
 
-def test_the_command_is_there_to_be_called() -> None:
-    (entry_point,) = importlib.metadata.distribution("cq").entry_points
+@pytest.fixture(scope="session")
+def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the wheel is installed. Its dependencies are those of this environment."""
+    folder = tmp_path_factory.mktemp("installed")
+    options = ["--no-index", "--no-deps", "--target", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, str(wheel.filename)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
-    assert callable(entry_point.load())
+
+def of(installed: Path, command: list[str], folder: Path) -> str:
+    """What a command prints in a folder, with the installed cq and not that of this clone."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("CQ_")}
+    environment["PYTHONPATH"] = str(installed)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_application_uses_the_installed_wheel(installed: Path, tmp_path: Path) -> None:
+    """The command and the import are `cq`, and `combine-queue` is the name of what pip has installed."""
+    cq = str(installed / "bin" / "cq")
+    program = "import cq, cq.observers.worker; print(cq.__file__, cq.observers.worker.__file__, sep='\\n')"
+
+    assert of(installed, [cq, "--version"], tmp_path) == f"cq {project()['project']['version']}\n"
+    of(installed, [cq, "configure", "words"], tmp_path)
+    of(installed, [cq, "add", "words", "a=1"], tmp_path)
+    of(installed, [cq, "worker", "--drain"], tmp_path)
+    assert of(installed, [cq, "get", "words", "a"], tmp_path) == "a\t1\n"
+    for file in of(installed, [sys.executable, "-c", program], tmp_path).splitlines():
+        assert Path(file).is_relative_to(installed)
+
+
+def test_extras_that_are_named_exist_and_the_page_about_installing_has_all(wheel: zipfile.ZipFile) -> None:
+    """In messages, pages and examples; the extras are those of the built wheel, for which pip is asked."""
+    (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    extras = set(re.findall(r"^Provides-Extra: (.*)$", wheel.read(metadata).decode(), flags=re.MULTILINE))
+    page = (ROOT / "docs/howto/install.md").read_text()
+    found: dict[str, set[str]] = {}
+    for file in files_that_name_extras():
+        text = file.read_text()
+        for wanted in re.findall(r"combine-queue\[([\w,]+)\]", text):
+            found.setdefault(file.name, set()).update(wanted.split(","))
+        assert not re.search(r"pip install (-\S+ )*['\"]?cq\b", text), f"{file.name} installs another project"
+        for extra in re.findall(r"install_command\([\"'](\w+)", text):
+            found.setdefault(file.name, set()).add(extra)
+
+    assert {name: wanted - extras for name, wanted in found.items() if wanted - extras} == {}
+    assert {"pyproject.toml", "foundationdb.py", "metrics.py", "install.md"} <= set(found)
+    rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", "".join(rows))) == extras
+
+
+def files_that_name_extras() -> list[Path]:
+    top = [ROOT / "pyproject.toml", *ROOT.glob("*.md")]
+    below = [file for folder in ("cq", "observers", "cli", "docs") for file in (ROOT / folder).rglob("*")]
+    return top + [file for file in below if file.suffix in (".py", ".md")]
+
+
+def test_pages_name_the_files_that_a_build_writes(wheel: zipfile.ZipFile) -> None:
+    wheels = [Path(str(wheel.filename)).name, f"combine_queue-{project()['project']['version']}.tar.gz"]
+    for name in ("install.md", "workers.md"):
+        page = (ROOT / "docs/howto" / name).read_text()
+        shown = re.findall(r"combine_queue-[\w.-]*\.(?:whl|tar\.gz)", page)
+        assert shown
+        assert set(shown) <= set(wheels)
 
 
 @pytest.mark.parametrize("link", ["observers", "cli"])
@@ -78,13 +146,17 @@ def test_the_links_are_relative_so_that_a_clone_works_anywhere(link: str) -> Non
     assert os.readlink(ROOT / "cq" / link) == f"../{link}"
 
 
-def test_the_binding_is_asked_for_in_one_range_everywhere() -> None:
-    """In both extras, and in the messages that say what to install."""
-    extras = project()["project"]["optional-dependencies"]
-    (binding,) = extras["fdb"]
+def test_messages_name_the_distribution() -> None:
+    name: str = project()["project"]["name"]
 
-    assert binding in extras["test"]
-    assert f"pip install '{binding}'" == foundationdb.INSTALL_BINDING
+    assert name == distribution.NAME
+
+
+def test_the_version_of_a_clone_that_is_not_installed_is_unknown(tmp_path: Path) -> None:
+    program = f"import runpy; print(runpy.run_path({str(ROOT / 'cq/distribution.py')!r})['version']())"
+    without_packages = [sys.executable, "-S", "-c", program]
+
+    assert subprocess.check_output(without_packages, cwd=tmp_path, text=True) == "unknown\n"
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

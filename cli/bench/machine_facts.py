@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from cq.distribution import version
 
 
 def machine_facts() -> dict[str, Any]:
@@ -19,7 +20,7 @@ def machine_facts() -> dict[str, Any]:
         "memory_bytes": _memory(),
         "load": round(os.getloadavg()[0], 2),
         "versions": {
-            "cq": version("cq"),
+            "cq": version(),
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,
         },

@@ -15,6 +15,7 @@ import re
 import threading
 from typing import Any
 
+from cq.distribution import install_command
 from cq.errors import ClientLibraryError, StoreUnreachable
 from cq.store.api import error_code
 from cq.store.cluster_file import check_cluster_file, default_cluster_file, uses_tls
@@ -38,8 +39,7 @@ ANSWER_WITHIN = 10.0
 TLS_VARIABLES = ("FDB_TLS_CERTIFICATE_FILE", "FDB_TLS_KEY_FILE", "FDB_TLS_CA_FILE")
 """Environment variables of the client library; the binding has network options of the same names."""
 
-# Not 'cq[fdb]': on the package index, another project has the name cq.
-INSTALL_BINDING = "pip install 'foundationdb>=7.1,<7.4'"
+INSTALL_BINDING = install_command("fdb")
 _TIMED_OUT = 1031
 
 # The binding's api_version() is not thread-safe.

@@ -1,6 +1,6 @@
 """A web application: notes with tags, and every open page shows the current cloud of tags.
 
-To try it: `pip install -e '.[web]'`, `uvicorn --app-dir docs/examples tag_app:app`, and two windows at
+To try it: `pip install 'combine-queue[web]'`, `uvicorn --app-dir docs/examples tag_app:app`, and two windows at
 http://127.0.0.1:8000; ^C ends it. Run as a program, it prints the events that a page receives.
 """
 

@@ -10,11 +10,11 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from typing import Final
 
 from cq import runtime
 from cq.config.queue import queue_names, read_config, read_flags
+from cq.distribution import version
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.spec import NAME
@@ -53,7 +53,7 @@ def doctor(url: str | None = None) -> Iterator[Check]:
     Skips checks that depend on a failed one. Creates no store and changes no data; loads the binding if installed.
     """
     yield _check("python", lambda: f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}")
-    yield _check("cq", lambda: version("cq"))
+    yield _check("cq", version)
     try:
         scheme, path = located(url)
         space = space_at(url)

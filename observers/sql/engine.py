@@ -11,6 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from cq.distribution import install_command
 from cq.errors import CqError, InvalidConfiguration
 from cq.observers.export.batch import CannotExport, ExportFailed
 from cq.observers.export.spec import DEFAULT_ENV
@@ -154,7 +155,7 @@ class ReportingDatabase:
             ) from None
         except ImportError as error:
             extra = _PACKAGES.get(error.name or "")
-            wanted = f"pip install '.[{extra}]'" if extra else f"pip install {error.name}"
+            wanted = install_command(extra) if extra else f"pip install {error.name}"
             raise InvalidConfiguration(
                 f"the driver {error.name!r} for the database in ${self._env} is not installed: run `{wanted}`"
             ) from None

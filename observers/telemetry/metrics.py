@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cq.distribution import install_command
 from cq.errors import CqError, InvalidConfiguration
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS, EventKind, Metric
@@ -20,7 +21,6 @@ from cq.observers.telemetry.events import EVENTS, EventKind, Metric
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-INSTALL: Final = "pip install 'prometheus-client>=0.20'"
 LOOPBACK: Final = "127.0.0.1"
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """The bounds of histograms, in seconds: a pass takes less than one, and no transaction lives longer than five."""
@@ -112,7 +112,9 @@ def serve(address: Address) -> Callable[[], None]:
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
     except ImportError as error:
-        raise MetricsUnavailable(f"metrics need a package that is not installed: run `{INSTALL}`") from error
+        raise MetricsUnavailable(
+            f"metrics need a package that is not installed: run `{install_command('metrics')}`"
+        ) from error
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     metrics = Metrics(registry)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, Final
 
 from cq import runtime
+from cq.distribution import version
 from cq.observers.scheduling.members import Member
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
@@ -31,7 +31,7 @@ class WorkerStatistics:
         self, totals: WorkerCounts, concurrency: int = 1, clock: Callable[[], float] = runtime.monotonic
     ) -> None:
         self._totals, self._concurrency, self._clock = totals, concurrency, clock
-        self._version, self._started = version("cq"), int(runtime.time())
+        self._version, self._started = version(), int(runtime.time())
         self._since = clock()
         self._before: dict[str, Counts] = {}
         self._rates: dict[str, tuple[float, float]] = {}

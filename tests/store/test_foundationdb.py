@@ -193,7 +193,7 @@ def test_an_older_api_version_that_the_application_selected_is_refused(
 def test_a_missing_binding_is_named(install: Install, cluster_file: str) -> None:
     install(None)
 
-    assert "run `pip install 'foundationdb>=7.1,<7.4'`" in refusal(ClientLibraryError, cluster_file)
+    assert "run `pip install 'combine-queue[fdb]'`" in refusal(ClientLibraryError, cluster_file)
 
 
 def test_the_other_project_named_fdb_is_told_apart(install: Install, cluster_file: str) -> None:

@@ -243,7 +243,7 @@ def test_a_missing_binding_is_said(cluster_file: str, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "fdb", None)
     monkeypatch.setattr(doctor_cluster, "version", missing)
 
-    assert "run `pip install 'foundationdb" in wrong(f"fdb:{cluster_file}")["binding"]
+    assert "run `pip install 'combine-queue[fdb]'`" in wrong(f"fdb:{cluster_file}")["binding"]
 
 
 def test_a_missing_cluster_file_is_named_together_with_the_missing_library(

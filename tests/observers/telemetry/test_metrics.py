@@ -248,5 +248,5 @@ class TestServe:
 
     def test_a_missing_package_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "prometheus_client", None)
-        with pytest.raises(MetricsUnavailable, match="run `pip install 'prometheus-client"):
+        with pytest.raises(MetricsUnavailable, match=r"run `pip install 'combine-queue\[metrics\]'`"):
             serve(Address("127.0.0.1", 0))

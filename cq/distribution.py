@@ -1,0 +1,22 @@
+"""The distribution that contains cq: its name for pip, its version, and the command that installs an extra."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Final
+
+NAME: Final = "combine-queue"
+"""The name for pip."""
+
+
+def version() -> str:
+    """The installed version; "unknown" if Python imports cq from a clone that is not installed."""
+    try:
+        return metadata.version(NAME)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def install_command(extra: str) -> str:
+    """The command that adds the packages of an extra to an installed cq, for messages."""
+    return f"pip install '{NAME}[{extra}]'"
