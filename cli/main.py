@@ -51,25 +51,15 @@ def _options(
     use_file(ctx)
 
 
-for module in (
-    configure,
-    status,
-    data,
-    set_aside,
-    manage,
-    top,
-    export,
-    feed,
-    cells,
-    worker,
-    health,
-    config,
-    doctor,
-    verify,
-    bench,
-    demos,
-):
-    module.register(app)
+_SINGLE = configure, status, data, manage, top, worker, health, config, doctor, verify, bench
+_GROUPS = set_aside, export, feed, cells, demos
+for module in (*_SINGLE, *_GROUPS):
+    app.add_typer(module.commands)
+
+# Former names, for scripts.
+app.add_typer(set_aside.commands, name="dead", hidden=True)
+app.command("config", hidden=True)(config.show_settings)
+app.command("exports", hidden=True)(export.show_list)
 
 
 def main() -> None:

@@ -202,10 +202,10 @@ def parameters(module: Path) -> dict[str, int]:
     found = {}
     tree = ast.parse(module.read_text())
     commands = {
-        node.args[0].id
+        node.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Call)
-        if node.args and isinstance(node.args[0], ast.Name)
+        if isinstance(node, ast.FunctionDef)
+        if any(ast.unparse(each).startswith("commands.command(") for each in node.decorator_list)
     }
     methods = {
         id(item): each for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for item in each.body

@@ -13,52 +13,46 @@ import typer
 
 from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING
 from cq.cli.bench.systems.workload import KINDS, BenchWorkload
-from cq.cli.shared.options import Json, number_option
+from cq.cli.shared.options import Json, number_option, option
 from cq.cli.shared.output import note, print_json, print_table, progress, say
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "bench",
-        epilog="Examples: cq bench; cq bench --per-transaction 5,100,5000 --against postgres-rollup --json; "
-        "cq bench --live 100 --cloud --export sqlite --against postgres-upsert; "
-        "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
-    )(bench)
+commands = typer.Typer()
 
 
+@commands.command(
+    "bench",
+    epilog="Examples: cq bench; cq bench --per-transaction 5,100,5000 --against postgres-rollup --json; "
+    "cq bench --live 100 --cloud --export sqlite --against postgres-upsert; "
+    "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
+)
 def bench(
     per_transaction: Annotated[
         str,
-        typer.Option(
-            metavar="N,...",
-            help="Measure adding and draining in turn, with N updates in each transaction; or none.",
-        ),
+        option("N,...", "Measure adding and draining in turn, with N updates in each transaction; or none."),
     ] = "100",
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Systems to compare with: any of {', '.join(AGAINST)}, or none. Default: all that are installed.",
+        option(
+            "NAME,...",
+            f"Systems to compare with: any of {', '.join(AGAINST)}, or none. Default: all that are installed.",
         ),
     ] = None,
     live: Annotated[
         str,
-        typer.Option(
-            metavar="N,...",
-            help="Measure adding and combining at the same time, with N updates in each transaction: at full "
+        option(
+            "N,...",
+            "Measure adding and combining at the same time, with N updates in each transaction: at full "
             "speed, and at a half and a quarter of the rate that this reached; or none.",
         ),
     ] = "none",
     rate: Annotated[
-        float | None,
-        number_option("With --live: add N updates per second. Default: full speed."),
+        float | None, number_option("With --live: add N updates per second. Default: full speed.")
     ] = None,
     grow: Annotated[
         str,
-        typer.Option(
-            metavar="WHAT,...",
-            help=f"Measure the cost of an update as a queue grows from 10,000. Any of {', '.join(GROWING)}: "
+        option(
+            "WHAT,...",
+            f"Measure the cost of an update as a queue grows from 10,000. Any of {', '.join(GROWING)}: "
             "keys with 2 updates each, keys with 200,000 updates in all, queued updates; or none.",
         ),
     ] = "none",
@@ -76,24 +70,19 @@ def bench(
     ] = False,
     export: Annotated[
         str | None,
-        typer.Option(
-            metavar="|".join(REPORTING),
-            help="Measure cq with an export into such a database, too; --live measures it only with the export.",
+        option(
+            "|".join(REPORTING),
+            "Measure cq with an export into such a database, too; --live measures it only with the export.",
         ),
     ] = None,
     keys: Annotated[int, number_option("Number of different keys.")] = 100_000,
     skew: Annotated[
         float,
-        typer.Option(
-            min=0,
-            max=10,
-            metavar="S",
-            help="Skew of the keys: the exponent of Zipf's law, 0 to 10; 0: all keys alike.",
+        option(
+            "S", "Skew of the keys: the exponent of Zipf's law, 0 to 10; 0: all keys alike.", min=0, max=10
         ),
     ] = 1.0,
-    value: Annotated[
-        str, typer.Option(metavar="KIND", help=f"Type of the values: {' or '.join(KINDS)}.")
-    ] = "int",
+    value: Annotated[str, option("KIND", f"Type of the values: {' or '.join(KINDS)}.")] = "int",
     adders: Annotated[int, number_option("Number of processes that add.")] = 2,
     threads: Annotated[
         int, number_option("Threads of each adding process; each runs one transaction at a time.")
@@ -102,40 +91,33 @@ def bench(
     buckets: Annotated[
         int | None, number_option("Buckets of the queue. Default: those of a new queue.")
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Duration of adding in each repetition.")
-    ] = 1.0,
+    seconds: Annotated[float, option("SECONDS", "Duration of adding in each repetition.", min=0.1)] = 1.0,
     repetitions: Annotated[
         int, number_option("Number of repetitions, in addition to a warm-up; the figures are their medians.")
     ] = 3,
     postgres_url_env: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The environment variable with the URL of a PostgreSQL database, in which tables are created and "
+        option(
+            "NAME",
+            "The environment variable with the URL of a PostgreSQL database, in which tables are created and "
             "dropped. Default: a temporary server.",
         ),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            "--dir", metavar="DIR", help="Directory for temporary stores and servers: the disk to measure."
-        ),
+        option("DIR", "Directory for temporary stores and servers: the disk to measure.", "--dir"),
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option(
-            "--store",
-            metavar="URL",
-            help="A store to measure, such as a cluster; it must not hold other queues. Default: temporary "
+        option(
+            "URL",
+            "A store to measure, such as a cluster; it must not hold other queues. Default: temporary "
             "embedded stores; $CQ_STORE and cq.toml have no effect.",
+            "--store",
         ),
     ] = None,
     svg: Annotated[
-        Path | None,
-        typer.Option(
-            "--svg", metavar="FILE", help="Write a chart of adding and draining to this file, as SVG."
-        ),
+        Path | None, option("FILE", "Write a chart of adding and draining to this file, as SVG.", "--svg")
     ] = None,
     json: Json = False,
 ) -> None:

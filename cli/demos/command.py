@@ -10,43 +10,26 @@ from typing import Annotated, Final
 
 import typer
 
-from cq.cli.shared.options import Json, number_option
+from cq.cli.shared.options import Json, argument, number_option, option
 
 DEMO_URL: Final = "embedded:cq-demo.db"
 """The store of the demos. `$CQ_STORE` and the settings file do not change it: they may name a production store."""
 
 DemoStore = Annotated[
-    str,
-    typer.Option(
-        "--store", metavar="URL", help="URL of the demo's store; $CQ_STORE and cq.toml have no effect."
-    ),
+    str, option("URL", "URL of the demo's store; $CQ_STORE and cq.toml have no effect.", "--store")
 ]
-Seed = Annotated[
-    int | None, typer.Option(metavar="N", help="Seed of the load and of the kills. Default: random.")
-]
-KillEvery = Annotated[
-    float, typer.Option(min=0.1, metavar="SECONDS", help="Average time between two kills of a process.")
-]
+Seed = Annotated[int | None, option("N", "Seed of the load and of the kills. Default: random.")]
+KillEvery = Annotated[float, option("SECONDS", "Average time between two kills of a process.", min=0.1)]
 Workers = Annotated[int, number_option("Number of worker processes.")]
 Servers = Annotated[int, number_option("Number of web server processes.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    demo = typer.Typer(help="Run a demonstration on real data.", no_args_is_help=True)
-    demo.command("words", epilog="Example: cq demo words docs --top 10")(words)
-    demo.command("cells", epilog="Example: cq demo cells --seed 7")(cells)
-    demo.command("chat", epilog="Example: cq demo chat --seed 7")(chat)
-    demo.command("tags", epilog="Example: cq demo tags --seed 7")(tags)
-    demo.command(
-        "visits",
-        epilog="Examples: cq demo visits --seed 7; cq demo visits access.log.1.gz access.log --chart visits.svg",
-    )(visits)
-    app.add_typer(demo, name="demo")
+commands = typer.Typer(name="demo", help="Run a demonstration on real data.", no_args_is_help=True)
 
 
+@commands.command("words", epilog="Example: cq demo words docs --top 10")
 def words(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text files, or folders of text files.")],
+    paths: Annotated[list[str], argument("PATH", "Text files, or folders of text files.")],
     workers: Workers = 2,
     loaders: Annotated[int, number_option("Number of loader threads.")] = 4,
     top: Annotated[int, number_option("Number of the most frequent words to show.", 0)] = 20,
@@ -68,25 +51,20 @@ def words(
     run_words(paths, store, workers=workers, loaders=loaders, top=top, json=json)
 
 
+@commands.command("cells", epilog="Example: cq demo cells --seed 7")
 def cells(
     number: Annotated[int, number_option("Number of writes of each writer.")] = 1_000,
     users: Annotated[int, number_option("Number of users.")] = 40,
-    stores: Annotated[int, typer.Option("--cells", min=1, metavar="N", help="Number of cells.")] = 3,
+    stores: Annotated[int, option("N", "Number of cells.", "--cells", min=1)] = 3,
     writers: Annotated[int, number_option("Number of processes that write.")] = 2,
     movers: Annotated[int, number_option("Number of processes that move users.", 0)] = 2,
     kill_every: KillEvery = 2.0,
     seed: Seed = None,
     folder: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="Folder for the stores, which are kept. Default: a temporary folder."
-        ),
+        Path | None, option("PATH", "Folder for the stores, which are kept. Default: a temporary folder.")
     ] = None,
     store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Store for the directory and the totals. Default: a file in the folder."
-        ),
+        str | None, option("URL", "Store for the directory and the totals. Default: a file in the folder.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -103,6 +81,7 @@ def cells(
     run_demo(CellDemo(number, users, stores, writers, movers, folder, store), seed, kill_every, json=json)
 
 
+@commands.command("chat", epilog="Example: cq demo chat --seed 7")
 def chat(
     users: Annotated[int, number_option("Number of users, each with two terminals.", 2)] = 16,
     groups: Annotated[int, number_option("Number of groups.")] = 4,
@@ -134,18 +113,16 @@ def chat(
     run_demo(ChatDemo(store, users, groups, messages, flood, senders, workers), seed, kill_every, json=json)
 
 
+@commands.command("tags", epilog="Example: cq demo tags --seed 7")
 def tags(
     events: Annotated[
-        Path | None,
-        typer.Option("--events", metavar="FILE", help="File of events to count. Default: generated events."),
+        Path | None, option("FILE", "File of events to count. Default: generated events.", "--events")
     ] = None,
     number: Annotated[int, number_option("Number of events to generate.")] = 100_000,
     servers: Servers = 3,
     collectors: Annotated[int, number_option("Number of collector processes.")] = 2,
     kill_every: KillEvery = 1.0,
-    top: Annotated[
-        int, typer.Option(min=1, max=10_000, metavar="N", help="Number of tags in the cloud.")
-    ] = 20,
+    top: Annotated[int, option("N", "Number of tags in the cloud.", min=1, max=10_000)] = 20,
     seed: Seed = None,
     store: DemoStore = DEMO_URL,
     json: Json = False,
@@ -169,42 +146,33 @@ def tags(
     run_demo(TagDemo(store, given, number, servers, collectors, top), seed, kill_every, json=json)
 
 
+@commands.command(
+    "visits",
+    epilog="Examples: cq demo visits --seed 7; cq demo visits access.log.1.gz access.log --chart visits.svg",
+)
 def visits(
     logs: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="ACCESS_LOG",
-            help="Access logs in common or combined format, plain or gzip. Default: a generated log.",
+        argument(
+            "ACCESS_LOG", "Access logs in common or combined format, plain or gzip. Default: a generated log."
         ),
     ] = None,
     number: Annotated[int, number_option("Number of visits to generate.")] = 10_000,
     speed: Annotated[
-        float,
-        typer.Option(
-            min=0.01, metavar="N", help="About how many seconds of the log are replayed per second."
-        ),
+        float, option("N", "About how many seconds of the log are replayed per second.", min=0.01)
     ] = 100.0,
     window: Annotated[
-        str,
-        typer.Option(
-            metavar="WIDTH/SLICE", help="Width and slice of the window, in seconds of the log's time."
-        ),
+        str, option("WIDTH/SLICE", "Width and slice of the window, in seconds of the log's time.")
     ] = "600/10",
     servers: Servers = 2,
     workers: Workers = 2,
     kill_every: KillEvery = 2.0,
     look_every: Annotated[
-        float,
-        typer.Option(
-            min=0.1, metavar="SECONDS", help="Time between two comparisons of all numbers with a recount."
-        ),
+        float, option("SECONDS", "Time between two comparisons of all numbers with a recount.", min=0.1)
     ] = 0.5,
     top: Annotated[int, number_option("Number of pages to show.")] = 5,
     chart: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a chart of the compared numbers over time to this file, as SVG."
-        ),
+        Path | None, option("FILE", "Write a chart of the compared numbers over time to this file, as SVG.")
     ] = None,
     seed: Seed = None,
     store: DemoStore = DEMO_URL,

@@ -14,13 +14,10 @@ from cq.cli.shared.settings import SETTINGS, Setting
 from cq.cli.shared.settings_file import CONFIG_ENV, settings_file
 from cq.observers.export.spec import DEFAULT_ENV
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("settings", epilog="Examples: cq settings; cq settings --json")(show_settings)
-    app.command("config", hidden=True)(show_settings)  # the former name, for scripts
+commands = typer.Typer()
 
 
+@commands.command("settings", epilog="Examples: cq settings; cq settings --json")
 def show_settings(ctx: typer.Context, store: Store = None, json: Json = False) -> None:
     """Show every setting, its value and its source.
 

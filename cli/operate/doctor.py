@@ -10,14 +10,12 @@ from cq.cli.shared.options import AppPath, Json, Store, load_app
 from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.diagnosis import doctor
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "doctor", epilog="Examples: cq doctor; cq doctor --store fdb: --json; cq doctor --app shop.counts:app"
-    )(show_checks)
+commands = typer.Typer()
 
 
+@commands.command(
+    "doctor", epilog="Examples: cq doctor; cq doctor --store fdb: --json; cq doctor --app shop.counts:app"
+)
 def show_checks(app_path: AppPath = None, store: Store = None, json: Json = False) -> None:
     """Check what cq needs, from Python to reporting databases.
 

@@ -6,22 +6,17 @@ from typing import Annotated
 
 import typer
 
-from cq.cli.shared.options import Json, Store, read_store
+from cq.cli.shared.options import Json, Store, option, read_store
 from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.health_check import MAX_AGE_SECONDS, health
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("health", epilog="Examples: cq health; cq health --max-age 300 --here --json")(show_health)
+commands = typer.Typer()
 
 
+@commands.command("health", epilog="Examples: cq health; cq health --max-age 300 --here --json")
 def show_health(
     max_age: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0, help="Maximum age of queued updates in a queue that is not paused."
-        ),
+        float, option("SECONDS", "Maximum age of queued updates in a queue that is not paused.", min=0)
     ] = MAX_AGE_SECONDS,
     here: Annotated[bool, typer.Option("--here", help="Require a live worker on this host.")] = False,
     store: Store = None,

@@ -14,24 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from cq.admin.queue_status import QueueStatus
-from cq.cli.shared.options import Json, Store, read_store
+from cq.cli.shared.options import Json, Store, argument, read_store
 from cq.cli.shared.output import make_console, make_lines, make_table, print_json, say
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus, overview, remarks
 
 WATCH_SECONDS: Final = 2.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("status", epilog="Examples: cq status; cq status --watch; cq status words --json")(
-        show_status
-    )
+commands = typer.Typer()
 
 
+@commands.command("status", epilog="Examples: cq status; cq status --watch; cq status words --json")
 def show_status(
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="Name of a queue. Default: all queues.")
-    ] = None,
+    queue: Annotated[str | None, argument("QUEUE", "Name of a queue. Default: all queues.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat every 2 seconds, until ^C.")] = False,
     store: Store = None,
     json: Json = False,

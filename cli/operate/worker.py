@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cq.cli.shared.options import AppPath, Json, Store, load_app, make_store, opened
+from cq.cli.shared.options import AppPath, Json, Store, argument, load_app, make_store, opened, option
 from cq.cli.shared.output import note, print_json
 from cq.cli.shared.settings import file_of
 from cq.config.queue import read_config
@@ -39,44 +39,37 @@ _PLACE_ENV: Final = "CQ_PLACE"  # set by the parent process: the identity of eac
 _METRICS_ENV: Final = "CQ_PLACE_METRICS"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "worker",
-        epilog="Examples: cq worker words; cq worker --processes 4; cq worker --drain; "
-        "cq worker --only export; cq worker --app shop.counts:app; cq worker --metrics 127.0.0.1:9100 --log json",
-    )(worker)
+commands = typer.Typer()
 
 
+@commands.command(
+    "worker",
+    epilog="Examples: cq worker words; cq worker --processes 4; cq worker --drain; "
+    "cq worker --only export; cq worker --app shop.counts:app; cq worker --metrics 127.0.0.1:9100 --log json",
+)
 def worker(
     ctx: typer.Context,
-    queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUE", help="Names of queues and feeds. Default: all.")
-    ] = None,
+    queues: Annotated[list[str] | None, argument("QUEUE", "Names of queues and feeds. Default: all.")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="End when all queued updates are combined.")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="ROLE",
-            help=f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all.",
-        ),
+        option("ROLE", f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all."),
     ] = None,
     processes: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Number of processes; processes that die are started again."),
+        int, option("N", "Number of processes; processes that die are started again.", min=1)
     ] = 1,
     concurrency: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of concurrent tasks in each process.")
+        int, option("N", "Number of concurrent tasks in each process.", min=1)
     ] = CONCURRENCY,
     grace: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Time for unfinished steps after a stop.")
+        float, option("SECONDS", "Time for unfinished steps after a stop.", min=0)
     ] = GRACE_SECONDS,
     identity: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "NAME",
+            "Identity of the worker: after its death, a new worker with the same identity gets its tasks at once.",
             "--id",
-            metavar="NAME",
-            help="Identity of the worker: after its death, a new worker with the same identity gets its tasks at once.",
         ),
     ] = None,
     with_input: Annotated[
@@ -84,14 +77,11 @@ def worker(
     ] = False,
     metrics: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Serve metrics at [HOST:]PORT; of several processes, number N (from 0) at PORT + N.",
+        option(
+            "ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, number N (from 0) at PORT + N."
         ),
     ] = None,
-    log: Annotated[
-        LogFormat, typer.Option(metavar="text|json", help="Format of log lines.")
-    ] = LogFormat.TEXT,
+    log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log each pass and batch, too.")] = False,
     app_path: AppPath = None,
     store: Store = None,

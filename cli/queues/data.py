@@ -18,42 +18,35 @@ from cq.cli.shared.options import (
     Json,
     Queue,
     Store,
+    argument,
     load_app,
     open_store,
+    option,
     read_store,
 )
-from cq.cli.shared.output import print_json, print_words, progress, quantity, say
+from cq.cli.shared.output import answer, print_line, progress, quantity
 from cq.config.queue import QueueConfig, read_config
-from cq.encoding.json_values import key_from_word, split_word, to_json, value_from_word
+from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
 from cq.intake.json_lines import FilePosition, add_jsonl
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("add", epilog="Examples: cq add words hello=1 world=2; cq add words --jsonl updates.jsonl")(
-        add
-    )
-    app.command("get", epilog="Example: cq get words hello --pending")(get)
-    app.command("items", epilog="Example: cq items words --json > words.jsonl")(items)
+commands = typer.Typer()
 
 
+@commands.command("add", epilog="Examples: cq add words hello=1 world=2; cq add words --jsonl updates.jsonl")
 def add(
     queue: Queue,
     updates: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=UPDATE", help="An update of a key, split at the last '='. " + WORDS),
+        list[str] | None, argument("KEY=UPDATE", "An update of a key, split at the last '='. " + WORDS)
     ] = None,
     jsonl: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|-",
-            help='Add the updates of a file with lines {"key": ..., "update": ...}; - is standard input.',
+        option(
+            "FILE|-", 'Add the updates of a file with lines {"key": ..., "update": ...}; - is standard input.'
         ),
     ] = None,
     once: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Operation id: of all adds with the same id only the first counts."),
+        str | None, option("ID", "Operation id: of all adds with the same id only the first counts.")
     ] = None,
     store: Store = None,
     json: Json = False,
@@ -76,15 +69,13 @@ def add(
         operation = once or secrets.token_bytes(16)
         db.transact(lambda tr: handle.add(tr, pairs, once=operation))
         added = len(pairs)
-    if json:
-        print_json({"queue": queue, "added": added})
-    else:
-        say(f"added {quantity(added, 'update')} to queue {queue!r}")
+    answer(json, f"added {quantity(added, 'update')} to queue {queue!r}", queue=queue, added=added)
 
 
+@commands.command("get", epilog="Example: cq get words hello --pending")
 def get(
     queue: Queue,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Keys to read. " + WORDS)],
+    keys: Annotated[list[str], argument("KEY", "Keys to read. " + WORDS)],
     pending: Annotated[
         bool, typer.Option("--pending", help="Include the queued updates, in addition to the combined ones.")
     ] = False,
@@ -112,16 +103,15 @@ def get(
 
     values = db.transact(read)
     for key, value in values:
-        _print_item(key, value, json)
+        print_line(json, key=key, value=value)
     if any(value is None for _, value in values):
         raise typer.Exit(NO_VALUE)
 
 
+@commands.command("items", epilog="Example: cq items words --json > words.jsonl")
 def items(
     queue: Queue,
-    limit: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Maximum number of keys. Default: all keys.")
-    ] = None,
+    limit: Annotated[int | None, option("N", "Maximum number of keys. Default: all keys.", min=0)] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -133,7 +123,7 @@ def items(
     for number, (key, value) in enumerate(cq.CombineQueue(queue).scan(db)):
         if number == limit:
             return
-        _print_item(key, value, json)
+        print_line(json, key=key, value=value)
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:
@@ -166,10 +156,3 @@ def _add_stream(
 def _pair(config: QueueConfig, word: str) -> tuple[Any, Any]:
     key, update = split_word(config.value, word)
     return key_from_word(config.key, key), value_from_word(config.value, update)
-
-
-def _print_item(key: Any, value: Any, as_json: bool) -> None:
-    if as_json:
-        print_json({"key": to_json(key), "value": to_json(value)})
-    else:
-        print_words(key, "-" if value is None else value)

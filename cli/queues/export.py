@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.queues.verify import UrlEnv, Wait, report
-from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
-from cq.cli.shared.output import as_word, note, print_json, print_table, say
-from cq.encoding.json_values import to_json
+from cq.cli.shared.options import AppPath, Json, Queue, Store, argument, load_app, open_store, read_store
+from cq.cli.shared.output import answer, as_word, note, print_json, print_line, print_table, say
 from cq.keys.export import ExportKeys
 from cq.observers.export.rows import decoded_keys
 from cq.observers.export.state import entries_aside
@@ -24,25 +23,14 @@ from cq.store import OpenDatabase
 from cq.store.transact import transact
 from cq.verify.verification import Verification
 
-export = typer.Typer(help="Export the values of queues into tables of SQL databases.", no_args_is_help=True)
+commands = typer.Typer(
+    name="export", help="Export the values of queues into tables of SQL databases.", no_args_is_help=True
+)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    export.command("list", epilog="Examples: cq export list; cq export list words --json")(show_list)
-    export.command("init", epilog="Example: cq export init words")(init)
-    export.command("verify", epilog="Example: cq export verify words --json")(verify)
-    export.command("rebuild", epilog="Example: cq export rebuild words")(rebuild)
-    export.command("rebase", epilog="Example: cq export rebase words")(rebase)
-    export.command("aside", epilog="Example: cq export aside words --json")(aside)
-    app.add_typer(export, name="export")
-    app.command("exports", hidden=True)(show_list)  # the former name of `cq export list`, for scripts
-
-
+@commands.command("list", epilog="Examples: cq export list; cq export list words --json")
 def show_list(
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="The queue. Default: all exported queues.")
-    ] = None,
+    queue: Annotated[str | None, argument("QUEUE", "The queue. Default: all exported queues.")] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -67,6 +55,7 @@ def show_list(
             note(f"{each.name}: {each.error}")
 
 
+@commands.command("init", epilog="Example: cq export init words")
 def init(
     queue: Queue,
     url_env: UrlEnv = None,
@@ -83,12 +72,11 @@ def init(
 
     with _opened(queue, url_env, app_path, store) as (_, found):
         created = check.init(found.reporting, found.definition)
-    if json:
-        print_json({"queue": queue, "created": created})
-    else:
-        say(f"created {', '.join(created)}" if created else "all tables exist, as expected")
+    text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
+    answer(json, text, queue=queue, created=created)
 
 
+@commands.command("verify", epilog="Example: cq export verify words --json")
 def verify(
     queue: Queue,
     url_env: UrlEnv = None,
@@ -111,6 +99,7 @@ def verify(
         raise typer.Exit(1)
 
 
+@commands.command("rebuild", epilog="Example: cq export rebuild words")
 def rebuild(
     queue: Queue,
     url_env: UrlEnv = None,
@@ -128,14 +117,13 @@ def rebuild(
 
     with _opened(queue, url_env, app_path, store) as (db, found):
         generation = sqlrebuild.rebuild(db, found)
-    if json:
-        print_json({"queue": queue, "generation": generation})
-    else:
-        say(
-            f"workers export all values of queue {queue!r} again: `cq export list {queue}` shows their progress"
-        )
+    text = (
+        f"workers export all values of queue {queue!r} again: `cq export list {queue}` shows their progress"
+    )
+    answer(json, text, queue=queue, generation=generation)
 
 
+@commands.command("rebase", epilog="Example: cq export rebase words")
 def rebase(
     queue: Queue,
     url_env: UrlEnv = None,
@@ -152,12 +140,11 @@ def rebase(
 
     with _opened(queue, url_env, app_path, store) as (db, found):
         epoch = sqlrebuild.rebase(db, found)
-    if json:
-        print_json({"queue": queue, "epoch": epoch})
-    else:
-        say(f"the export of queue {queue!r} continues from the current state")
+    text = f"the export of queue {queue!r} continues from the current state"
+    answer(json, text, queue=queue, epoch=epoch)
 
 
+@commands.command("aside", epilog="Example: cq export aside words --json")
 def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
     """List the entries that could not be exported, with the error.
 
@@ -170,13 +157,12 @@ def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
         (None if each.encoded_key is None else decoded_keys([each.encoded_key])[0], each.value, each.error)
         for each in entries_aside(db, ExportKeys(queue))
     )
+    columns = ["key", "value", "error"]
     if json:
-        for key, value, error in rows:
-            print_json({"key": to_json(key), "value": to_json(value), "error": error})
+        for row in rows:
+            print_line(json, **dict(zip(columns, row, strict=True)))
     else:
-        print_table(
-            ["key", "value", "error"], ((as_word(key), as_word(value), error) for key, value, error in rows)
-        )
+        print_table(columns, ([as_word(each) for each in row] for row in rows))
 
 
 @contextmanager

@@ -9,8 +9,17 @@ import typer
 
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.queues.verify import DIFFERENT
-from cq.cli.shared.options import Json, Store, make_store, open_store, read_store, seconds_of
-from cq.cli.shared.output import note, print_json, print_table, print_words, say
+from cq.cli.shared.options import (
+    Json,
+    Store,
+    argument,
+    make_store,
+    open_store,
+    option,
+    read_store,
+    seconds_of,
+)
+from cq.cli.shared.output import answer, note, print_json, print_line, print_table, print_words
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
 from cq.feeds.feed import Feed, FeedPage, Message
@@ -18,38 +27,21 @@ from cq.feeds.verify import verify_feed
 from cq.observers.feeds.tasks import FeedStatus, read_all, read_status
 from cq.store.transact import transact
 
-Name = Annotated[str, typer.Argument(metavar="FEED", help="Name of the feed.")]
-Receiver = Annotated[str, typer.Argument(metavar="RECEIVER", help="The receiver of the messages.")]
+Name = Annotated[str, argument("FEED", "Name of the feed.")]
+Receiver = Annotated[str, argument("RECEIVER", "The receiver of the messages.")]
 After = Annotated[
-    str,
-    typer.Option(
-        metavar="ID", help="Only messages after this id, as `cq feed read` prints it. Default: all messages."
-    ),
+    str, option("ID", "Only messages after this id, as `cq feed read` prints it. Default: all messages.")
 ]
 
-feed = typer.Typer(help="Append and read messages by receiver, in commit order.", no_args_is_help=True)
+commands = typer.Typer(
+    name="feed", help="Append and read messages by receiver, in commit order.", no_args_is_help=True
+)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    feed.command(
-        "configure",
-        epilog="Examples: cq feed configure chat --numbers; cq feed configure chat --keep 30d --keep-last 10000",
-    )(configure)
-    feed.command("list", epilog="Examples: cq feed list; cq feed list --json")(list_)
-    feed.command(
-        "append",
-        epilog="Examples: cq feed append chat ann 'hello'; cq feed append chat crew 'hello, all' --group",
-    )(append)
-    feed.command("read", epilog="Examples: cq feed read chat ann --limit 10; cq feed read chat ann --json")(
-        read
-    )
-    feed.command("follow", epilog="Example: cq feed follow chat ann --json")(follow)
-    feed.command("verify", epilog="Example: cq feed verify chat")(verify)
-    feed.command("delete", epilog="Example: cq feed delete chat --yes")(delete)
-    app.add_typer(feed, name="feed")
-
-
+@commands.command(
+    "configure",
+    epilog="Examples: cq feed configure chat --numbers; cq feed configure chat --keep 30d --keep-last 10000",
+)
 def configure(
     name: Name,
     numbers: Annotated[
@@ -61,15 +53,10 @@ def configure(
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: remove none."
-        ),
+        option("TIME", "Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: remove none."),
     ] = None,
     keep_last: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="Remove all messages of a receiver except the last N; 0: remove none."
-        ),
+        int | None, option("N", "Remove all messages of a receiver except the last N; 0: remove none.", min=0)
     ] = None,
     store: Store = None,
     json: Json = False,
@@ -81,22 +68,26 @@ def configure(
     seconds = None if keep is None else seconds_of(keep)
     db = make_store(store)
     Feed(name).configure(db, numbers=numbers, keep_seconds=seconds, keep_last=keep_last)
-    _print_feeds([_described(transact(db, lambda tr: read_status(tr.snapshot, name)))], json)
+    _print_feeds([transact(db, lambda tr: read_status(tr.snapshot, name))], json)
 
 
+@commands.command("list", epilog="Examples: cq feed list; cq feed list --json")
 def list_(store: Store = None, json: Json = False) -> None:
     """List the feeds with their backlogs.
 
     For each feed: the number of groups with undelivered messages, and of receivers with messages without a number.
     """
-    statuses = transact(read_store(store), lambda tr: read_all(tr.snapshot))
-    _print_feeds([_described(each) for each in statuses], json)
+    _print_feeds(transact(read_store(store), lambda tr: read_all(tr.snapshot)), json)
 
 
+@commands.command(
+    "append",
+    epilog="Examples: cq feed append chat ann 'hello'; cq feed append chat crew 'hello, all' --group",
+)
 def append(
     name: Name,
-    receiver: Annotated[str, typer.Argument(metavar="RECEIVER", help="The receiver, or the group.")],
-    message: Annotated[str, typer.Argument(metavar="TEXT", help="Text of the message.")],
+    receiver: Annotated[str, argument("RECEIVER", "The receiver, or the group.")],
+    message: Annotated[str, argument("TEXT", "Text of the message.")],
     group: Annotated[
         bool, typer.Option("--group", help="RECEIVER is a group: all members receive the message.")
     ] = False,
@@ -114,17 +105,15 @@ def append(
     )
     # The rest of the id is known before the commit; the versionstamp only after it.
     id_ = (versionstamp.value + end).hex()
-    if json:
-        print_json({"id": id_})
-    else:
-        say(id_)
+    answer(json, id_, id=id_)
 
 
+@commands.command("read", epilog="Examples: cq feed read chat ann --limit 10; cq feed read chat ann --json")
 def read(
     name: Name,
     receiver: Receiver,
     after: After = "",
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of messages.")] = 100,
+    limit: Annotated[int, option("N", "Maximum number of messages.", min=1)] = 100,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -138,6 +127,7 @@ def read(
     )
 
 
+@commands.command("follow", epilog="Example: cq feed follow chat ann --json")
 def follow(
     name: Name, receiver: Receiver, after: After = "", store: Store = None, json: Json = False
 ) -> None:
@@ -152,6 +142,7 @@ def follow(
         position = page.position
 
 
+@commands.command("verify", epilog="Example: cq feed verify chat")
 def verify(name: Name, store: Store = None, json: Json = False) -> None:
     """Check a feed for inconsistent data.
 
@@ -161,23 +152,18 @@ def verify(name: Name, store: Store = None, json: Json = False) -> None:
     count = 0
     for difference in verify_feed(read_store(store), name):
         count += 1
-        if json:
-            print_json(difference._asdict())
-        else:
-            print_words(difference.whose, difference.what)
+        print_line(json, **difference._asdict())
     note(f"{count or 'no'} difference{'' if count == 1 else 's'}")
     if count:
         raise typer.Exit(DIFFERENT)
 
 
+@commands.command("delete", epilog="Example: cq feed delete chat --yes")
 def delete(name: Name, yes: Yes = False, store: Store = None, json: Json = False) -> None:
     """Delete a feed with all its messages, positions and groups."""
     confirm(f"delete feed {name!r} with all its messages?", yes)
     Feed(name).delete(open_store(store))
-    if json:
-        print_json({"feed": name, "done": "deleted"})
-    else:
-        say(f"feed {name!r} is deleted")
+    answer(json, f"feed {name!r} is deleted", feed=name, done="deleted")
 
 
 def _position(after: str) -> bytes:
@@ -207,45 +193,28 @@ def _as_json(message: Message) -> dict[str, Any]:
     return found
 
 
-def _described(status: FeedStatus) -> dict[str, Any]:
-    config = status.config
-    return {
-        "feed": config.name,
-        "numbers": config.numbers,
-        "keep_seconds": config.keep_seconds,
-        "keep_last": config.keep_last,
-        "to_deliver": status.to_deliver,
-        "to_number": status.to_number,
-    }
+def _print_feeds(statuses: list[FeedStatus], json: bool) -> None:
+    rows = []
+    for status in statuses:
+        config, work = status.config, {"to_deliver": status.to_deliver, "to_number": status.to_number}
+        if json:
+            kept = {"keep_seconds": config.keep_seconds, "keep_last": config.keep_last}
+            print_json({"feed": config.name, "numbers": config.numbers, **kept, **work})
+        else:
+            last = "" if config.keep_last is None else f"{config.keep_last:,}"
+            kept_for = _duration(config.keep_seconds)
+            numbers = "yes" if config.numbers else "no"
+            rows.append([config.name, numbers, kept_for, last, *(f"{each:,}" for each in work.values())])
+    if not json:
+        columns = ("feed", "numbers", "keep", "keep last", "to deliver", "to number")
+        print_table(columns, rows, right=columns[2:])
 
 
-def _print_feeds(feeds: list[dict[str, Any]], json: bool) -> None:
-    if json:
-        for each in feeds:
-            print_json(each)
-        return
-    columns = ("feed", "numbers", "keep", "keep last", "to deliver", "to number")
-    rows = [
-        [
-            _duration(value) if what == "keep_seconds" and value is not None else _shown(value)
-            for what, value in each.items()
-        ]
-        for each in feeds
-    ]
-    print_table(columns, rows, right=columns[2:])
-
-
-def _duration(seconds: float) -> str:
-    """A duration in the format of `--keep`, in the largest unit without a fraction: "30d"."""
+def _duration(seconds: float | None) -> str:
+    """A duration in the format of `--keep`, in the largest unit without a fraction: "30d"; empty for None."""
+    if seconds is None:
+        return ""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds % size == 0:
             return f"{seconds / size:,.0f}{unit}"
     return f"{seconds:,g}s"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int | float) else value

@@ -12,8 +12,8 @@ import typer
 import cq
 from cq.admin.purge import is_purging
 from cq.admin.queue_status import is_drained
-from cq.cli.shared.options import Json, Queue, Store, open_store, read_store, seconds_of
-from cq.cli.shared.output import note, print_json, progress, quantity, say
+from cq.cli.shared.options import Json, Queue, Store, open_store, option, read_store, seconds_of
+from cq.cli.shared.output import answer, note, progress, quantity
 from cq.config.queue import read_config, read_flags
 from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
 
@@ -23,25 +23,14 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until workers have finished.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("rebucket", epilog="Example: cq rebucket words --buckets 64")(rebucket)
-    app.command("purge", epilog="Example: cq purge words --yes")(purge)
-    app.command("delete", epilog="Example: cq delete words --yes")(delete)
-    app.command(
-        "limit",
-        epilog="Examples: cq limit words --max-age 10m --max-bytes 1000000000; cq limit words --none",
-    )(limit)
-    app.command("drain", epilog="Example: cq drain words --timeout 60")(drain)
+commands = typer.Typer()
 
 
+@commands.command("rebucket", epilog="Example: cq rebucket words --buckets 64")
 def rebucket(
     queue: Queue,
     buckets: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Number of buckets, 1 to 4,096: the number of passes that can run at once."
-        ),
+        int, option("N", "Number of buckets, 1 to 4,096: the number of passes that can run at once.")
     ],
     wait: Wait = True,
     store: Store = None,
@@ -56,15 +45,11 @@ def rebucket(
     config = cq.rebucket(db, queue, buckets)
     if wait:
         _wait(db, queue, "rebucketing", lambda: _config(db, queue).former is None)
-    if json:
-        print_json({"queue": queue, **config.settings()})
-    else:
-        say(
-            f"queue {queue!r} has {quantity(buckets, 'bucket')}"
-            + ("" if wait else ": workers drain the former ones")
-        )
+    text = f"queue {queue!r} has {quantity(buckets, 'bucket')}"
+    answer(json, text + ("" if wait else ": workers drain the former ones"), queue=queue, **config.settings())
 
 
+@commands.command("purge", epilog="Example: cq purge words --yes")
 def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None, json: Json = False) -> None:
     """Delete all values and queued updates of a queue.
 
@@ -80,6 +65,7 @@ def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None
     _print_done(queue, json, "purged" if wait else "being purged")
 
 
+@commands.command("delete", epilog="Example: cq delete words --yes")
 def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = False) -> None:
     """Delete a queue with all its data.
 
@@ -93,26 +79,20 @@ def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = Fal
     _print_done(queue, json, "deleted")
 
 
+@commands.command(
+    "limit", epilog="Examples: cq limit words --max-age 10m --max-bytes 1000000000; cq limit words --none"
+)
 def limit(
     queue: Queue,
     max_age: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Maximum age of queued updates: 90s, 10m, 2h ... Default: no limit."
-        ),
+        str | None, option("TIME", "Maximum age of queued updates: 90s, 10m, 2h ... Default: no limit.")
     ] = None,
     max_bytes: Annotated[
         int | None,
-        typer.Option(
-            metavar="BYTES",
-            help="Approximate maximum size of all queued updates, in bytes. Default: no limit.",
-        ),
+        option("BYTES", "Approximate maximum size of all queued updates, in bytes. Default: no limit."),
     ] = None,
     when_full: Annotated[
-        str,
-        typer.Option(
-            metavar="MODE", help="Effect on adds to a full queue: raise (an error) or admit (the updates)."
-        ),
+        str, option("MODE", "Effect on adds to a full queue: raise (an error) or admit (the updates).")
     ] = "raise",
     none: Annotated[bool, typer.Option("--none", help="Remove the limits.")] = False,
     store: Store = None,
@@ -130,13 +110,12 @@ def limit(
     _print_done(queue, json, "without limits" if none else "limited")
 
 
+@commands.command("drain", epilog="Example: cq drain words --timeout 60")
 def drain(
     queue: Queue,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS", min=0, help="Give up after SECONDS, with exit status 1. Default: wait forever."
-        ),
+        option("SECONDS", "Give up after SECONDS, with exit status 1. Default: wait forever.", min=0),
     ] = None,
     store: Store = None,
     json: Json = False,
@@ -185,7 +164,4 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def _print_done(queue: str, json: bool, what: str) -> None:
-    if json:
-        print_json({"queue": queue, "done": what})
-    else:
-        say(f"queue {queue!r} is {what}")
+    answer(json, f"queue {queue!r} is {what}", queue=queue, done=what)

@@ -9,30 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.queues.manage import Yes, confirm
-from cq.cli.shared.options import Json, Queue, Store, open_store, read_store
-from cq.cli.shared.output import as_word, print_json, print_table, quantity, say
+from cq.cli.shared.options import Json, Queue, Store, argument, open_store, read_store
+from cq.cli.shared.output import answer, as_word, print_json, print_table, quantity, say
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word, to_json
 from cq.errors import InvalidData
 from cq.queue.set_aside import ANY, Aside, drop_aside, read_aside, retry_aside
 
-Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One key. Default: all keys.")]
-aside = typer.Typer(
-    help="Show, retry or drop failed updates and missed reports.",
-    no_args_is_help=True,
+Key = Annotated[str | None, argument("KEY", "One key. Default: all keys.")]
+commands = typer.Typer(
+    name="aside", help="Show, retry or drop failed updates and missed reports.", no_args_is_help=True
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    aside.command("list", epilog="Example: cq aside list words")(show_list)
-    aside.command("show", epilog="Example: cq aside show words hello --json")(show)
-    aside.command("retry", epilog="Example: cq aside retry words hello")(retry)
-    aside.command("drop", epilog="Examples: cq aside drop words hello; cq aside drop words --yes")(drop)
-    app.add_typer(aside, name="aside")
-    app.add_typer(aside, name="dead", hidden=True)  # the former name, for scripts
-
-
+@commands.command("list", epilog="Example: cq aside list words")
 def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
     """List the keys whose updates or reports were set aside.
 
@@ -52,6 +42,7 @@ def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
         )
 
 
+@commands.command("show", epilog="Example: cq aside show words hello --json")
 def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Show the updates set aside, with the error.
 
@@ -69,6 +60,7 @@ def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
                 say(f"  {as_word(update)}")
 
 
+@commands.command("retry", epilog="Example: cq aside retry words hello")
 def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Add the updates set aside to the queue again.
 
@@ -78,13 +70,11 @@ def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False
     """
     db = open_store(store)
     count = retry_aside(db, queue, _found(db, queue, key))
-    if json:
-        print_json({"queue": queue, "added": count})
-    else:
-        what = "update or missed report" if count == 1 else "updates and missed reports"
-        say(f"retried {count:,} {what} of queue {queue!r}")
+    what = "update or missed report" if count == 1 else "updates and missed reports"
+    answer(json, f"retried {count:,} {what} of queue {queue!r}", queue=queue, added=count)
 
 
+@commands.command("drop", epilog="Examples: cq aside drop words hello; cq aside drop words --yes")
 def drop(queue: Queue, key: Key = None, yes: Yes = False, store: Store = None, json: Json = False) -> None:
     """Drop the updates set aside: they will never count.
 
@@ -95,10 +85,7 @@ def drop(queue: Queue, key: Key = None, yes: Yes = False, store: Store = None, j
     of_key = "" if key is None else f" of key {key!r}"
     confirm(f"drop everything that was set aside{of_key} in queue {queue!r}?", yes)
     count = drop_aside(db, queue, wanted)
-    if json:
-        print_json({"queue": queue, "dropped": count})
-    else:
-        say(f"dropped {quantity(count, 'piece')} of queue {queue!r}")
+    answer(json, f"dropped {quantity(count, 'piece')} of queue {queue!r}", queue=queue, dropped=count)
 
 
 def _wanted(db: Any, queue: str, word: str | None) -> Any:

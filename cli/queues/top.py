@@ -10,31 +10,25 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.shared.options import Json, Queue, Store, read_store
-from cq.cli.shared.output import note, print_document, print_json, print_words, say
+from cq.cli.shared.options import Json, Queue, Store, option, read_store
+from cq.cli.shared.output import note, print_document, print_json, print_line, print_words, say
 from cq.encoding.json_values import to_json
 from cq.observers.top.cloud import Cloud, CloudReader
 from cq.observers.top.html import to_html
 from cq.observers.top.ranking import Ranking
 from cq.store.transact import transact
 
-Group = Annotated[
-    str | None, typer.Option(metavar="GROUP", help="Group to show, if the queue keeps its top in groups.")
-]
+Group = Annotated[str | None, option("GROUP", "Group to show, if the queue keeps its top in groups.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("top", epilog="Examples: cq top words -n 20; cq top words --bottom --json")(top)
-    app.command("cloud", epilog="Examples: cq cloud words --html words.html; cq cloud words --follow --json")(
-        cloud
-    )
+commands = typer.Typer()
 
 
+@commands.command("top", epilog="Examples: cq top words -n 20; cq top words --bottom --json")
 def top(
     queue: Queue,
     number: Annotated[
-        int, typer.Option("-n", "--number", min=1, metavar="N", help="Maximum number of keys, or of groups.")
+        int, option("N", "Maximum number of keys, or of groups.", "-n", "--number", min=1)
     ] = 20,
     bottom: Annotated[
         bool, typer.Option("--bottom", help="Show the lowest scores, the lowest first.")
@@ -54,13 +48,16 @@ def top(
     """
     db, ranking = read_store(store), Ranking(queue)
     if groups:
-        for name, count in _groups(db, ranking, number):
-            _print_line(json, group=name, count=count)
+        for name, count in transact(db, lambda tr: ranking.groups(tr.snapshot, number)):
+            print_line(json, group=name, count=count)
         return
     for entry in islice(ranking.scan(db, group=group, bottom=bottom), number):
-        _print_line(json, key=entry.key, score=entry.score)
+        print_line(json, key=entry.key, score=entry.score)
 
 
+@commands.command(
+    "cloud", epilog="Examples: cq cloud words --html words.html; cq cloud words --follow --json"
+)
 def cloud(
     queue: Queue,
     group: Group = None,
@@ -69,9 +66,7 @@ def cloud(
     ] = False,
     html: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|-", help="Write an HTML page to this file, for each version; - is standard output."
-        ),
+        option("FILE|-", "Write an HTML page to this file, for each version; - is standard output."),
     ] = None,
     store: Store = None,
     json: Json = False,
@@ -94,22 +89,11 @@ def cloud(
             note(f"cq cloud: wrote version {found.version:,} to {html}")
 
 
-def _groups(db: Any, ranking: Ranking, number: int) -> list[tuple[str, int]]:
-    return transact(db, lambda tr: ranking.groups(tr.snapshot, number))
-
-
 def _versions(db: Any, reader: CloudReader) -> Iterator[Cloud]:
     version = 0
     while found := reader.wait(db, version):
         yield found
         version = found.version
-
-
-def _print_line(as_json: bool, **fields: Any) -> None:
-    if as_json:
-        print_json({name: to_json(value) for name, value in fields.items()})
-    else:
-        print_words(*fields.values())
 
 
 def _print_cloud(found: Cloud) -> None:

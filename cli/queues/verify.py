@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, read_store
+from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, option, read_store
 from cq.cli.shared.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
 from cq.observers.verify.queue import WAIT_SECONDS, verification
@@ -20,27 +20,24 @@ DIFFERENT: Final = 4
 """Exit status if unrepaired differences remain."""
 _MAX_SHOWN: Final = 1_000
 
-Wait = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for unexported changes.")
-]
+Wait = Annotated[float, option("SECONDS", "How long to wait for unexported changes.", min=0)]
 UrlEnv = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "NAME",
+        "Environment variable with the URL of the table's database. Default: the configured one.",
         "--reporting-url-env",
-        metavar="NAME",
-        help="Environment variable with the URL of the table's database. Default: the configured one.",
     ),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "verify",
-        epilog="Examples: cq verify words; cq verify words --repair; cq verify words --app shop.counts:app --json",
-    )(verify)
+commands = typer.Typer()
 
 
+@commands.command(
+    "verify",
+    epilog="Examples: cq verify words; cq verify words --repair; cq verify words --app shop.counts:app --json",
+)
 def verify(
     queue: Queue,
     repair: Annotated[
@@ -48,7 +45,7 @@ def verify(
         typer.Option("--repair", help="Repair everything that can be derived from other data in the store."),
     ] = False,
     most: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of differences to print.")
+        int, option("N", "Maximum number of differences to print.", "--limit", min=0)
     ] = _MAX_SHOWN,
     wait: Wait = WAIT_SECONDS,
     url_env: UrlEnv = None,

@@ -17,24 +17,35 @@ from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.store import OpenDatabase, close
 
+
+def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
+    """An option with a value: the name of the value, the help, the option's own names, and settings of typer."""
+    return typer.Option(*names, metavar=metavar, help=text, **settings)
+
+
+def number_option(text: str, least: int = 1) -> Any:
+    """An option with a number of at least `least`, and its help."""
+    return option("N", text, min=least)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """An argument: its name, and the help."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
 Store = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "URL",
+        "URL of the store: embedded:PATH, fdb: or fdb:/path/to/fdb.cluster. Default: embedded:cq.db.",
         "--store",
-        metavar="URL",
-        help="URL of the store: embedded:PATH, fdb: or fdb:/path/to/fdb.cluster. Default: embedded:cq.db.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AppPath = Annotated[
-    str | None,
-    typer.Option(
-        "--app",
-        metavar="MODULE:APP",
-        help="Import this cq.App with the code of combiners and observers.",
-    ),
+    str | None, option("MODULE:APP", "Import this cq.App with the code of combiners and observers.", "--app")
 ]
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+Queue = Annotated[str, argument("QUEUE", "Name of the queue.")]
 
 WORDS: Final = "JSON, but strings, bytes (base64), decimals and datetimes without quotes."
 """The syntax of keys and updates on the command line."""
@@ -44,11 +55,6 @@ NO_VALUE: Final = 3
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 opened: Final = ExitStack()
 """Closes the stores that the command opened."""
-
-
-def number_option(text: str, least: int = 1) -> Any:
-    """An option with a number of at least `least`, and its help."""
-    return typer.Option(min=least, metavar="N", help=text)
 
 
 def make_store(url: str | None) -> OpenDatabase:
@@ -97,10 +103,8 @@ def load_app(path: str | None) -> App | None:
         sys.path.insert(0, os.getcwd())
     try:
         app = getattr(importlib.import_module(module_name), attribute)
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # sys.exit(0) in the module must not end this command with status 0
+    # SystemExit: sys.exit(0) in the module must not end this command with status 0.
+    except (Exception, SystemExit) as error:
         raise InvalidConfiguration(
             f"--app {brief(path)} cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -5,7 +5,7 @@ Commands print with these functions only: they escape control characters in text
 
 from __future__ import annotations
 
-import json
+import json as json_module
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -34,7 +34,7 @@ stderr: Final = Console(stderr=True, highlight=False, soft_wrap=True)
 def print_json(value: Any) -> None:
     """Print one line of JSON, in ASCII if standard output is not Unicode."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    typer.echo(_dumps(value) if encoding.startswith("utf") else json.dumps(value))
+    typer.echo(_dumps(value) if encoding.startswith("utf") else json_module.dumps(value))
 
 
 def as_word(value: Any) -> str:
@@ -47,15 +47,31 @@ def as_word(value: Any) -> str:
 
 def _dumps(value: Any) -> str:
     """JSON in printable characters; `json` does not escape all that terminals obey, such as U+009B and U+202E."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json_module.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
+    return "".join(letter if letter.isprintable() else json_module.dumps(letter)[1:-1] for letter in text)
 
 
 def say(message: str) -> None:
     """Print a line for people on standard output, made printable."""
     typer.echo(printable(message))
+
+
+def answer(json: bool, text: str, **fields: Any) -> None:
+    """Print the answer of a command: the text for people, or the fields as a line of JSON."""
+    if json:
+        print_json(fields)
+    else:
+        say(text)
+
+
+def print_line(json: bool, **fields: Any) -> None:
+    """Print a line of data: the fields as JSON, or their values with tabs between them, and - for no value."""
+    if json:
+        print_json({name: to_json(value) for name, value in fields.items()})
+    else:
+        print_words(*("-" if value is None else value for value in fields.values()))
 
 
 def print_words(*values: Any) -> None:
