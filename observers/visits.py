@@ -99,7 +99,8 @@ class Visits:
 
         Args:
             tr: a transaction of either store.
-            page, visitor: the page, and its visitor.
+            page: the page.
+            visitor: its visitor.
             author: author of the page: the author's visits count within the window, and not in the lifetime's counts.
             at: time of the visit, in seconds since 1970; default: now.
             once: an operation id, if the transaction may run again after a commit of unknown result.

@@ -220,10 +220,13 @@ class Feed:
 
         Args:
             db: a database; the wait is outside of any transaction.
-            receiver, after, limit: as for `read`.
+            receiver: as for `read`.
+            after: as for `read`.
+            limit: as for `read`.
             timeout: in seconds; None: no limit.
 
-        Returns an empty page after `timeout`.
+        Returns:
+            A page of messages; an empty one after `timeout`.
         """
         encoded, after = encode_name("receiver", receiver), check_id(after)
         return wait_until(db, lambda tr: self._read_or_watch(tr, encoded, after, limit), timeout)

@@ -69,8 +69,9 @@ class Window:
 
     Args:
         queue: the queue, or its name.
-        width, slice: in seconds; the window moves by one slice at a time. If given, they must match the configuration,
-            else the first use raises `ConfigurationConflict`. The slice defaults to a 60th part of the width.
+        width: in seconds. If given, width and slice must match the configuration, else the first use raises
+            `ConfigurationConflict`.
+        slice: in seconds; the window moves by one slice at a time. It defaults to a 60th part of the width.
     """
 
     def __init__(

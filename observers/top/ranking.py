@@ -49,7 +49,8 @@ class Ranking:
 
     Args:
         name: the queue's name.
-        score, group: the application's functions that the top is configured with; only `rank` needs them.
+        score: the application's function for scores that the top is configured with; only `rank` needs it.
+        group: the application's function for groups, in the same way.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class Ranking:
             group: the group to read, for a queue with groups.
             bottom: read in reverse order: the lowest score first.
             after: the continuation of a page: begin after its place, even if its key has moved since.
-            lowest, highest: only scores in this range, both included; InvalidData for NaN.
+            lowest: only scores from this one; NaN raises `InvalidData`.
+            highest: only scores up to this one, included; NaN raises `InvalidData`.
             values: add the values last reported, by one more read for each entry, in parallel.
         """
         if limit < 1:

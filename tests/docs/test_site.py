@@ -1,0 +1,122 @@
+"""The documentation as a site: it builds strictly, needs no other server, and has every public name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+WRITTEN_PAGES = [page for page in PAGES if page.parent.name != "api"]
+API_PAGES = [page for page in PAGES if page.parent.name == "api"]
+INTERNAL = ("cq.keys", "cq.store.embedded")
+"""Packages with lists of names that only cq itself imports; docs/key-layout.md describes the keys."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site. A warning ends the build, also one about a docstring that cannot be parsed."""
+    folder = tmp_path_factory.mktemp("site")
+    options = ["--strict", "--config-file", str(DOCS / "site/mkdocs.yml"), "--site-dir", str(folder)]
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", *options],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def documented(site: Path) -> set[str]:
+    """The names that reference pages explain, from the index that other sites use for links."""
+    compressed = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    return {line.split()[0] for line in zlib.decompress(compressed).decode().splitlines()}
+
+
+def public_names() -> set[str]:
+    """The names of `cq`, of `cq.testing`, and of each package that lists its names."""
+    modules = {"cq.testing"}
+    for top in ("cq", "observers"):
+        for file in (ROOT / top).rglob("__init__.py"):
+            name = ".".join(file.parent.relative_to(ROOT).parts)
+            modules.add(name.replace("observers", "cq.observers") if top == "observers" else name)
+    return {
+        f"{module}.{name}"
+        for module in modules - set(INTERNAL)
+        for name in getattr(importlib.import_module(module), "__all__", ())
+    }
+
+
+def names_that_pages_import() -> set[str]:
+    """The names of cq that the code on pages and the examples import."""
+    programs = [example.read_text() for example in (DOCS / "examples").glob("*.py")]
+    for page in [*PAGES, ROOT / "README.md"]:
+        programs += re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {
+        f"{node.module}.{alias.name}"
+        for program in programs
+        for node in ast.walk(ast.parse(program))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "cq"
+        for alias in node.names
+    }
+
+
+def test_every_public_name_is_on_a_reference_page(site: Path) -> None:
+    wanted = public_names()
+
+    assert {"cq.configure", "cq.testing.drain", "cq.observers.top.Ranking"} <= wanted
+    assert sorted(wanted - documented(site)) == []
+
+
+def test_what_pages_import_is_on_a_reference_page(site: Path) -> None:
+    wanted = names_that_pages_import()
+
+    assert "cq.observers.worker.Worker" in wanted
+    assert sorted(wanted - documented(site)) == []
+
+
+def test_each_name_is_on_one_reference_page() -> None:
+    names = [
+        name
+        for page in API_PAGES
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE)
+    ]
+
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_the_site_requests_nothing_from_other_servers(site: Path) -> None:
+    """Links that a reader follows are the only addresses of others."""
+    pages = list(site.rglob("*.html"))
+    requested = re.compile(
+        r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>"
+    )
+
+    assert len(pages) > len(PAGES)
+    assert {page.name: hit[0] for page in pages if (hit := requested.search(page.read_text()))} == {}
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import\s)[\"']?(?:https?:)?//", style.read_text()), style.name
+
+
+@pytest.mark.parametrize("page", WRITTEN_PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_the_site_shows_a_page_as_code_hosts_do(site: Path, page: Path) -> None:
+    """As many lists, tables and blocks of code: the two dialects of Markdown differ in what may follow what."""
+    html = (site / page.relative_to(DOCS)).with_suffix(".html").read_text()
+    shown = html[html.index("<article") : html.index("</article>")]
+    expected = MarkdownIt("commonmark").enable("table").render(page.read_text())
+
+    for tag in ("h1", "h2", "h3", "li", "tr", "pre"):
+        pattern = rf"<{tag}[ >]"
+        assert len(re.findall(pattern, shown)) == len(re.findall(pattern, expected)), tag
