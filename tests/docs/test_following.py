@@ -26,7 +26,11 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 SECONDS = 120
 
-FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode(), end='')"
+FETCH = (
+    "import sys, urllib.request as web; *method, url = sys.argv[1:]; "
+    "print(web.urlopen(web.Request(url, method=method[-1] if method else 'GET')).read().decode(), end='')"
+)
+"""`curl URL` and `curl -X METHOD URL`, in Python."""
 INSTALLED = {
     "cq": f'exec "{sys.executable}" -m cq.cli "$@"',
     "python": f'exec "{sys.executable}" "$@"',
@@ -89,7 +93,7 @@ class Reader:
         ) as process:
             assert process.stdout is not None
             lines = iter(process.stdout.readline, "")
-            assert any("--port" not in command or "running on" in line for line in lines)
+            assert any("--port" not in command or "running on" in line.lower() for line in lines)
             try:
                 yield
             finally:
@@ -104,7 +108,7 @@ class Reader:
 
     def save(self, name: str, text: str) -> None:
         """Save a file that a page shows."""
-        (self.folder / name).parent.mkdir(exist_ok=True)
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / name).write_text(text)
 
     def follow(self, page: Path) -> None:
@@ -163,7 +167,10 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
     [
         "howto/cloud.md",
         "howto/combiners.md",
+        "howto/django.md",
         "howto/emitter.md",
+        "howto/flask.md",
+        "howto/jobs.md",
         "howto/load-files.md",
         "howto/observers.md",
         "howto/once.md",
