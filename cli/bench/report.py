@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cq.cli.bench.measures.figures import Figure
 from cq.cli.bench.measures.growth import COMPARED, GrowthResult
 from cq.cli.bench.measures.live import LiveResult
 from cq.cli.bench.measures.phases import PhaseResult
+
+T = TypeVar("T")
 
 OWN: Final = "cq"
 
@@ -41,7 +43,7 @@ class BenchReport:
         return {
             "machine": self.machine,
             "settings": self.settings,
-            "rows": [_row(each, own_rate(self.rows, each.per_transaction)) for each in self.rows],
+            "rows": [_row(each, self.rows) for each in self.rows],
             "live": [_live(each, self.rows) for each in self.live],
             "growth": [_grown(each, self.growth) for each in self.growth],
             "emitters": [_emitted(each, self.emitters[0]) for each in self.emitters],
@@ -50,70 +52,18 @@ class BenchReport:
 
     def tables(self) -> list[ReportTable]:
         """The report as tables; empty tables are omitted."""
-        tables = self._in_turn(), self._at_once(), self._growing(), self._one_at_a_time()
-        return [table for table in tables if table.lines]
-
-    def _in_turn(self) -> ReportTable:
-        columns = ["system", "per transaction", "add", "drain", "both", "spread", "cq to it"]
-        lines = [
-            [
-                row.system,
-                f"{row.per_transaction:,}",
-                _rate(row.add),
-                "" if row.drain is None else _rate(row.drain),
-                _rate(row.both),
-                f"{row.both.spread:.0%}",
-                _times(own_rate(self.rows, row.per_transaction), row.both.median),
-            ]
-            for row in self.rows
-        ]
-        return ReportTable("Adding and draining in turn, updates/s", columns, lines)
-
-    def _at_once(self) -> ReportTable:
-        columns = ["system", "per transaction", "asked", "added", "done", "p50 ms", "p99 ms", "max ms"]
-        others = list(dict.fromkeys(row.system for row in self.rows if row.drain is None))
-        lines = [
-            [
-                live.system,
-                f"{live.per_transaction:,}",
-                "all it can" if live.rate is None else f"{live.rate:,.0f}",
-                _rate(live.added),
-                _rate(live.done),
-                *(f"{1000 * figure.median:,.1f}" for figure in (live.p50, live.p99, live.highest)),
-                *(_shown(_ratio(live, self.rows, other)) for other in others),
-            ]
-            for live in self.live
-        ]
-        heads = [f"to {other}" for other in others]
-        return ReportTable("Adding and combining at the same time, updates/s", columns + heads, lines)
-
-    def _growing(self) -> ReportTable:
-        columns = ["of", "size", "add", "drain", "both", "spread", f"to {COMPARED:,}"]
-        lines = [
-            [
-                grown.what,
-                f"{grown.size:,}",
-                *(f"{figure.median:.2f}" for figure in (grown.add, grown.drain, grown.cost)),
-                f"{grown.cost.spread:.0%}",
-                _times(grown.cost.median, _compared(grown, self.growth)),
-            ]
-            for grown in self.growth
-        ]
-        return ReportTable("Cost as a queue grows, µs per update", columns, lines)
-
-    def _one_at_a_time(self) -> ReportTable:
-        columns = ["by", "callers", "committed", "spread", "to single adds"]
-        lines = [
-            [
-                "single adds" if each.system == OWN else each.system,
-                str(each.threads),
-                _rate(each.add),
-                f"{each.add.spread:.0%}",
-                _times(each.add.median, self.emitters[0].add.median),
-            ]
-            for each in self.emitters
-        ]
-        return ReportTable("Increments one at a time in one process, per second", columns, lines)
+        found, tables = self.as_dict(), []
+        if self.emitters:
+            found["emitters"][0]["system"] = "single adds"
+        others = dict.fromkeys(row.system for row in self.rows if row.drain is None)
+        for part, (title, usual) in _TABLES.items():
+            compared = others if part == "live" else ()
+            columns = [*usual, *((f"to {other}", other, "{:.2f}") for other in compared)]
+            records = [{**each, **each.get("to", {})} for each in found[part]]
+            lines = [[_cell(each.get(name), shape) for _, name, shape in columns] for each in records]
+            if lines:
+                tables.append(ReportTable(title, [head for head, _, _ in columns], lines))
+        return tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,26 +75,84 @@ class ReportTable:
     lines: Sequence[Sequence[str]]
 
 
-def own_rate(rows: Sequence[PhaseResult], per_transaction: int) -> float | None:
-    """The rate of cq for adding and draining at this transaction size, None without one."""
-    own = [row.both.median for row in rows if (row.system, row.per_transaction) == (OWN, per_transaction)]
-    return own[0] if own else None
+_SPREAD: Final = "{:.0%}"
+_SIZE: Final = ("per transaction", "per_transaction", "{:,}")
+_TABLES: Final[dict[str, tuple[str, list[tuple[str, str, str]]]]] = {
+    "rows": (
+        "Adding and draining in turn, updates/s",
+        [
+            ("system", "system", "{}"),
+            _SIZE,
+            ("add", "add", "{:,.0f}"),
+            ("drain", "drain", "{:,.0f}"),
+            ("both", "both", "{:,.0f}"),
+            ("spread", "both_repetitions", _SPREAD),
+            ("cq to it", "cq_to_it", "{:.2f}"),
+        ],
+    ),
+    "live": (
+        "Adding and combining at the same time, updates/s",
+        [
+            ("system", "system", "{}"),
+            _SIZE,
+            ("asked", "rate", "{:,.0f}|all it can"),
+            ("added", "added", "{:,.0f}"),
+            ("done", "done", "{:,.0f}"),
+            ("p50 ms", "p50_ms", "{:,.1f}"),
+            ("p99 ms", "p99_ms", "{:,.1f}"),
+            ("max ms", "max_ms", "{:,.1f}"),
+        ],
+    ),
+    "growth": (
+        "Cost as a queue grows, µs per update",
+        [
+            ("of", "what", "{}"),
+            ("size", "size", "{:,}"),
+            ("add", "add_us", "{:.2f}"),
+            ("drain", "drain_us", "{:.2f}"),
+            ("both", "cost_us", "{:.2f}"),
+            ("spread", "cost_us_repetitions", _SPREAD),
+            (f"to {COMPARED:,}", "to_100000", "{:.2f}"),
+        ],
+    ),
+    "emitters": (
+        "Increments one at a time in one process, per second",
+        [
+            ("by", "system", "{}"),
+            ("callers", "callers", "{}"),
+            ("committed", "committed", "{:,.0f}"),
+            ("spread", "committed_repetitions", _SPREAD),
+            ("to single adds", "to_single_adds", "{:.2f}"),
+        ],
+    ),
+}
+"""{part of the report: (title of its table, columns)}; a column is its head, a name in the JSON, and a format.
+
+A format is followed by the text for a value of None, if that is not empty.
+"""
 
 
-def _row(row: PhaseResult, own: float | None) -> dict[str, Any]:
+def _cell(value: Any, shape: str) -> str:
+    shape, _, none = shape.partition("|")
+    if value is None:
+        return none
+    return shape.format(Figure(tuple(value)).spread if isinstance(value, list) else value)
+
+
+def _row(row: PhaseResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
+    own = _found(rows, system=OWN, per_transaction=row.per_transaction)
     return {
         "system": row.system,
         "store": row.store,
         "per_transaction": row.per_transaction,
         **_medians(add=row.add, drain=row.drain, both=row.both),
-        "cq_to_it": None if own is None else round(own / row.both.median, 4),
+        "cq_to_it": own and _ratio(own.both, row.both),
         "updates": row.updates,
     }
 
 
 def _live(live: LiveResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
-    others = [row.system for row in rows if row.per_transaction == live.per_transaction and row.drain is None]
-    ratios = {other: ratio for other in others if (ratio := _ratio(live, rows, other)) is not None}
+    others = [row for row in rows if row.per_transaction == live.per_transaction and row.drain is None]
     return {
         "system": live.system,
         "store": live.store,
@@ -153,18 +161,18 @@ def _live(live: LiveResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
         **_medians(added=live.added, done=live.done),
         **_medians(1000, p50_ms=live.p50, p99_ms=live.p99, max_ms=live.highest),
         "probes": live.probes,
-        "to": {other: round(ratio, 4) for other, ratio in ratios.items()},
+        "to": {other.system: _ratio(live.done, other.both) for other in others if live.rate is None},
     }
 
 
 def _grown(grown: GrowthResult, results: Sequence[GrowthResult]) -> dict[str, Any]:
-    compared = _compared(grown, results)
+    compared = _found(results, what=grown.what, size=COMPARED)
     return {
         "what": grown.what,
         "size": grown.size,
         "updates": grown.updates,
         **_medians(add_us=grown.add, drain_us=grown.drain, cost_us=grown.cost),
-        "to_100000": compared and round(grown.cost.median / compared, 4),
+        "to_100000": compared and _ratio(grown.cost, compared.cost),
     }
 
 
@@ -174,7 +182,7 @@ def _emitted(emitted: PhaseResult, first: PhaseResult) -> dict[str, Any]:
         "store": emitted.store,
         "callers": emitted.threads,
         **_medians(committed=emitted.add),
-        "to_single_adds": round(emitted.add.median / first.add.median, 4),
+        "to_single_adds": _ratio(emitted.add, first.add),
     }
 
 
@@ -190,25 +198,10 @@ def _medians(scale: float = 1, **figures: Figure | None) -> dict[str, Any]:
     return medians | repetitions
 
 
-def _ratio(live: LiveResult, rows: Sequence[PhaseResult], system: str) -> float | None:
-    """The rate at full speed, relative to that of another system with the same transaction size."""
-    found = [row for row in rows if (row.system, row.per_transaction) == (system, live.per_transaction)]
-    return live.done.median / found[0].both.median if found and live.rate is None else None
+def _found(results: Sequence[T], **wanted: object) -> T | None:
+    """The first result with these attributes."""
+    return next((each for each in results if all(getattr(each, k) == v for k, v in wanted.items())), None)
 
 
-def _compared(grown: GrowthResult, results: Sequence[GrowthResult]) -> float | None:
-    """The cost at the size `COMPARED`, None without one."""
-    found = [each for each in results if (each.what, each.size) == (grown.what, COMPARED)]
-    return found[0].cost.median if found else None
-
-
-def _rate(figure: Figure) -> str:
-    return f"{figure.median:,.0f}"
-
-
-def _times(figure: float | None, other: float | None) -> str:
-    return _shown(figure / other if figure is not None and other else None)
-
-
-def _shown(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}"
+def _ratio(figure: Figure, other: Figure) -> float:
+    return round(figure.median / other.median, 4)

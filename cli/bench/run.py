@@ -10,7 +10,7 @@ from cq.cli.bench.machine_facts import machine_facts
 from cq.cli.bench.measures.emitting import measure_emitters
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
-from cq.cli.bench.measures.phases import Plan, measure
+from cq.cli.bench.measures.phases import Notify, Plan, measure
 from cq.cli.bench.report import BenchReport
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING, CannotMeasure, System, Unavailable
@@ -22,8 +22,6 @@ from cq.cli.bench.systems.systems import (
     open_backends,
 )
 from cq.cli.bench.systems.workload import BenchWorkload
-
-Notify = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)

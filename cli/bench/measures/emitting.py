@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import runtime
-from cq.cli.bench.measures.phases import PhaseResult, Plan, measure
+from cq.cli.bench.measures.phases import Notify, PhaseResult, Plan, measure
 from cq.cli.bench.measures.roles import AdderRole, AddResult
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import Add
@@ -22,8 +22,6 @@ CALLERS: Final = 32
 """Concurrent callers, threads or asyncio tasks, if a call waits for its commit."""
 _LOOP: Final = 1_000
 """Calls between two reads of the clock, if a call takes only one or two microseconds."""
-
-Notify = Callable[[str], object]
 
 
 def measure_emitters(

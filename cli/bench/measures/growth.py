@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Final
 
 from cq.cli.bench.measures.crew import BenchCrew
 from cq.cli.bench.measures.figures import Figure
-from cq.cli.bench.measures.phases import Plan, check
+from cq.cli.bench.measures.phases import Notify, Plan, check
 from cq.cli.bench.measures.roles import AdderRole, AddResult, adding, draining, filling
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import BACKLOG, KEYS, SPARSE
@@ -27,8 +27,6 @@ EACH: Final = 2
 _ROUNDS: Final = 20  # at most this many sparse updates per key
 _FOR_EVER: Final = 1e9
 _MICRO: Final = 1e6
-
-Notify = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)

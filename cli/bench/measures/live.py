@@ -8,7 +8,6 @@ measure the latency under the load without adding to the load.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ import cq
 from cq import runtime
 from cq.cli.bench.measures.crew import BenchCrew, TimedWork
 from cq.cli.bench.measures.figures import Figure, quantile
-from cq.cli.bench.measures.phases import Plan, check
+from cq.cli.bench.measures.phases import Notify, Plan, check
 from cq.cli.bench.measures.roles import AdderRole, AddResult, adding
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import CannotMeasure
@@ -30,8 +29,6 @@ from cq.store.transact import transact
 PROBE_SECONDS: Final = 0.02
 _REPORT_SECONDS: Final = 120.0
 _SHARES: Final = 0.5, 0.25
-
-Notify = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)

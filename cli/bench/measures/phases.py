@@ -12,6 +12,8 @@ from cq.cli.bench.measures.roles import AdderRole, AddResult, adding, draining
 from cq.cli.bench.systems.system import System, WrongSum
 from cq.cli.bench.systems.workload import BenchWorkload
 
+Notify = Callable[[str], object]
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -61,7 +63,7 @@ def measure(
     system: System,
     workload: BenchWorkload,
     plan: Plan,
-    notify: Callable[[str], object] = lambda _: None,
+    notify: Notify = lambda _: None,
     role: type[AdderRole] = AdderRole,
 ) -> PhaseResult:
     """Create a system, measure it, and always remove it.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import cq
 from cq.admin.queue_status import is_drained
 from cq.cli.bench.systems.stored import opened
-from cq.cli.bench.systems.system import Add, Drain, WrongSum
+from cq.cli.bench.systems.system import Add, Drain, System, WrongSum
 from cq.errors import QueueNotConfigured
 from cq.keys.export import ExportKeys
 from cq.observers.export.spec import export_spec
@@ -28,7 +28,7 @@ _WATCH_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
-class QueueSystem:
+class QueueSystem(System):
     """A combine queue of sums.
 
     Args:
@@ -85,7 +85,7 @@ class QueueSystem:
         db, queue = (
             self.open(),
             cq.CombineQueue(self.queue),
-        )  # not closed here: the adders of a process share it
+        )  # db stays open: the adders of a process share it
         return lambda updates: transact(db, partial(queue.add, updates=updates))
 
     def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
@@ -133,9 +133,6 @@ class QueueSystem:
         with export.reporting.reading() as (conn, dialect):
             table = export.definition.table(dialect)
             return conn.execute(sa.select(sa.func.coalesce(sa.func.sum(table.c.value), 0))).scalar()
-
-    def settle(self) -> None:
-        """Do nothing: drained rows are cleared."""
 
     def remove(self) -> None:
         with suppress(QueueNotConfigured):  # `prepare` may not have created it

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from cq.cli.bench.systems.system import Add, CountsAtOnce, Drain
+from cq.cli.bench.systems.system import Add, Drain, System
 
 if TYPE_CHECKING:
     import psycopg
@@ -25,7 +25,7 @@ _COPY_FROM: Final = 1_000
 
 
 @dataclass(frozen=True)
-class _CountTables:
+class _CountTables(System):
     """The table of counts, which both systems use.
 
     Args:
@@ -35,7 +35,7 @@ class _CountTables:
 
     conninfo: str
     kind: str
-    store: ClassVar[str] = "postgresql"
+    store = "postgresql"
 
     @property
     def number(self) -> str:
@@ -54,7 +54,7 @@ class _CountTables:
         return connection
 
     def prepare(self) -> None:
-        self.remove()
+        super().prepare()
         with self.connect() as connection:
             # Half of each page stays free: an update then has space on the same page, and need not write to the index.
             connection.execute(
@@ -77,7 +77,7 @@ class _CountTables:
             connection.execute(f"DROP TABLE IF EXISTS {_COUNTS}, {_LOG}")
 
 
-class Upsert(CountsAtOnce, _CountTables):
+class Upsert(_CountTables):
     """Counts by one `INSERT ... ON CONFLICT DO UPDATE` with all keys of a transaction."""
 
     name = "postgres-upsert"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cq.cli.bench.systems.system import Add, CountsAtOnce
+from cq.cli.bench.systems.system import Add, System
 
 if TYPE_CHECKING:
     import redis
@@ -19,7 +19,7 @@ for i = 1, #ARGV, 2 do redis.call('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1]) end
 
 
 @dataclass(frozen=True)
-class RedisHash(CountsAtOnce):
+class RedisHash(System):
     """A hash of counts, changed by a script: as atomic as MULTI, with far less data to send.
 
     Args:
@@ -27,17 +27,14 @@ class RedisHash(CountsAtOnce):
     """
 
     socket: str
-    name: ClassVar[str] = "redis"
-    store: ClassVar[str] = "redis"
+    name = "redis"
+    store = "redis"
 
     def connect(self) -> redis.Redis:
         """A new client with its own connection."""
         import redis
 
         return redis.Redis(unix_socket_path=self.socket)
-
-    def prepare(self) -> None:
-        self.remove()
 
     def adder(self, stack: ExitStack) -> Add:
         client = stack.enter_context(closing(self.connect()))

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import cq
 from cq import keys
-from cq.cli.bench.systems.system import Add, CountsAtOnce
+from cq.cli.bench.systems.system import Add, System
 from cq.store import close
 from cq.store.api import Transaction
 from cq.store.row_pages import scan_rows
@@ -21,7 +21,7 @@ _BYTES: Final = 8
 
 
 @dataclass(frozen=True)
-class _StoredCounts(CountsAtOnce):
+class _StoredCounts(System):
     """Counts as 64-bit numbers under their words.
 
     Args:
@@ -31,10 +31,6 @@ class _StoredCounts(CountsAtOnce):
 
     url: str
     store: str
-    name: ClassVar[str]
-
-    def prepare(self) -> None:
-        """Do nothing: keys need no preparation."""
 
     def adder(self, stack: ExitStack) -> Add:
         db = opened(self.url)  # not closed here: the adders of a process share it

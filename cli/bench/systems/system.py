@@ -5,9 +5,10 @@ The command imports this module for its help, so it imports nothing of the bench
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from cq.errors import CqError
 
@@ -39,56 +40,43 @@ class WrongSum(CqError):
     """A system has lost updates, or counted some twice: its figures are invalid."""
 
 
-class System(Protocol):
+class System(ABC):
     """A way of counting. Keys are words, updates are numbers to add to their counts.
 
     A system is a plain description. It is pickled to the processes of the benchmark, and opens its resources there.
 
     Attributes:
-        name: the name for `--against`.
         store: kind of the store of the counts.
         defers: whether added updates are combined later; otherwise counts are current after adding.
     """
 
+    store: str
+    defers: ClassVar[bool] = False
+
     @property
-    def name(self) -> str: ...
-    @property
-    def store(self) -> str: ...
-    @property
-    def defers(self) -> bool: ...
+    @abstractmethod
+    def name(self) -> str:
+        """The name for `--against`."""
 
     def prepare(self) -> None:
         """Create the system without counts."""
-        ...
+        self.remove()
 
+    @abstractmethod
     def adder(self, stack: ExitStack) -> Add:
         """A new adder, whose resources `stack` closes."""
-        ...
 
     def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
         """Drainer number `place` of `of` drainers; only for a system that defers."""
-        ...
-
-    def total(self) -> Any:
-        """The sum of all counts."""
-        ...
-
-    def settle(self) -> None:
-        """Do maintenance between two measurements: it must not run during the next one."""
-        ...
-
-    def remove(self) -> None:
-        """Delete the system and all its counts."""
-        ...
-
-
-class CountsAtOnce:
-    """The common part of systems whose counts are current after adding, without maintenance."""
-
-    defers: ClassVar[bool] = False
-
-    def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
         raise NotImplementedError
 
-    def settle(self) -> None:
-        """Do nothing: there is no work after a measurement."""
+    @abstractmethod
+    def total(self) -> Any:
+        """The sum of all counts."""
+
+    def settle(self) -> None:  # noqa: B027 - most systems need no maintenance
+        """Do maintenance between two measurements: it must not run during the next one."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Delete the system and all its counts."""
