@@ -8,11 +8,13 @@ ExportStopped     continuing would lose or mix up data: the operator must decide
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from cq.errors import CqError
+from cq.keys.export import SEQUENCE_BYTES
 from cq.observers.export.rows import ExportEntry
 
 Exporter = Callable[["ExportBatch"], object]
@@ -23,6 +25,8 @@ after a crash, after another worker was slow, or if another entry of the batch c
 `CannotExport`, the worker sets the faulty entries aside; after any other exception it retries the batch later.
 """
 
+CLOSED: Final = b"\xff" * SEQUENCE_BYTES
+"""The progress of an epoch that a rebuild or rebase has ended: no entry has a higher sequence."""
 _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
 _WINDOW: Final = 10_000  # exported entries
@@ -118,6 +122,59 @@ class ExportBatch:
         )
 
 
+class KeptExporter(ABC):
+    """An exporter with exactly-once effect: the other database has a fence for each bucket, its progress.
+
+    The progress is the sequence of the last entry applied, compared in the transaction that applies a batch. The
+    exporter skips entries up to it: so applying a batch again, after a crash or by a delayed worker, has no effect.
+    """
+
+    @abstractmethod
+    def __call__(self, batch: ExportBatch) -> None:
+        """Apply a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
+
+    @abstractmethod
+    def check(self, batches: Sequence[ExportBatch]) -> None:
+        """Check the positions of batches of all buckets without applying any; raises as a call does."""
+
+    def sweep(self, queue: str, epoch: int, below: bytes) -> int:
+        """Delete the rows of entries with a sequence lower than `below`, if there are any; returns their number."""
+        return 0
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections to the other database."""
+
+    def _may_apply(self, batch: ExportBatch, progress: bytes) -> bool:
+        """Whether to apply the entries after `progress`; False if other workers have applied and cleared them all.
+
+        `progress` was read after the batch. Raises `OutdatedBatch` if the epoch has ended, `ExportStopped` if either
+        database was set back: if the store has cleared entries that the progress has not reached, or if the progress is
+        at an entry that the store neither holds nor has cleared. Versions are not compared: a restore raises them.
+        """
+        if progress == batch.cleared or progress in batch.known:
+            return True
+        if progress < batch.cleared:
+            self._target_was_set_back(batch)
+        # Another worker has advanced the progress since the batch was read, or the store was set back.
+        position = batch.read_position(progress)
+        if position.epoch != batch.epoch:
+            raise OutdatedBatch
+        if position.cleared >= progress and progress != CLOSED:
+            return False  # the whole batch was applied and cleared
+        if not position.holds:
+            self._store_was_set_back(batch, progress)
+        return True
+
+    @abstractmethod
+    def _target_was_set_back(self, batch: ExportBatch) -> None:
+        """Raise `ExportStopped`: the other database lacks changes that were exported."""
+
+    @abstractmethod
+    def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
+        """Raise `ExportStopped`: the other database has changes that this store lacks."""
+
+
 class PoisonEntryIsolator:
     """Exports batches, and sets aside entries that can never be exported.
 
@@ -159,9 +216,7 @@ class PoisonEntryIsolator:
             entry.sequence > self._latest and entry.sequence not in self.aside for entry in batch.ordered
         )
         self._latest = max(self._latest, batch.last)
-        if (
-            self.exported > _WINDOW
-        ):  # halve both counts, so that errors of long ago weigh less than recent ones
+        if self.exported > _WINDOW:  # halve both counts: errors of long ago weigh less than recent ones
             self.exported //= 2
             self.aside = dict(list(self.aside.items())[len(self.aside) // 2 :])
 

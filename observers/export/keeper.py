@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from cq.keys import version_of
 from cq.keys.export import first_sequence, versionstamp_of
-from cq.observers.export.batch import ExportBatch, ExportPosition
+from cq.observers.export.batch import ExportBatch, ExportPosition, KeptExporter
 from cq.observers.export.failure_note import NotedTask
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.state import ExportView, read_control, read_position, read_view
@@ -27,26 +27,6 @@ AGAIN_SECONDS: Final = 0.2
 """How soon to check again after a concurrent rebuild or rebase."""
 SWEEP_SECONDS: Final = 0.5
 """How often to check whether a generation is completely exported."""
-
-
-class KeptExporter(Protocol):
-    """An exporter with the methods that a keeper calls."""
-
-    def __call__(self, batch: ExportBatch) -> object:
-        """Export a batch."""
-        ...
-
-    def check(self, batches: Sequence[ExportBatch]) -> None:
-        """Check the positions of batches of all buckets without exporting any; raises as exporting would."""
-        ...
-
-    def sweep(self, queue: str, epoch: int, below: bytes) -> int:
-        """Delete rows of entries with a sequence lower than `below`; returns their number."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections to the other database."""
-        ...
 
 
 class Keeper(NotedTask):

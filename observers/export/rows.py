@@ -32,9 +32,8 @@ ROW_BYTES: Final = 8_000
 _PIECE_BYTES: Final = 90_000
 MAX_PIECES: Final = 2
 """Maximum number of rows of an entry. A longer series was not written by cq, and might have no end."""
-_NUMBERS: Final = frozenset(
-    (int, float, bool, type(None))
-)  # CBOR encodes each of them in at most nine bytes, ints of up to 64 bits
+# CBOR encodes each of them in at most nine bytes, ints of up to 64 bits.
+_NUMBERS: Final = frozenset((int, float, bool, type(None)))
 _NUMBER_BYTES: Final = 9
 _PLAIN_KEYS: Final = frozenset((str, int, bytes))
 _WHOLE: Final = b"\x00"
@@ -58,9 +57,8 @@ class ExportEntry(NamedTuple):
     encoded_key: bytes
 
 
-_entry: Final = partial(
-    tuple.__new__, ExportEntry
-)  # makes an `ExportEntry` of a tuple without a call of a Python function for each entry
+# Makes an `ExportEntry` of a tuple without a call of a Python function for each entry.
+_entry: Final = partial(tuple.__new__, ExportEntry)
 
 
 class ReadLimits(NamedTuple):

@@ -27,11 +27,12 @@ from cq.observers.export.batch import (
     Exporter,
     ExportFailed,
     ExportPosition,
+    KeptExporter,
     OutdatedBatch,
     PoisonEntryIsolator,
 )
 from cq.observers.export.failure_note import STOPPED_SECONDS, NotedTask
-from cq.observers.export.keeper import Keeper, KeptExporter
+from cq.observers.export.keeper import Keeper
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import QueuedEntries, ReadLimits, read_entries
 from cq.observers.export.state import (

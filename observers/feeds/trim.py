@@ -136,9 +136,8 @@ class FeedTrimTask(Task):
         ends = []
         for begin, (id_, _), each in zip(begins, last, surplus, strict=True):
             beyond = after(each.value) if each is not None and each.value else b""
-            ends.append(
-                begin + min(max(oldest, beyond), after(id_) if id_ else b"")
-            )  # numbered messages only
+            numbered = after(id_) if id_ else b""  # later messages have no number yet: they stay
+            ends.append(begin + min(max(oldest, beyond), numbered))
         return ends
 
     def _remove(self, tr: Transaction, receiver: bytes, until: bytes, number: int) -> None:

@@ -1,14 +1,8 @@
 """The exporter that applies forwarded updates to the receiving queue, with exactly-once effect.
 
-One transaction of the receiving store reads the fence of a bucket with a conflict range, adds the updates, and advances
-the fence. The fence is the sequence of the last entry applied; the exporter skips entries up to it. So applying a batch
-again, after a crash or by a delayed worker, has no effect.
-
-The export stops in three cases, since lost or repeated differences cannot be corrected by later ones:
-
-- The forwarding store has cleared entries that the fence has not reached: the receiving store was set back or replaced.
-- The fence is at an entry that the forwarding store neither holds nor has cleared: the forwarding store was set back.
-- A new generation begins with all present values, which sums would count twice.
+One transaction of the receiving store reads the fence of a bucket (see `KeptExporter`) with a conflict range, adds the
+updates, and advances the fence. The export stops if either store was set back, and if a new generation begins with all
+present values, which sums would count twice: lost or repeated differences cannot be corrected by later ones.
 """
 
 from __future__ import annotations
@@ -16,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from cq import store
@@ -24,7 +19,14 @@ from cq.config.store_id import store_id
 from cq.encoding.codec import DELETE
 from cq.errors import CorruptData, InvalidData, InvalidUrl, QueueFull
 from cq.keys.export import SEQUENCE_BYTES, generation_of, received
-from cq.observers.export.batch import CannotExport, ExportBatch, ExportFailed, ExportStopped, OutdatedBatch
+from cq.observers.export.batch import (
+    CannotExport,
+    ExportBatch,
+    ExportFailed,
+    ExportStopped,
+    KeptExporter,
+    OutdatedBatch,
+)
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -33,7 +35,7 @@ REPEATABLE: Final = frozenset({"minimum", "maximum", "union", "last"})
 """The combiners that may receive all values again without a wrong result."""
 
 
-class ForwardExporter:
+class ForwardExporter(KeptExporter):
     """An exporter into a queue of another store, for all buckets of an export queue; thread-safe.
 
     Args:
@@ -56,29 +58,22 @@ class ForwardExporter:
         self._receiving: Database | None = None
 
     def __call__(self, batch: ExportBatch) -> None:
-        """Apply a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
         try:
-            transact(self._database(), lambda tr: self._apply(tr, batch))
+            transact(self._database(), lambda tr: self._apply(tr, self._own(batch)))
         except QueueFull as error:
             raise ExportFailed(str(error)) from error
 
     def check(self, batches: Sequence[ExportBatch]) -> None:
-        """Check the fences against batches of all buckets without applying any; raises as a call does."""
         for batch in batches:
             progress = transact(self._database(), lambda tr: self._progress(tr.snapshot, batch.bucket))  # noqa: B023
-            self._may_apply(batch, progress)
+            self._may_apply(self._own(batch), progress)
 
     def check_receiver(self) -> str:
         """Check the receiving store and queue; returns a line that names them. Raises as `check` does."""
         transact(self._database(), self._check_queue)
         return f"queue {self._into.name!r} of the store in ${self._url_env} takes it"
 
-    def sweep(self, queue: str, epoch: int, below: bytes) -> int:
-        """Return 0: the receiving queue has no rows of single entries to delete."""
-        return 0
-
     def close(self) -> None:
-        """Close the receiving store."""
         with self._opening:
             receiving, self._receiving = self._receiving, None
         if receiving is not None:
@@ -126,32 +121,21 @@ class ForwardExporter:
             )
         return b""
 
-    def _may_apply(self, batch: ExportBatch, progress: bytes) -> bool:
-        """Whether to apply the entries after `progress`; False if other workers have applied and cleared them all.
+    def _own(self, batch: ExportBatch) -> ExportBatch:
+        """The batch, without a position of an earlier generation: another export may have cleared its entries."""
+        return batch if generation_of(batch.cleared) == self._generation else replace(batch, cleared=b"")
 
-        `progress` was read after the batch. Raises `OutdatedBatch` if the epoch has ended, `ExportStopped` if either
-        store was set back.
-        """
-        # Entries of earlier generations were not for this forward: another kind of export may have cleared them.
-        cleared = batch.cleared if generation_of(batch.cleared) == self._generation else b""
-        if progress == cleared or progress in batch.known:
-            return True
-        if progress < cleared:
-            raise ExportStopped(
-                f"the store in ${self._url_env} lacks updates that bucket {batch.bucket} of queue {batch.queue!r} has "
-                f"forwarded: it was set back or emptied, or is not the one forwarded to before. {self._advice()}"
-            )
-        position = batch.read_position(progress)
-        if position.epoch != batch.epoch:
-            raise OutdatedBatch
-        if position.cleared >= progress:
-            return False  # the whole batch was applied and cleared
-        if not position.holds:
-            raise ExportStopped(
-                f"the store in ${self._url_env} has updates of bucket {batch.bucket} of queue {batch.queue!r} that "
-                f"this store does not have: this store was set back. {self._advice()}"
-            )
-        return True
+    def _target_was_set_back(self, batch: ExportBatch) -> None:
+        raise ExportStopped(
+            f"the store in ${self._url_env} lacks updates that bucket {batch.bucket} of queue {batch.queue!r} has "
+            f"forwarded: it was set back or emptied, or is not the one forwarded to before. {self._advice()}"
+        )
+
+    def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
+        raise ExportStopped(
+            f"the store in ${self._url_env} has updates of bucket {batch.bucket} of queue {batch.queue!r} that this "
+            f"store does not have: this store was set back. {self._advice()}"
+        )
 
     def _advice(self) -> str:
         return f"Forward it from all stores into another queue than {self._into.name!r}, to start again"

@@ -122,7 +122,7 @@ def _collations(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> Itera
         return
     found = dialect.collations(conn, table)
     for name, collation in expected.items():
-        if name in found and not dialect.is_same_collation(collation, found[name]):
+        if name in found and found[name] != collation:
             yield f"column {name!r} has the collation {found[name]}, expected {collation}"
 
 

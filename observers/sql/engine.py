@@ -106,11 +106,7 @@ class ReportingDatabase:
         """Kind, host and name of the database, without user and password."""
         url = self.engine.url
         name = url.database or ""
-        return (
-            f"{url.get_backend_name()} {url.host or ''}/{name}"
-            if url.host
-            else f"{url.get_backend_name()} {name}"
-        )
+        return f"{url.get_backend_name()} {f'{url.host}/{name}' if url.host else name}"
 
     def _connected(self) -> sa.Connection:
         """A connection; raises `InvalidConfiguration` for parameters of the URL that the driver rejects."""
@@ -130,9 +126,7 @@ class ReportingDatabase:
 
     def _dialect_of(self, conn: sa.Connection) -> Dialect:
         if self._dialect is None:
-            self._dialect = dialect_of(
-                conn.engine
-            )  # after the first connection, which tells MySQL from MariaDB
+            self._dialect = dialect_of(conn.engine)  # the first connection tells MySQL from MariaDB
         return self._dialect
 
     def _open(self) -> sa.Engine:
@@ -193,11 +187,10 @@ class ReportingDatabase:
         """Convert an error of SQLAlchemy to `CannotExport` or `ExportFailed`, with a message of one line."""
         original = getattr(error, "orig", None)
         text = " ".join(str(original or error).split())
-        message = self._redacted(f"{type(original or error).__name__}: {text}")
+        message = f"{type(original or error).__name__}: {text}"
+        if self._secrets is not None:
+            message = self._secrets.redact(message)
         return CannotExport(message) if _is_about_data(error) else ExportFailed(message)
-
-    def _redacted(self, text: str) -> str:
-        return text if self._secrets is None else self._secrets.redact(text)
 
 
 @contextmanager

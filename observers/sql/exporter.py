@@ -1,12 +1,7 @@
 """The exporter into a SQL table, with exactly-once effect.
 
-One SQL transaction locks the progress of a bucket, changes the table's rows, and advances the progress. The progress is
-the sequence of the last entry applied; the exporter skips entries up to it. So exporting a batch again, after a
-crash or by a delayed worker, changes no row, and does not restore deleted ones.
-
-If the store has cleared entries that the progress has not reached, the reporting database was set back. If the progress
-is at an entry that the store neither holds nor has cleared, the store was set back. The exporter does not compare
-versions for this, since a restore raises them. In either case the export stops, and the operator decides what to do.
+One SQL transaction locks the progress of a bucket (see `KeptExporter`), changes the table's rows, and advances the
+progress. If either database was set back, the export stops, and the operator decides what to do.
 """
 
 from __future__ import annotations
@@ -18,17 +13,25 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cq.observers.export.batch import CannotExport, ExportBatch, ExportFailed, ExportStopped, OutdatedBatch
+from cq.observers.export.batch import (
+    CLOSED,
+    CannotExport,
+    ExportBatch,
+    ExportFailed,
+    ExportStopped,
+    KeptExporter,
+    OutdatedBatch,
+)
 from cq.observers.export.rows import ExportEntry
 from cq.observers.sql.check import check
 from cq.observers.sql.dialects.dialect import CannotConvert, Dialect
 from cq.observers.sql.engine import ReportingDatabase, values_bound
-from cq.observers.sql.progress import CLOSED, Feeder, ProgressTables
+from cq.observers.sql.progress import Feeder, ProgressTables
 from cq.observers.sql.sweep import sweep
 from cq.observers.sql.table import TableDefinition
 
 
-class SqlExporter:
+class SqlExporter(KeptExporter):
     """An exporter into a table, for all buckets of an export queue; thread-safe.
 
     Args:
@@ -50,7 +53,6 @@ class SqlExporter:
         self._preparing = threading.Lock()
 
     def __call__(self, batch: ExportBatch) -> None:
-        """Apply a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
         try:
             self._prepare(batch)
             with self.reporting.transaction() as (conn, dialect):
@@ -65,11 +67,9 @@ class SqlExporter:
         self.signal("committed")
 
     def close(self) -> None:
-        """Close the connections to the reporting database."""
         self.reporting.close()
 
     def check(self, batches: Sequence[ExportBatch]) -> None:
-        """Check the tables and the positions of batches of all buckets without applying any; raises as a call does."""
         with self.reporting.transaction() as (conn, dialect):
             check(conn, dialect, self.definition, batches[0].queue)
             own = ProgressTables.of(dialect, self.definition.schema)
@@ -133,7 +133,7 @@ class SqlExporter:
             feeder = Feeder(self.store, batch.queue)
             if own.locked(conn, feeder, batch.epoch, batch.bucket) is None:
                 if batch.cleared:
-                    self._reporting_was_set_back(batch)
+                    self._target_was_set_back(batch)
                 own.insert_if_missing(conn, feeder, batch.epoch, batch.bucket)
         with self._preparing:
             self._prepared.add(place)
@@ -173,29 +173,7 @@ class SqlExporter:
         anything = sa.select(sa.literal(1)).select_from(self.definition.table(dialect)).limit(1)
         return conn.execute(anything).first() is not None
 
-    # The fence
-
-    def _may_apply(self, batch: ExportBatch, progress: bytes) -> bool:
-        """Whether to apply the entries after `progress`; False if other workers have applied and cleared them all.
-
-        `progress` was read after the batch. Raises `OutdatedBatch` if the epoch has ended, `ExportStopped` if either
-        database was set back.
-        """
-        if progress == batch.cleared or progress in batch.known:
-            return True
-        if progress < batch.cleared:
-            self._reporting_was_set_back(batch)
-        # Another worker has advanced the progress since the batch was read, or the store was set back.
-        position = batch.read_position(progress)
-        if position.epoch != batch.epoch:
-            raise OutdatedBatch
-        if position.cleared >= progress and progress != CLOSED:
-            return False  # the whole batch was applied and cleared
-        if not position.holds:
-            self._store_was_set_back(batch, progress)
-        return True
-
-    def _reporting_was_set_back(self, batch: ExportBatch) -> None:
+    def _target_was_set_back(self, batch: ExportBatch) -> None:
         raise ExportStopped(
             f"the reporting database ({self.reporting}) lacks changes that bucket {batch.bucket} of queue "
             f"{batch.queue!r} has exported: it was set back or emptied, or is not the one exported to before. "

@@ -16,10 +16,9 @@ import sqlalchemy as sa
 from cq import runtime
 from cq.config.store_id import STORE_ID_BYTES
 from cq.keys.export import SEQUENCE_BYTES
+from cq.observers.export.batch import CLOSED
 from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, Dialect
 
-CLOSED: Final = b"\xff" * SEQUENCE_BYTES
-"""The progress of an epoch that a rebuild or rebase has ended: no entry has a higher sequence."""
 _NAME_LENGTH: Final = 130
 _CLAIM_BYTES: Final = 8
 

@@ -14,14 +14,14 @@ import sqlalchemy as sa
 
 from cq.admin.configure import rebuild_observer
 from cq.keys.export import ExportKeys, generation_of
-from cq.observers.export.batch import ExportFailed
+from cq.observers.export.batch import CLOSED, ExportFailed
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.spec import NAME
 from cq.observers.export.state import Control, ExportState, read_control, read_position, read_view
 from cq.observers.export.task import wake_keeper
 from cq.observers.sql.check import check
 from cq.observers.sql.configured import Export
-from cq.observers.sql.progress import CLOSED, Feeder, ProgressTables
+from cq.observers.sql.progress import Feeder, ProgressTables
 from cq.observers.sql.table import SEQUENCE
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact

@@ -33,12 +33,10 @@ _SHORT: Final = 10**18
 _EXPONENT_MAX: Final = 60
 _EXPONENT_OFFSET: Final = 1 << 63
 _DESCENDING: Final = bytes(range(255, -1, -1))
-_DIGITS: Final = bytes(
-    min(10 * (pair >> 4) + (pair & 15) + 1, 255) for pair in range(256)
-)  # index: two decimal digits, read as hexadecimal
-_REMEMBERED: Final = (
-    10_000  # ints: most counts are small, and a change's old score is the previous change's new score
-)
+# The index is two decimal digits, read as hexadecimal.
+_DIGITS: Final = bytes(min(10 * (pair >> 4) + (pair & 15) + 1, 255) for pair in range(256))
+# Ints: most counts are small, and a change's old score is the previous change's new score.
+_REMEMBERED: Final = 10_000
 _ZERO: Final = b"\x80"
 _INFINITY: Final = b"\xff"
 

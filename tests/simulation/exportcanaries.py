@@ -7,10 +7,11 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.keys import after
+from cq.observers.export.batch import CLOSED
 from cq.observers.export.state import ExportState, read_view
 from cq.observers.export.task import ExportTask
 from cq.observers.sql.exporter import SqlExporter
-from cq.observers.sql.progress import CLOSED, ProgressTables
+from cq.observers.sql.progress import ProgressTables
 
 
 def misses_a_store_set_back() -> Any:
@@ -20,7 +21,7 @@ def misses_a_store_set_back() -> Any:
 
 def misses_a_table_set_back() -> Any:
     """An exporter goes on when the store has cleared entries that the progress has not reached."""
-    return patch.object(SqlExporter, "_reporting_was_set_back", lambda self, batch: None)
+    return patch.object(SqlExporter, "_target_was_set_back", lambda self, batch: None)
 
 
 def clears_exports_by_their_epoch_only() -> Any:

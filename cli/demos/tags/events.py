@@ -65,9 +65,8 @@ def generated(number: int, rng: Random) -> Iterator[TagEvent]:
             continue
         tag = rng.choices(tags, cum_weights=weights)[0]
         while tag in has:
-            tag = rng.choice(
-                tags
-            )  # without weights: an entity with all frequent tags would take long to get another
+            # Without weights: an entity with all frequent tags would take long to get another.
+            tag = rng.choice(tags)
         has.append(tag)
         yield TagEvent(f"entity {entity}", tag, 1)
 
@@ -92,9 +91,8 @@ def _event(line: str, where: str) -> TagEvent:
         found = None
     if isinstance(found, dict):
         entity, tag, by = found.get("entity"), found.get("tag"), found.get("by")
-        if (
-            isinstance(entity, str) and isinstance(tag, str) and type(by) is int and by in (1, -1)
-        ):  # `True` is equal to 1
+        # The exact type: `True` is equal to 1.
+        if isinstance(entity, str) and isinstance(tag, str) and type(by) is int and by in (1, -1):
             return TagEvent(entity, tag, by)
     raise InvalidData(
         f'{where}: expected {{"entity": TEXT, "tag": TEXT, "by": 1 or -1}}, got: {codec.shown(line.strip())}'

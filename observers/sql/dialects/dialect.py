@@ -151,10 +151,6 @@ class Dialect(ABC):
     # Statements
 
     @abstractmethod
-    def insert(self, table: sa.Table) -> Any:
-        """The dialect's own INSERT statement."""
-
-    @abstractmethod
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
         """The statement that inserts a row unless its primary key exists; it waits for another insert of that key."""
 
@@ -169,14 +165,8 @@ class Dialect(ABC):
     def collations(self, conn: sa.Connection, table: sa.Table) -> dict[str, str]:
         """Read {column: collation} of an existing table, for the columns whose collation the database reports."""
         found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
-        types = {column["name"]: column["type"] for column in found}
-        return {
-            name: of.collation for name, of in types.items() if isinstance(of, sa.String) and of.collation
-        }
-
-    def is_same_collation(self, expected: str, found: str) -> bool:
-        """Whether two names stand for the same collation."""
-        return expected == found
+        collations = {column["name"]: getattr(column["type"], "collation", None) for column in found}
+        return {name: collation for name, collation in collations.items() if collation}
 
     def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
         """Take a shared or exclusive (`alone`) lock on a table's name until the transaction ends.

@@ -66,9 +66,6 @@ class Mysql(Dialect):
             raise CannotConvert(f"a part of a key of length {longest:,} exceeds the {limit:,} of its column")
         super().check_key(parts)
 
-    def insert(self, table: sa.Table) -> mysql.Insert:
-        return mysql.insert(table)
-
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
         # Not INSERT IGNORE, which ignores errors of all kinds, also wrong values.
         column = next(iter(table.primary_key.columns))

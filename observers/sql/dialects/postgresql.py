@@ -83,10 +83,7 @@ class Postgresql(Dialect):
 
     def collations(self, conn: sa.Connection, table: sa.Table) -> dict[str, str]:
         rows = conn.execute(_COLLATIONS, {"name": table.name, "schema": table.schema})
-        return {row.column: row.collation for row in rows}
-
-    def is_same_collation(self, expected: str, found: str) -> bool:
-        return {"POSIX": "C"}.get(found, found) == expected
+        return {row.column: "C" if row.collation == "POSIX" else row.collation for row in rows}
 
     def begin(self, conn: sa.Connection) -> None:
         # A commit must be on disk when it returns, even if the server's default is weaker: the store then clears the
@@ -97,9 +94,6 @@ class Postgresql(Dialect):
         # Advisory locks queue fairly. Row locks do not: with overlapping shared locks, an exclusive one waits for ever.
         conn.execute(_HOLD_ALONE if alone else _HOLD, {"name": f"cq_tables {name}"})
         return True
-
-    def insert(self, table: sa.Table) -> postgresql.Insert:
-        return postgresql.insert(table)
 
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
         return postgresql.insert(table).values(row).on_conflict_do_nothing()

@@ -62,9 +62,6 @@ class Sqlite(Dialect):
                 found |= {row.name: row.coll for row in rows}
         return found
 
-    def insert(self, table: sa.Table) -> sqlite.Insert:
-        return sqlite.insert(table)
-
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
         return sqlite.insert(table).values(row).on_conflict_do_nothing()
 

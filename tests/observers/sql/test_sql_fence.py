@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import cq
 from cq.encoding.hashing import bucket_of
 from cq.keys.export import ExportKeys, generation_of
-from cq.observers.export.batch import CannotExport, ExportBatch, ExportStopped, OutdatedBatch
+from cq.observers.export.batch import CLOSED, CannotExport, ExportBatch, ExportStopped, OutdatedBatch
 from cq.observers.export.keeper import Keeper
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
@@ -27,7 +27,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import Export, export_tasks, find_export
 from cq.observers.sql.exporter import SqlExporter
-from cq.observers.sql.progress import CLOSED, ProgressTables
+from cq.observers.sql.progress import ProgressTables
 from cq.observers.sql.rebuild import rebase, rebuild
 from cq.store.transact import transact
 from tests.helpers import stored
