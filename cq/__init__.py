@@ -55,6 +55,8 @@ from cq.observer import Change, Observer, ObserverSpec
 from cq.queue.combine_queue import CombineQueue, Page
 from cq.queue.limits import limit
 from cq.store import open  # noqa: A004 - cq.open reads as the built-in does
+from cq.store.api import Database, Transaction
+from cq.store.api import TransactionRead as Snapshot
 from cq.store.space import Space
 from cq.store.transact import transact, transactional
 from cq.windows.window import Window, WindowStatistics
@@ -76,6 +78,7 @@ __all__ = [
     "ConfigurationError",
     "CorruptData",
     "CqError",
+    "Database",
     "Emitter",
     "EmitterClosed",
     "EmitterFull",
@@ -96,10 +99,12 @@ __all__ = [
     "QueueConfig",
     "QueueFull",
     "QueueNotConfigured",
+    "Snapshot",
     "Space",
     "StoreError",
     "StoreUnreachable",
     "TooLarge",
+    "Transaction",
     "UserData",
     "UserMoving",
     "UserNotPlaced",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
+from cq.type_variables import K, V
 
 _LONGEST_NAME: Final = 200
 
@@ -16,7 +17,7 @@ ObserverFunction = Callable[[Any, list["Change"]], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(Generic[K, V]):
     """A change of the value of one key, as an observer receives it.
 
     Attributes:
@@ -28,14 +29,14 @@ class Change:
             the commit order; and for backfills and purges of keys that may have later queued updates.
     """
 
-    key: Any
-    old: Any
-    new: Any
+    key: K
+    old: V | None
+    new: V | None
     complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Observer:
+class Observer(Generic[K, V]):
     """A named and versioned function that passes call with their changes, in their own transaction.
 
     Args:
@@ -47,7 +48,7 @@ class Observer:
 
     name: str
     version: int
-    function: ObserverFunction
+    function: Callable[[Any, list[Change[K, V]]], object]
 
     @classmethod
     def of(cls, observer: object) -> Observer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +31,23 @@ def buckets_of(db: Any, name: str, app: App | None = None, limits: Limits | None
     """A `Bucket` for each of the queue's buckets."""
     code = code_of(db, name, app)
     return [PassRunner(db, code, number, limits=limits) for number in range(code.config.buckets)]
+
+
+def put(db: Any, rows: Mapping[bytes, bytes]) -> None:
+    """Set these keys in one transaction."""
+
+    def write(tr: Any) -> None:
+        for key, value in rows.items():
+            tr.set(key, value)
+
+    transact(db, write)
+
+
+def event_of(watch: Any) -> threading.Event:
+    """An event that is set when a future is ready."""
+    fired = threading.Event()
+    watch.on_ready(lambda _: fired.set())
+    return fired
 
 
 def add(db: Any, name: str, *transactions: Any, once: str | bytes | None = None) -> None:

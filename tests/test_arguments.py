@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -28,6 +28,11 @@ ITERATORS: list[Callable[[], Iterator[Any]]] = [
 ]
 
 
+def iterator(content: Iterable[Any]) -> Any:
+    """An iterator, whose type a type checker would refuse."""
+    return iter(content)
+
+
 @pytest.mark.parametrize("made", ITERATORS)
 def test_an_add_of_an_iterator_is_refused_and_writes_nothing(
     db: Any, name: str, made: Callable[[], Iterator[Any]]
@@ -35,7 +40,7 @@ def test_an_add_of_an_iterator_is_refused_and_writes_nothing(
     cq.configure(db, name, window=60)
     queue, tries = cq.CombineQueue(name), []
     for adds in (queue, cq.Window(queue)):
-        updates = made()
+        updates: Any = made()
 
         def fail_once(tr: Any) -> None:
             adds.add(tr, updates)  # noqa: B023 - runs at once
@@ -68,7 +73,7 @@ def test_a_late_add_of_an_iterator_is_refused(db: Any, name: str) -> None:
     """It would be counted as late, and with 0 updates by a retry."""
     cq.configure(db, name, window=60)
     with pytest.raises(TypeError, match="retried"):
-        transact(db, lambda tr: cq.Window(name).add(tr, iter(PAIRS), at=1.0))
+        transact(db, lambda tr: cq.Window(name).add(tr, iterator(PAIRS), at=1.0))
 
 
 def test_an_emitter_refuses_iterators(db: Any, name: str) -> None:
@@ -76,9 +81,9 @@ def test_an_emitter_refuses_iterators(db: Any, name: str) -> None:
     cq.configure(db, name)
     with cq.Emitter(cq.CombineQueue(name), db) as emitter:
         with pytest.raises(TypeError, match="retried"):
-            emitter.emit_many(iter(PAIRS))
+            emitter.emit_many(iterator(PAIRS))
         with pytest.raises(TypeError, match="retried"):
-            asyncio.run(emitter.emit_many_async(iter(PAIRS)))
+            asyncio.run(emitter.emit_many_async(iterator(PAIRS)))
         assert emitter.statistics().emitted == 0
 
 
@@ -87,7 +92,7 @@ def test_reads_of_many_keys_refuse_iterators(db: Any, name: str) -> None:
     for readable in (cq.CombineQueue(name), cq.Window(name)):
         assert transact(db, lambda tr: readable.get_many(tr, {"a", "b"})) == {"a": None, "b": None}  # noqa: B023
         with pytest.raises(TypeError, match="retried"):
-            transact(db, lambda tr: readable.get_many(tr, iter("ab")))  # noqa: B023
+            transact(db, lambda tr: readable.get_many(tr, iterator("ab")))  # noqa: B023
 
 
 def test_feeds_exports_and_visits_refuse_iterators(db: Any, name: str) -> None:
@@ -95,9 +100,9 @@ def test_feeds_exports_and_visits_refuse_iterators(db: Any, name: str) -> None:
     feed.configure(db)
     visits.configure(db)
     calls: list[Callable[[Any], object]] = [
-        lambda tr: feed.append_many(tr, "ann", iter(["hello"])),
-        lambda tr: ExportQueue(name).add_many(tr, iter(PAIRS)),
-        lambda tr: visits.count_many(tr, iter([("page", "ann")])),
+        lambda tr: feed.append_many(tr, "ann", iterator(["hello"])),
+        lambda tr: ExportQueue(name).add_many(tr, iterator(PAIRS)),
+        lambda tr: visits.count_many(tr, iterator([("page", "ann")])),
     ]
     for call in calls:
         with pytest.raises(TypeError, match="retried"):

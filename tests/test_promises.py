@@ -117,6 +117,7 @@ def test_changes_are_reported_in_commit_order_each_with_the_old_value_of_the_rep
 
     values: dict[str, Any] = {}
     for change in reported:
+        assert change.new is not None
         assert change.old == values.get(change.key), f"seed {seed}"
         assert change.old is None or change.new[: len(change.old)] == change.old
         assert change.new == sorted(change.new)

@@ -21,9 +21,6 @@ from cq.encoding.bounds import DECODERS, MAX_INT_BYTES, check_collection, check_
 from cq.encoding.cbor import encode_ints, encode_strings, encode_texts
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
 
-Key = str | int | bytes | tuple[str | int | bytes, ...]
-"""A key of a queue: str, int or bytes, or a tuple of them."""
-
 MAX_KEY_BYTES: Final = 8_000
 """Limit of an encoded key. FoundationDB's limit is 10,000 bytes; cq adds a prefix, and a versionstamp in some keys."""
 MAX_VALUE_BYTES: Final = 100_000
@@ -31,7 +28,7 @@ MAX_VALUE_BYTES: Final = 100_000
 MAX_UPDATE_BYTES: Final = 90_000
 """Limit of an encoded update, and of staged updates: they must fit into a value together with a key or an error."""
 
-DELETE: Final = cbor2.undefined
+DELETE: Final[Any] = cbor2.undefined
 """An update of a queue with the combiner `last` that deletes the key."""
 
 MAX_DEPTH: Final = 100

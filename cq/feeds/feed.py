@@ -8,9 +8,9 @@ terminal has to keep only the id of the last message that it has read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from cq.arguments import repeatable
 from cq.encoding import codec
@@ -49,6 +49,7 @@ from cq.store.api import (
 )
 from cq.store.transact import transact
 from cq.store.watch import wait_until
+from cq.type_variables import M
 
 __all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "FeedPage", "Message"]
 
@@ -56,11 +57,12 @@ LIMIT: Final = 100
 """Default limit of messages in a page."""
 
 
-class Feed:
+class Feed(Generic[M]):
     """Messages by receiver; a handle without state, for any thread, and databases and transactions of either store.
 
     Names of receivers, groups and terminals are str, int, bytes, or a tuple of these, of up to 1,000 bytes. There
     may be any number of them, and they need no creation. Every method except `configure` raises `FeedNotConfigured`.
+    For type checkers, `Feed[str]` has messages of str.
 
     Args:
         name: 1 to 100 letters, digits, `_`, `.` or `-`; raises `InvalidConfiguration`.
@@ -130,7 +132,7 @@ class Feed:
 
     # Messages
 
-    def append(self, tr: Transaction, receiver: Any, message: Any) -> bytes:
+    def append(self, tr: Transaction, receiver: Any, message: M) -> bytes:
         """Write a message after all others of the receiver, as a part of the transaction.
 
         Blind: it reads only the metadata version that arrived with the read version, and conflicts with no other
@@ -147,7 +149,7 @@ class Feed:
         """
         return self.append_many(tr, receiver, [message])[0]
 
-    def append_many(self, tr: Transaction, receiver: Any, messages: Iterable[Any]) -> list[bytes]:
+    def append_many(self, tr: Transaction, receiver: Any, messages: Collection[M]) -> list[bytes]:
         """`append` for several messages to one receiver, in this order; raises `OneShotIterable` for an iterator."""
         config = read_feed_config(tr, self.name)
         encoded = encode_name("receiver", receiver)
@@ -159,7 +161,7 @@ class Feed:
             [encode_message(each) for each in repeatable(messages, "messages")],
         )
 
-    def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> FeedPage:
+    def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> FeedPage[M]:
         """Return the receiver's messages after an id, in the order of their ids: at most `limit`, or about 1 MB.
 
         Args:
@@ -177,7 +179,7 @@ class Feed:
 
     def read_numbered(
         self, tr: TransactionRead, receiver: Any, after: int = 0, limit: int = LIMIT
-    ) -> FeedPage:
+    ) -> FeedPage[M]:
         """Return the receiver's numbered messages after a number, in order; otherwise as `read`.
 
         The page's messages have consecutive numbers; the first has `after + 1`, unless `missed` reports that it was
@@ -212,7 +214,7 @@ class Feed:
         after: bytes = b"",
         limit: int = LIMIT,
         timeout: float | None = None,
-    ) -> FeedPage:
+    ) -> FeedPage[M]:
         """Wait until the receiver has messages after an id, and return them, as `read` does.
 
         It does not poll: a watch fires within milliseconds of the commit. Each wait uses one of the 10,000 watches that
@@ -275,7 +277,7 @@ class Feed:
         read_feed_config(tr, self.name)
         put_event(tr, self.keys, encode_name("group", group), encode_name("user", user), joined=False)
 
-    def append_to_group(self, tr: Transaction, group: Any, message: Any) -> bytes:
+    def append_to_group(self, tr: Transaction, group: Any, message: M) -> bytes:
         """Write a message to all members of the group as of the commit; blind, as `append`.
 
         Workers write it to each member exactly once, in bounded transactions; each member gets the messages of a group
@@ -312,7 +314,7 @@ class Feed:
     def _position(self, receiver: Any, terminal: Any) -> bytes:
         return self.keys.position(encode_name("receiver", receiver), encode_name("terminal", terminal))
 
-    def _page(self, tr: TransactionRead, receiver: bytes, after: bytes, limit: int) -> FeedPage:
+    def _page(self, tr: TransactionRead, receiver: bytes, after: bytes, limit: int) -> FeedPage[M]:
         _check_limit(limit)
         mark = tr.get(self.keys.removed(receiver))  # a future: both reads are under way at once
         found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
@@ -331,7 +333,7 @@ class Feed:
 
     def _read_or_watch(
         self, tr: Transaction, receiver: bytes, after: bytes, limit: int
-    ) -> tuple[FeedPage, Void | None]:
+    ) -> tuple[FeedPage[M], Void | None]:
         """Return the messages after an id, or an empty page and a watch for the next message."""
         read_feed_config(tr.snapshot, self.name)
         key = self.keys.latest(receiver)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from cq import runtime
 from cq.encoding import codec
@@ -18,6 +18,7 @@ from cq.feeds.config import FeedConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.feed import ID_BYTES, FeedKeys, as_name, bucket_of, id_of
 from cq.store.api import KeyValue, Transaction
+from cq.type_variables import M
 
 MAX_MESSAGE_BYTES: Final = 90_000
 """Limit of a message's body: bytes in CBOR."""
@@ -30,7 +31,7 @@ _counter: count[int] = count()
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(Generic[M]):
     """A message as a receiver reads it.
 
     Attributes:
@@ -44,14 +45,14 @@ class Message:
 
     id: bytes
     sent: float
-    body: Any
+    body: M
     group: Any = None
     origin: bytes | None = None
     number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class FeedPage:
+class FeedPage(Generic[M]):
     """Some messages of one receiver, in the order of their ids.
 
     Attributes:
@@ -61,7 +62,7 @@ class FeedPage:
         missed: whether messages after the given position had been removed before this read.
     """
 
-    messages: tuple[Message, ...]
+    messages: tuple[Message[M], ...]
     position: bytes
     more: bool
     missed: bool

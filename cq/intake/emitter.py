@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 from weakref import WeakSet
 
 from cq import keys, runtime
@@ -40,6 +40,7 @@ from cq.queue.combine_queue import CombineQueue, own_combiner
 from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_noting
+from cq.type_variables import K, V
 from cq.windows.window import Window
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ _LONGEST_PAUSE: Final = 2.0  # of the tries of a flush: callers wait for it
 log = logging.getLogger("cq.intake.emitter")
 
 
-class Emitter:
+class Emitter(Generic[K, V]):
     """Adds increments of one queue, from any thread and from asyncio, many of them in one transaction.
 
     Create one for each queue and process, after a fork, and close it at the end; it is also a context manager. At a
@@ -77,7 +78,7 @@ class Emitter:
 
     def __init__(
         self,
-        queue: CombineQueue | Window,
+        queue: CombineQueue[K, V] | Window[K],
         db: Database,
         *,
         mode: str = "durable",
@@ -104,7 +105,7 @@ class Emitter:
     def __repr__(self) -> str:
         return f"Emitter({self.queue!r}, mode={self.mode!r})"
 
-    def __enter__(self) -> Emitter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,7 +113,7 @@ class Emitter:
 
     # Calls
 
-    def emit(self, key: Any, update: Any = 1) -> None:
+    def emit(self, key: K, update: V = 1) -> None:  # type: ignore[assignment]
         """Add an update of a key; the mode determines when this returns.
 
         Raises:
@@ -153,9 +154,7 @@ class Emitter:
                 buffer.mark_due(flush)
         return flush
 
-    def emit_many(
-        self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]], also: Also | None = None
-    ) -> None:
+    def emit_many(self, updates: Mapping[K, V] | Collection[tuple[K, V]], also: Also | None = None) -> None:
         """Add updates like `emit`, all of them in one transaction.
 
         Args:
@@ -175,7 +174,7 @@ class Emitter:
             flush.done.wait()
             self._check(flush)
 
-    async def emit_async(self, key: Any, update: Any = 1) -> None:
+    async def emit_async(self, key: K, update: V = 1) -> None:  # type: ignore[assignment]
         """`emit` for asyncio: it awaits instead of blocking.
 
         If the task is cancelled while it awaits, its update may have been taken or not, but never twice. A taken update
@@ -190,7 +189,7 @@ class Emitter:
             self._check(flush)
 
     async def emit_many_async(
-        self, updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]], also: Also | None = None
+        self, updates: Mapping[K, V] | Collection[tuple[K, V]], also: Also | None = None
     ) -> None:
         """`emit_many` for asyncio; `also` is not a coroutine."""
         increments = self._increments(updates, also)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import count, repeat
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from cq import keys
 from cq.arguments import repeatable
@@ -25,23 +25,25 @@ from cq.store.api import (
     Database,
     Transaction,
     TransactionRead,
+    Value,
     snapshot_of,
 )
 from cq.store.own_writes import note_writes
 from cq.store.transact import transact
+from cq.type_variables import K, V
 
 PAGE_BYTES: Final = 1_000_000
 """Approximate bytes of a page of items."""
 _counter: Final = count()  # process-wide: two adds in one transaction must not write rows with the same key
 
 
-class Page(NamedTuple):
+class Page(NamedTuple, Generic[K, V]):
     """A page of items: `[(key, value), ...]` in the stable order of the keys' hashes, and its continuation.
 
     Pass `continuation` to `items(after=...)` for the next page; None after the last page.
     """
 
-    items: list[tuple[Any, Any]]
+    items: list[tuple[K, V]]
     continuation: bytes | None
 
 
@@ -54,11 +56,14 @@ class HasCombiner(Protocol):
     def combiner(self) -> Combiner | None: ...
 
 
-class CombineQueue:
+class CombineQueue(Generic[K, V]):
     """A queue of updates, which workers combine into one value for each key.
 
     A handle without state: create it anywhere, and use it from any thread, with databases and transactions of either
     store. The queue itself is in the store, where `cq.configure` creates it.
+
+    For type checkers, `CombineQueue[str, int]` is a queue with keys of str and values of int; without these, keys and
+    values are `Any`. The types in effect are those of the queue's configuration.
 
     Args:
         name: the name given to `cq.configure`; raises `InvalidConfiguration` if it is not a valid name.
@@ -76,7 +81,7 @@ class CombineQueue:
     def add(
         self,
         tr: Transaction,
-        updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
+        updates: Mapping[K, V] | Collection[tuple[K, V]],
         once: str | bytes | None = None,
     ) -> None:
         """Queue an update for each key, as a part of the transaction.
@@ -109,7 +114,7 @@ class CombineQueue:
         due = None if config.window is None else config.window.expires(milliseconds(None))
         write_updates(tr, self.keys, config, updates, once, due=due)
 
-    def get(self, tr: TransactionRead, key: Any, *, pending: bool = False) -> Any:
+    def get(self, tr: TransactionRead, key: K, *, pending: bool = False) -> V | None:
         """The value of a key, None if it has no value.
 
         Args:
@@ -131,9 +136,10 @@ class CombineQueue:
         current = tr.get(self.keys.value(encoded))
         if pending:
             return self._with_pending(tr, config, encoded, key, current)
-        return None if current.value is None else codec.decode(current.value)
+        found: V | None = None if current.value is None else codec.decode(current.value)
+        return found
 
-    def get_many(self, tr: TransactionRead, wanted: Iterable[Any]) -> dict[Any, Any]:
+    def get_many(self, tr: TransactionRead, wanted: Collection[K]) -> dict[K, V | None]:
         """The last reported values of several keys, read concurrently: `{key: value}`, None for a key without value.
 
         Raises the errors of `get`, and `OneShotIterable` if `wanted` is an iterator.
@@ -146,7 +152,7 @@ class CombineQueue:
             for key, future in futures.items()
         }
 
-    def items(self, tr: TransactionRead, *, limit: int = 1000, after: bytes | None = None) -> Page:
+    def items(self, tr: TransactionRead, *, limit: int = 1000, after: bytes | None = None) -> Page[K, V]:
         """Up to `limit` keys with their last reported values, or about 1 MB of them, in hash order, after `after`.
 
         Pages read in one transaction are consistent with each other. A transaction lives five seconds, so use `scan`
@@ -156,7 +162,7 @@ class CombineQueue:
         begin, end = self.keys.values()
         if after is not None:
             begin = keys.after(begin + _checked_place(after))
-        found: list[tuple[Any, Any]] = []
+        found: list[tuple[K, V]] = []
         size = 0
         for row in tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
             found.append((config.key.decode(self.keys.encoded_key(row.key)), codec.decode(row.value)))
@@ -165,7 +171,7 @@ class CombineQueue:
                 return Page(found, row.key[len(self.keys.values()[0]) :])
         return Page(found, None)
 
-    def scan(self, db: Database, *, limit: int = 1000) -> Iterator[tuple[Any, Any]]:
+    def scan(self, db: Database, *, limit: int = 1000) -> Iterator[tuple[K, V]]:
         """All keys with their last reported values, read in one transaction for each `limit` keys.
 
         The result is not one consistent snapshot: each value was current when its page was read.
@@ -180,8 +186,8 @@ class CombineQueue:
                 return
 
     def _with_pending(
-        self, tr: TransactionRead, config: QueueConfig, encoded: bytes, key: Any, current: Any
-    ) -> Any:
+        self, tr: TransactionRead, config: QueueConfig, encoded: bytes, key: K, current: Value
+    ) -> V | None:
         combiner = own_combiner(self, config)
         staged = tr.get(self.keys.staged(encoded))
         updates = self._queued_updates(snapshot_of(tr), config, encoded)
@@ -189,7 +195,7 @@ class CombineQueue:
         if not values and not updates:
             return None
         try:
-            value = combiner.combine(key, values + updates)
+            value: V = combiner.combine(key, values + updates)
             return None if combiner.is_empty(value) else value
         except Exception as error:
             raise InvalidData(

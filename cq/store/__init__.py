@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.keys import ROOT
-from cq.store.api import Database
+from cq.store.api import Database, Transaction
 from cq.store.space import Space
 
 DEFAULT_URL = "embedded:cq.db"
@@ -28,7 +28,7 @@ __all__ = ["DEFAULT_URL", "OpenDatabase", "absolute", "close", "located", "open"
 class OpenDatabase(Database, Protocol):
     """A database that cq has opened: it can also run a function in a transaction."""
 
-    def transact(self, fn: Callable[[Any], T]) -> T:
+    def transact(self, fn: Callable[[Transaction], T], /) -> T:
         """Run `fn(tr)` in a transaction, again until it has committed; see `cq.store.transact.transact`."""
         ...
 

@@ -10,16 +10,20 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from cq.store.api import error_code, may_have_committed
+from cq.store.api import Database, Transaction, error_code, may_have_committed
 from cq.store.own_writes import forget_writes
 
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S")
+X = TypeVar("X")
+X2 = TypeVar("X2")
+P2 = ParamSpec("P2")
 
 
-def transact(db: Any, fn: Callable[[Any], T]) -> T:
+def transact(db: Database, fn: Callable[[Transaction], T]) -> T:
     """Run `fn(tr)` in a transaction of `db`, commit it, and return what `fn` returned.
 
     `fn` may run several times, so it must have no effects outside its transaction that must not be repeated. After
@@ -32,13 +36,13 @@ def transact(db: Any, fn: Callable[[Any], T]) -> T:
     return _run(db, fn)[0]
 
 
-def transact_versioned(db: Any, fn: Callable[[Any], T]) -> tuple[T, int]:
+def transact_versioned(db: Database, fn: Callable[[Transaction], T]) -> tuple[T, int]:
     """Same as `transact`; also returns the version of the commit, or -1 for a read-only transaction."""
     result, tr = _run(db, fn)
     return result, int(tr.get_committed_version())
 
 
-def transact_noting(db: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object]) -> T:
+def transact_noting(db: Database, fn: Callable[[Transaction], T], in_doubt: Callable[[], object]) -> T:
     """Same as `transact`; calls `in_doubt` if a try fails that may have committed, or may commit later.
 
     The final result does not show this: a retry at an earlier read version does not see that commit, and may fail for
@@ -47,7 +51,9 @@ def transact_noting(db: Any, fn: Callable[[Any], T], in_doubt: Callable[[], obje
     return _run(db, fn, in_doubt)[0]
 
 
-def _run(db: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object] = lambda: None) -> tuple[T, Any]:
+def _run(
+    db: Database, fn: Callable[[Transaction], T], in_doubt: Callable[[], object] = lambda: None
+) -> tuple[T, Transaction]:
     """The result of `fn`, and the committed transaction."""
     tr = db.create_transaction()
     while True:
@@ -69,17 +75,45 @@ def _run(db: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object] = lambd
             return result, tr
 
 
+class _Decorator(Protocol):
+    """For type checkers: `transactional` with the name of the parameter."""
+
+    def __call__(self, func: Callable[Concatenate[X, P], T], /) -> TransactionalFunction[X, P, T]: ...
+
+
+class TransactionalFunction(Protocol[X, P, T]):
+    """For type checkers: a function after `transactional`. It takes a database, too, in place of its transaction."""
+
+    __name__: str
+
+    def __call__(self, tr: Database | X, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> TransactionalFunction[X, P, T]: ...
+    # A method. The two overloads are the same; each type checker understands one of them.
+    @overload
+    def __get__(
+        self: Callable[Concatenate[S, X2, P2], T], instance: S, owner: Any
+    ) -> Callable[Concatenate[Database | X2, P2], T]: ...
+    @overload
+    def __get__(
+        self: TransactionalFunction[S, Concatenate[X2, P2], T], instance: S, owner: Any
+    ) -> Callable[Concatenate[Database | X2, P2], T]: ...
+
+
 @overload
-def transactional(func: Callable[P, T], /) -> Callable[P, T]: ...
+def transactional(func: Callable[Concatenate[X, P], T], /) -> TransactionalFunction[X, P, T]: ...
 @overload
-def transactional(*, parameter: str = "tr") -> Callable[[Callable[P, T]], Callable[P, T]]: ...
-def transactional(func: Callable[..., Any] | None = None, /, *, parameter: str = "tr") -> Callable[..., Any]:
+def transactional(*, parameter: str = "tr") -> _Decorator: ...
+def transactional(func: Callable[..., Any] | None = None, /, *, parameter: str = "tr") -> Any:
     """Make a function run in a transaction: `@cq.transactional`, or `@cq.transactional(parameter="tx")`.
 
     The decorated function takes a database or a transaction as its parameter `tr`, by position or by keyword. With a
     database, it runs by `transact` in its own transaction, with retries. With a transaction, it is called once without
-    a commit, so that transactional functions can call each other within one transaction. The decorator does not change
-    its type: annotate `tr` as `Any` if a type checker must accept both.
+    a commit, so that transactional functions can call each other within one transaction. For
+    type checkers, annotate `tr` as `cq.Transaction` (or `cq.Snapshot`), as the first parameter or the first after
+    `self`: then callers can pass a `cq.Database`, too, by position. The types of the other parameters and of the result
+    stay. Annotate a `tr` at another place as `Any`.
 
     Raises `TypeError` if the function has no such parameter, or is a generator or a coroutine function, which would run
     after the commit. The decorated function raises `TypeError` if it gets neither a database nor a transaction;
@@ -90,14 +124,14 @@ def transactional(func: Callable[..., Any] | None = None, /, *, parameter: str =
     return _decorate(func, parameter)
 
 
-def _decorate(func: Callable[P, T], parameter: str) -> Callable[P, T]:
+def _decorate(func: Callable[..., T], parameter: str) -> Callable[..., T]:
     for deferred in (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction):
         if deferred(func):
             raise TypeError(f"{_name(func)} cannot be transactional: its body would run after the commit")
     index = _position(func, parameter)
 
     @functools.wraps(func)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapper(*args: Any, **kwargs: Any) -> T:
         by_position = index < len(args)
         if not by_position and parameter not in kwargs:
             return func(*args, **kwargs)  # raises the usual TypeError, or uses the function's default

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from cq import keys
 from cq.arguments import repeatable
@@ -19,6 +19,7 @@ from cq.queue.combine_queue import CombineQueue, Page, write_updates
 from cq.queue.packing import split_pairs
 from cq.queue.window_rows import read_overdue
 from cq.store.api import Transaction, TransactionRead, snapshot_of
+from cq.type_variables import K
 from cq.windows.pending import read_changes, read_pending_sums
 
 TAKEN: Final = "taken"
@@ -56,7 +57,7 @@ def _counted(stored: bytes | None) -> int:
     return int.from_bytes(stored or b"", "little")
 
 
-class Window:
+class Window(Generic[K]):
     """The running total of each key over a window of time: the sum of updates not older than the window's width.
 
     A window uses a queue with the combiner `sum` and values of int, configured with the window:
@@ -76,7 +77,7 @@ class Window:
 
     def __init__(
         self,
-        queue: CombineQueue | str,
+        queue: CombineQueue[K, int] | str,
         *,
         width: float | None = None,
         slice: float | None = None,  # noqa: A002 - the field's term
@@ -109,7 +110,7 @@ class Window:
     def add(
         self,
         tr: Transaction,
-        updates: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
+        updates: Mapping[K, int] | Collection[tuple[K, int]],
         once: str | bytes | None = None,
         *,
         at: float | None = None,
@@ -143,14 +144,14 @@ class Window:
         return TAKEN
 
     def get(
-        self, tr: TransactionRead, key: Any, *, now: float | None = None, pending: bool = False
+        self, tr: TransactionRead, key: K, *, now: float | None = None, pending: bool = False
     ) -> int | None:
         """The total of a key over the window; None if it is 0. See `get_many`."""
         return self.get_many(tr, [key], now=now, pending=pending)[key]
 
     def get_many(
-        self, tr: TransactionRead, wanted: Iterable[Any], *, now: float | None = None, pending: bool = False
-    ) -> dict[Any, int | None]:
+        self, tr: TransactionRead, wanted: Collection[K], *, now: float | None = None, pending: bool = False
+    ) -> dict[K, int | None]:
         """The totals of several keys over the window: `{key: total}`, None for a total of 0.
 
         Reads each key, and the overdue rows: those that are due but not yet expired, usually few. For keys with overdue
@@ -195,7 +196,7 @@ class Window:
         after: bytes | None = None,
         now: float | None = None,
         pending: bool = False,
-    ) -> Page:
+    ) -> Page[K, int]:
         """About `limit` keys with their totals, in hash order, from `after` onward; see `CombineQueue.items`.
 
         With `pending`, or if rows are overdue, each page also reads all queued updates of the queue. Raises the errors

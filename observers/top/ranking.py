@@ -7,7 +7,7 @@ the index is exact, since it changes in the transactions that change values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from cq.admin.backfill import parse_generation
 from cq.config.queue import QueueConfig, read_config
@@ -20,26 +20,27 @@ from cq.observers.top.scores import Score, descending
 from cq.observers.top.sort_keys import from_sort_key
 from cq.store.api import WANT_ALL, Database, Range, TransactionRead, Value, snapshot_of
 from cq.store.transact import transact
+from cq.type_variables import K, V
 
 _SCAN: Final = 1000
 
 
-class RankedEntry(NamedTuple):
+class RankedEntry(NamedTuple, Generic[K, V]):
     """A key with its score; `value` only if requested."""
 
-    key: Any
+    key: K
     score: Any
-    value: Any = None
+    value: V | None = None
 
 
-class TopPage(NamedTuple):
+class TopPage(NamedTuple, Generic[K, V]):
     """A page of entries; pass `continuation` as `after=` for the next page, None after the last."""
 
-    entries: list[RankedEntry]
+    entries: list[RankedEntry[K, V]]
     continuation: bytes | None
 
 
-class Ranking:
+class Ranking(Generic[K, V]):
     """Reads the top of a queue; a handle without state, for transactions of either store.
 
     Every method takes a transaction, or its `.snapshot` to read without conflicts with passes that change the index.
@@ -72,7 +73,7 @@ class Ranking:
         lowest: Score | None = None,
         highest: Score | None = None,
         values: bool = False,
-    ) -> TopPage:
+    ) -> TopPage[K, V]:
         """Up to `limit` entries from the top, the highest score first and equal scores by key, ascending.
 
         Args:
@@ -97,7 +98,9 @@ class Ranking:
             entries = self._with_values(tr, config, entries)
         return TopPage(entries, rows[-1].key[len(prefix) :] if len(rows) == limit else None)
 
-    def scan(self, db: Database, *, group: str | None = None, bottom: bool = False) -> Iterator[RankedEntry]:
+    def scan(
+        self, db: Database, *, group: str | None = None, bottom: bool = False
+    ) -> Iterator[RankedEntry[K, V]]:
         """All entries from the top, or from the bottom, in one transaction per 1,000 entries.
 
         The result is not consistent: a key whose score changes during the scan may come twice, or not at all.
@@ -144,7 +147,7 @@ class Ranking:
         rows = tr.get_range(begin, prefix_end(keys.counts()), limit=limit, streaming_mode=WANT_ALL)
         return [(group_of(row.key[len(keys.counts()) :]) or "", _int(row.value)) for row in rows]
 
-    def rank(self, tr: TransactionRead, key: Any) -> int | None:
+    def rank(self, tr: TransactionRead, key: K) -> int | None:
         """1 plus the number of keys (of the key's group) with a strictly higher score; None if the key has no score.
 
         Costs two rounds of reads: the value, then in parallel one small range for each byte of the score, about one for
@@ -202,8 +205,8 @@ class Ranking:
                 )
 
     def _with_values(
-        self, tr: TransactionRead, config: QueueConfig, entries: list[RankedEntry]
-    ) -> list[RankedEntry]:
+        self, tr: TransactionRead, config: QueueConfig, entries: list[RankedEntry[K, V]]
+    ) -> list[RankedEntry[K, V]]:
         encode = config.key.encoder()
         found = [tr.get(self._queue.value(encode(entry.key))) for entry in entries]
         return [

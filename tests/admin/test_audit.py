@@ -29,6 +29,7 @@ from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
+from tests import helpers
 from tests.faults import (
     TOO_OLD,
     Calls,
@@ -331,14 +332,15 @@ def row_twice(db: Any, keys: QueueKeys) -> None:
 def swap(db: Any, keys: QueueKeys) -> None:
     """Exchange two different values: their sum is right."""
     (one, first), (other, second) = stored(db, keys.staged_of_bucket(1, 0))[:2]
-    transact(db, lambda tr: (tr.set(one, codec.encode(3)), tr.set(other, codec.encode(17))))
+    helpers.put(db, {one: codec.encode(3), other: codec.encode(17)})
     assert codec.decode(first) + codec.decode(second) == 20
 
 
 def move(db: Any, keys: QueueKeys) -> None:
     """Give a key's value to another key."""
     key, value = stored(db, keys.values())[0]
-    transact(db, lambda tr: (tr.clear(key), tr.set(keys.value(codec.encode("other")), value)))
+    transact(db, lambda tr: tr.clear(key))
+    helpers.put(db, {keys.value(codec.encode("other")): value})
 
 
 def forget_the_first_try(db: Any, keys: QueueKeys) -> None:

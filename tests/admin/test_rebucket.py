@@ -29,7 +29,7 @@ from cq.queue.set_aside import retry_aside, set_aside
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
 from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, commits, get, nothing_queued, stored
+from tests.helpers import add, aside, code_of, commits, event_of, get, nothing_queued, stored
 from tests.passes.test_combine_pass import Seen
 from tests.queue.test_combine_queue import concatenation
 from tests.test_promises import in_threads
@@ -285,8 +285,7 @@ def reshape(db: Any, name: str, rng: random.Random) -> None:
         while config_of(db, name).former is not None:
             assert time.monotonic() < deadline
             changed = transact(db, lambda tr: tr.watch(keys.CHANGED))
-            fired = threading.Event()
-            changed.on_ready(lambda _, fired=fired: fired.set())
+            fired = event_of(changed)
             if config_of(db, name).former is not None:
                 fired.wait(1.0)
             changed.cancel()

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
+from tests.helpers import event_of
 
 MEMORY_MB = 200
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
@@ -251,8 +251,7 @@ def wait_for_adds(db: Any, number: int, demo: subprocess.Popen[bytes]) -> None:
     notification = QueueKeys("demo_words").notification(1, 0)
     for _ in range(number):
         watch = transact(db, lambda tr: tr.watch(notification))
-        fired = threading.Event()
-        watch.on_ready(lambda _, fired=fired: fired.set())
+        fired = event_of(watch)
         while not fired.wait(0.2):
             if os.waitid(os.P_PID, demo.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return  # it was faster than this: there is nothing to kill any more

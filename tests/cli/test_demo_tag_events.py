@@ -59,7 +59,12 @@ def test_writes_are_counted_when_they_are_committed(db: Any) -> None:
 
     transact(counted, lambda tr: tr.get(b"a").value)
     assert counted.meter.read() == WriteCounts(0, 0)
-    transact(counted, lambda tr: [tr.set(b"a", b"1"), tr.clear_range(b"b", b"c")])
+
+    def write(tr: cq.Transaction) -> None:
+        tr.set(b"a", b"1")
+        tr.clear_range(b"b", b"c")
+
+    transact(counted, write)
     assert counted.meter.read() == WriteCounts(1, 2)
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Collection
@@ -25,6 +24,7 @@ from cq.keys import QueueKeys
 from cq.observers.scheduling.members import Member, read_members
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
+from tests.helpers import event_of
 
 APP = """
 import cq
@@ -71,8 +71,7 @@ def wait_for(db: Any, name: str, key: Any, value: Any) -> None:
         if found == value:
             watch.cancel()
             return
-        fired = threading.Event()
-        watch.on_ready(lambda _, fired=fired: fired.set())
+        fired = event_of(watch)
         assert fired.wait(SECONDS), f"{key!r} has the value {found!r}, not {value!r}"
 
 
@@ -450,8 +449,7 @@ def wait_for_workers(db: Any, number: int, without: Collection[int] = ()) -> lis
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         changed = transact(db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
-        fired = threading.Event()
-        changed.on_ready(lambda _, fired=fired: fired.set())
+        fired = event_of(changed)
         found = transact(db, lambda tr: read_members(tr.snapshot))
         others = [each for each in found if each.pid not in without]
         if len(others) == number:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import cq
 from cq.store.embedded import Database, FDBError, Transaction
 from cq.store.embedded.engine import wal
 from cq.store.transact import transact
@@ -91,7 +92,7 @@ def count(db: Database) -> None:
     """Add 1 to a number, without an operation id, as applications do; say after how many tries, and what is read."""
     tries = code = 0
 
-    def run(tr: Transaction) -> None:
+    def run(tr: cq.Transaction) -> None:
         nonlocal tries
         tries += 1
         tr.add(b"count", ONE)

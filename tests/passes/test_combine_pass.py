@@ -422,7 +422,7 @@ def test_a_union_that_grows_past_the_limit_is_set_aside_with_its_updates(db: Any
         add(db, name, {"big": {bytes([number]) * 9_000}, "small": {number}})
         combine_all(db, name)
 
-    big = transact(db, lambda tr: queue.get(tr, "big"))
+    big: Any = transact(db, lambda tr: queue.get(tr, "big"))
     kept = set().union(*(update for each in aside(db, name) for update in each.updates))
     assert len(big) == 11  # 99 kB
     assert kept == {bytes([number]) * 9_000 for number in range(15)} - big
@@ -531,8 +531,9 @@ def test_large_values_do_not_take_the_turns_of_others(db: Any, name: str) -> Non
 
 
 def test_what_an_observer_does_to_its_changes_stays_with_it(db: Any, name: str) -> None:
-    def observer(tr: Any, changes: list[cq.Change]) -> None:
+    def observer(tr: Any, changes: list[cq.Change[str, Any]]) -> None:
         for change in changes:
+            assert change.new is not None
             change.new.clear()
 
     app = cq.App()

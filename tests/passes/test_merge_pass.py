@@ -31,7 +31,7 @@ from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
 from cq.store.transact import transact
 from tests.faults import Calls, FailedCalls, FaultyDatabase, WrappedDatabase
-from tests.helpers import add, aside, buckets_of, code_of, get, nothing_queued, stored
+from tests.helpers import add, aside, buckets_of, code_of, get, nothing_queued, put, stored
 from tests.passes.test_combine_pass import one_pass
 
 WORDS: Final = [f"{number:0200}" for number in range(2_000)]
@@ -344,7 +344,7 @@ def test_of_runs_that_are_not_in_order_nothing_is_lost(db: Any, name: str, seed:
     run = source.choice(bucket.cache.runs.remaining)
     keys, contents = zip(*stored(db, (run.first, after(run.last))), strict=True)
     shuffled = source.sample(contents, len(contents))
-    transact(db, lambda tr: [tr.set(key, content) for key, content in zip(keys, shuffled, strict=True)])
+    put(db, dict(zip(keys, shuffled, strict=True)))
 
     drained(bucket)
     assert values(db, name) == dict.fromkeys(WORDS, 2)

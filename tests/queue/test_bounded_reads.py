@@ -11,6 +11,7 @@ from cq.keys import ROOT, prefix_end
 from cq.queue.bounded_reads import prefix_read, read_stored
 from cq.store.embedded import Database
 from cq.store.transact import transact
+from tests.helpers import put
 
 MANY = 600
 LARGE = 5_000
@@ -50,7 +51,7 @@ def test_values_are_what_is_stored_as_far_as_the_limit(
 ) -> None:
     db.clear_range(ROOT, prefix_end(ROOT))
     rows = {key_at(number): b"%0100d" % number for number in range(step * MANY) if number % missing == 0}
-    transact(db, lambda tr: [tr.set(key, value) for key, value in rows.items()])
+    put(db, rows)
     asked = [key_at(number) for number in range(0, step * MANY, step)]
     asked = asked[start:] + asked[:start]  # as turns come
 
@@ -66,7 +67,7 @@ def test_values_are_what_is_stored_as_far_as_the_limit(
 
 def test_no_more_than_the_limit_and_a_window_are_read(db: Database) -> None:
     keys = [key_at(number) for number in range(MANY)]
-    transact(db, lambda tr: [tr.set(key, bytes(LARGE)) for key in keys])
+    put(db, dict.fromkeys(keys, bytes(LARGE)))
     snapshot: Any = Counted(db.create_transaction().snapshot)
 
     found = read_stored(snapshot, keys, 50_000)

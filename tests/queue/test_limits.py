@@ -24,7 +24,7 @@ from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from tests.faults import FaultyDatabase
-from tests.helpers import add, buckets_of, code_of, combine_all, get
+from tests.helpers import add, buckets_of, code_of, combine_all, event_of, get
 from tests.observers.worker.test_worker import running
 from tests.queue.test_combine_queue import concatenation
 
@@ -213,8 +213,7 @@ def wait_until(db: Any, key: bytes, *, present: bool) -> None:
         if found == present:
             watch.cancel()
             return
-        fired = threading.Event()
-        watch.on_ready(lambda _, fired=fired: fired.set())
+        fired = event_of(watch)
         assert fired.wait(SECONDS)
 
 

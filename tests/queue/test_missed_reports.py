@@ -346,7 +346,7 @@ def test_verification_finds_missed_reports_that_passes_do_not_know_of(backfilled
     config = transact(db, lambda tr: read_config(tr.snapshot, name))
     state = QueueKeys(name).state(config.generation, 0)
     assert list(verify(db, name)) == []
-    transact(db, lambda tr: tr.set(state, codec.encode(codec.decode(tr.get(state).value)[:-1])))
+    transact(db, lambda tr: tr.set(state, codec.encode(codec.decode(tr.get(state).value or b"")[:-1])))
 
     assert [each.kind for each in verify(db, name)] == ["missed-unseen"]
     assert [each.repaired for each in verify(db, name, repair=True)] == [True]

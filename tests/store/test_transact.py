@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import cq
 from cq.store.transact import transact, transactional
 
 
@@ -54,7 +55,11 @@ class Database:
         self.failures = list(failures)
         self.log: list[str] = []
 
-    def create_transaction(self) -> Transaction:
+    @property
+    def options(self) -> Any:
+        raise NotImplementedError
+
+    def create_transaction(self) -> Any:
         self.log.append("create")
         return Transaction(self)
 
@@ -94,7 +99,7 @@ def test_a_retryable_error_raised_by_the_function_runs_it_again() -> None:
     db = Database()
     errors = [FDBError(1007)]
 
-    def fn(tr: Transaction) -> int:
+    def fn(tr: cq.Transaction) -> int:
         if errors:
             raise errors.pop()
         return 7
@@ -161,7 +166,7 @@ def test_the_parameter_may_have_another_name_and_any_place() -> None:
 
     assert middle("a", db, "?") == "a"
     assert middle("b", mark="?", tx=db) == "b"
-    assert keyword_only("c", tr=db) == "c"
+    assert keyword_only("c", tr=db) == "c"  # type: ignore[call-arg,misc] # only of a first parameter
     assert db.log == [
         "create",
         "run a?",

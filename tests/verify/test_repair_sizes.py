@@ -17,6 +17,7 @@ from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify import layout
 from cq.verify.queue import verify
+from tests import helpers
 from tests.helpers import add, aside, stored
 from tests.sized import MOST, Sized, words
 
@@ -65,7 +66,7 @@ def put(db: Any, rows: Rows) -> int:
     left = list(rows)
     for start in range(0, len(left), 100):
         some = left[start : start + 100]
-        transact(db, lambda tr: [tr.set(key, value) for key, value in some])  # noqa: B023 - runs at once
+        helpers.put(db, dict(some))
     return len(left)
 
 

@@ -513,7 +513,7 @@ def test_a_combiner_of_an_application_says_what_is_empty(db: Any, name: str) -> 
 def test_nothing_is_told_of_a_queue_whose_configuration_cannot_be_read(
     db: Any, name: str, queue: QueueKeys
 ) -> None:
-    before = transact(db, lambda tr: tr.get(queue.config).value)
+    before = transact(db, lambda tr: tr.get(queue.config).value) or b""
     put(db, {queue.flags: b"\xff"})
     for config in (
         b"\xff",

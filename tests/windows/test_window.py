@@ -42,7 +42,7 @@ from cq.verify.queue import verify
 from cq.windows import expiry
 from cq.windows.expiry import expire
 from tests.clocks import START, Clock, set_clock
-from tests.helpers import add, combine_all, stored
+from tests.helpers import add, combine_all, put, stored
 
 WIDTH, SLICE = 60.0, 5.0
 
@@ -360,7 +360,7 @@ def test_rows_that_cq_has_not_written_are_set_aside(db: Any, window: cq.Window, 
     keys = WindowKeys(window.name)
     due = keys.rows()[0] + bytes(8)
     bad = {due: b"short", due + bytes(18): b"\xff", due + bytes(17) + b"\x01": b"\x83\xf6aaa1"}
-    transact(db, lambda tr: [tr.set(key, value) for key, value in bad.items()] and None)
+    put(db, bad)
     assert {each.kind for each in differences(db, window.name)} == {"window-key"}
 
     clock.now = START + 100

@@ -74,7 +74,8 @@ class Database(AtomicOperations):
 
     def transact(self, function: Callable[[Transaction], T]) -> T:
         """Call `function(tr)` and commit, with retries; return the result of the committed call."""
-        return transact(self, function)
+        run: Callable[[Any], T] = function  # this store's transaction has more methods than the protocol
+        return transact(self, run)
 
     def close(self) -> None:
         """Finish the running commits and close the file. Watches fail with 1101, later calls with `StoreError`."""

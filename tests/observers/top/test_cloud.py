@@ -37,6 +37,7 @@ from cq.observers.top.publisher import BUILDING_SECONDS, MARKS, Publisher
 from cq.observers.top.weights import weights
 from cq.store.transact import transact
 from tests.faults import Calls, FaultyDatabase, WrappedDatabase
+from tests.helpers import put
 from tests.observers.top.tops import FIRST, ToldTop
 
 SECONDS = 20.0
@@ -469,13 +470,8 @@ def test_a_forged_score_of_the_top_is_not_published(db: Any) -> None:
     place = TopKeys(told.keys, told.generation).entries(None)
 
     for forged in (2, SCRIPT, float("nan"), [1]):
-        transact(
-            db,
-            lambda tr: [
-                tr.set(row.key, codec.encode(forged))  # noqa: B023
-                for row in tr.get_range(place, prefix_end(place)).to_list()
-            ],
-        )
+        rows = transact(db, lambda tr: tr.get_range(place, prefix_end(place)).to_list())
+        put(db, {row.key: codec.encode(forged) for row in rows})
         with pytest.raises(CorruptData):
             publish(publisher(told))
 

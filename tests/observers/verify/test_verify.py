@@ -89,7 +89,7 @@ def topped(db: Any, name: str) -> Topped:
 def head(topped: Topped, **changes: Any) -> bytes:
     """The published head with changes."""
     key = topped.clouds.head(None)
-    value = transact(topped.db, lambda tr: tr.get(key).value)
+    value = transact(topped.db, lambda tr: tr.get(key).value) or b""
     return replace(CloudHead.from_bytes(value), **changes).to_bytes()
 
 
