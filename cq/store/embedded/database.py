@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 
 from cq.store.embedded.binding.future import FutureVoid, Value
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
+from cq.store.embedded.client.operations import Operations
+from cq.store.embedded.client.options import DatabaseOptions
 from cq.store.embedded.client.range import WANT_ALL
 from cq.store.embedded.client.settings import Settings
+from cq.store.embedded.client.transaction import Transaction
 from cq.store.embedded.engine.engine import Engine, open_file
 from cq.store.embedded.file import access
-from cq.store.embedded.operations import AtomicOperations
-from cq.store.embedded.options import DatabaseOptions
-from cq.store.embedded.transaction import Transaction
 from cq.store.transact import transact
 
 T = TypeVar("T")
 
 
-class Database(AtomicOperations):
+class Database(Operations):
     """A store in one file, created if it does not exist. Any number of threads and processes may use it.
 
     Without `create`, a path without a store raises `NotAStore`.
@@ -103,10 +103,6 @@ class Database(AtomicOperations):
         """The rows of a range, all at once."""
         return self.transact(lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list())
 
-    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
-        """The rows whose keys begin with `prefix`."""
-        return self.transact(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
-
     def set(self, key: Any, value: Any) -> None:
         """Set a key."""
         self.transact(lambda tr: tr.set(key, value))
@@ -118,10 +114,6 @@ class Database(AtomicOperations):
     def clear_range(self, begin: Any, end: Any) -> None:
         """Clear the keys from `begin` to before `end`."""
         self.transact(lambda tr: tr.clear_range(begin, end))
-
-    def clear_range_startswith(self, prefix: Any) -> None:
-        """Clear the keys that begin with `prefix`."""
-        self.transact(lambda tr: tr.clear_range_startswith(prefix))
 
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
         self.transact(lambda tr: tr._atomic_operation(opcode, key, param))
@@ -147,17 +139,3 @@ class Database(AtomicOperations):
             return tr.watch(key)
 
         return self.transact(run)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
-        return self.get(key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.set(key, value)
-
-    def __delitem__(self, key: Any) -> None:
-        if isinstance(key, slice):
-            self.clear_range(key.start, key.stop)
-        else:
-            self.clear(key)

@@ -201,7 +201,7 @@ def test_the_schema_of_a_store_is_not_trusted(db: Database) -> None:
     db[b"a"] = b"1"
     reader = db.create_transaction()
     assert reader.get(b"a").value == b"1"
-    snapshot: Any = reader._core._snapshot
+    snapshot: Any = reader._state.snapshot
     for connection in (db._engine.committer._connection, snapshot._connection):
         assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
 

@@ -190,7 +190,7 @@ def test_a_conflict_on_a_key_is_that_on_the_range_of_this_key(
             tr.add_read_conflict_range(key, key + b"\x00")
         else:
             tr.add_read_conflict_key(key)
-        reads = tr._core._reads
+        reads = tr._state.reads
         try:
             size = tr.get_approximate_size().wait()
         except FDBError as error:

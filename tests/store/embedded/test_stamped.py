@@ -87,7 +87,7 @@ class Twin:
             return error.code
         finally:
             if self.eager:
-                self.tr._core._writes.place_stamped()
+                self.tr._state.writes.place_stamped()
 
     def _do(self, tr: Transaction, kind: str, *arguments: Any) -> Any:
         if kind == "option":

@@ -306,7 +306,7 @@ def test_a_timeout_ends_a_back_off(db: Database, monkeypatch: pytest.MonkeyPatch
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(5000)
     tr.options.set_timeout(30)
-    tr._core._backoffs._next = 5.0
+    tr._state.backoffs._next = 5.0
     assert code_of(lambda: tr.on_error(1020).wait()) == 1031
 
 

@@ -1,5 +1,4 @@
-"""The inside of one transaction: its options and state, its reads through its own writes, and its commit.
+"""Transactions with the binding's methods: their options and state, reads through own writes, writes, commit and retry.
 
-The classes of `cq.store.embedded` add the binding's methods. The room may import the engine, snapshots, writes and the
-binding's types.
+The room may import the engine, snapshots, writes and the binding's types.
 """

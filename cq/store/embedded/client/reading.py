@@ -1,9 +1,11 @@
-"""The reads of a transaction, with their checks and read conflicts."""
+"""The reads of a transaction and of its snapshot, with their checks and read conflicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from cq.store import api
 from cq.store.embedded.binding.error import (
     EXACT_MODE_WITHOUT_LIMITS,
     INVERTED_RANGE,
@@ -25,14 +27,18 @@ from cq.store.embedded.binding.keys import (
     MAX_KEY_BYTES,
     METADATA_VERSION,
     USER_END,
+    KeySelector,
     Range,
     Row,
+    after,
+    key_bytes,
     max_key_bytes,
 )
-from cq.store.embedded.client.range import EXACT, piece_bytes
+from cq.store.embedded.client.operations import ReadOperations
+from cq.store.embedded.client.range import EXACT, ITERATOR, FDBRange, piece_bytes
 from cq.store.embedded.client.read_your_writes import ReadYourWrites
 from cq.store.embedded.client.state import TransactionState
-from cq.store.embedded.snapshots.snapshots import Snapshot, VersionGlance
+from cq.store.embedded.snapshots.snapshots import Snapshot
 from cq.store.embedded.writes.read_set import (
     OffsetSelector,
     RangeRead,
@@ -45,56 +51,58 @@ from cq.store.embedded.writes.writes import Writes
 _UNLIMITED_ROWS = 1 << 40
 
 
-class TransactionReads(TransactionState):
-    """The reads of a transaction. All errors except those of arguments make the commit fail as well."""
+class TransactionRead(ReadOperations):
+    """Reads. The reads of a transaction add read conflicts, those of `tr.snapshot` do not.
 
-    __slots__ = ()
+    All errors except those of arguments make the commit fail as well.
+    """
 
-    def fast_get(self, key: bytes) -> Value | None:
-        """A fast path of `read_value`: reads only an open snapshot. None if the read needs the other path."""
-        snapshot = self._snapshot
-        if (
-            snapshot is None
-            or key >= USER_END
-            or len(key) > MAX_KEY_BYTES
-            or self._writes
-            or self._committing
-            or self._deferred is not None
-            or self._ended is not None
-            or self._deadline is not None
-        ):
-            return None
-        self._has_read = True
-        try:
-            return ready(Value, snapshot.get(key), self._cancellation)
-        except FDBError:
-            return None  # `read_value` then returns the error
+    __slots__ = ("__weakref__", "_is_snapshot", "_state", "cq_noted", "db")
 
-    def read_value(self, key: bytes, snapshot: bool) -> Value:
+    def __init__(self, database: api.Database, state: TransactionState, is_snapshot: bool) -> None:
+        self.db = database
+        self._state = state
+        self._is_snapshot = is_snapshot
+        self.cq_noted: Any = None  # see `cq.store.own_writes`
+
+    def get(self, key: Any) -> Value:
         """The value of a key."""
+        key, state = key_bytes(key), self._state
+        # A fast path for most reads of passes: no own write, option or error can matter.
+        is_plain = (
+            self._is_snapshot
+            and state.snapshot is not None
+            and key < USER_END
+            and len(key) <= MAX_KEY_BYTES
+            and not (state.writes or state.committing)
+            and state.deferred is state.ended is state.deadline is None
+        )
+        if not is_plain:
+            if refusal := state.refusal():
+                return failed(Value, refusal)
+            if key >= USER_END and key != METADATA_VERSION and key >= state.read_end:
+                return failed(Value, FDBError(KEY_OUTSIDE_LEGAL_RANGE))
+            if len(key) > MAX_KEY_BYTES and len(key) > max_key_bytes(key):
+                return ready(Value, None)
+        state.has_read = True
         try:
-            self.check()
-            if key >= USER_END and key != METADATA_VERSION and key >= self._read_end:
-                raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+            if is_plain:
+                return ready(Value, state.take_snapshot().get(key), state.cancellation)
+            return self._value(key)
         except FDBError as error:
-            return failed(Value, error)
-        if len(key) > MAX_KEY_BYTES and len(key) > max_key_bytes(key):
-            return ready(Value, None)
-        try:
-            return self._value(key, snapshot)
-        except FDBError as error:
-            return failed(Value, self._record_failure(error))
+            return failed(Value, state.record_failure(error))
 
-    def _value(self, key: bytes, snapshot: bool) -> Value:
-        writes = None
+    def _value(self, key: bytes) -> Value:
+        state, writes = self._state, None
         if key == METADATA_VERSION and self._may_glance():
-            value = ready(Value, self._take_glance().metadata, self._cancellation)
+            if state.glance is None:
+                state.glance = state.engine.glance()
+            value = ready(Value, state.glance.metadata, state.cancellation)
         else:
-            view, writes = self._view(snapshot)
-            bypass = self.settings.bypass_unreadable
-            value = view.get(key, self._cancellation, bypass_unreadable=bypass)
-        if not snapshot:
-            self._reads.add_key(key, writes)
+            view, writes = self._view()
+            value = view.get(key, state.cancellation, bypass_unreadable=state.settings.bypass_unreadable)
+        if not self._is_snapshot:
+            state.reads.add_key(key, writes)
         return value
 
     def _may_glance(self) -> bool:
@@ -103,70 +111,73 @@ class TransactionReads(TransactionState):
         A retry takes a snapshot: the first try may have failed because the metadata version changed between a glance
         and a later read. If it changes often, every try with a glance could fail.
         """
+        state = self._state
         return (
-            self._snapshot is None
-            and not self._retries
-            and self._version is None
-            and not self._changes_metadata
-            and not self.settings.read_system
+            state.snapshot is None
+            and not state.retries
+            and state.version is None
+            and not state.changes_metadata
+            and not state.settings.read_system
         )
 
-    def _take_glance(self) -> VersionGlance:
-        self._has_read = True
-        if self._glance is None:
-            self._glance = self.engine.glance()
-        return self._glance
-
-    def read_key(self, selector: OffsetSelector, snapshot: bool) -> Key:
-        """The key that a selector resolves to."""
+    def get_key(self, key_selector: KeySelector) -> Key:
+        """The key that a selector resolves to; b"" before the first key, the end of the key space after the last."""
+        selector, state = _offset_selector(key_selector), self._state
+        if refusal := state.refusal():
+            return failed(Key, refusal)
+        if selector.key > state.read_end:
+            return failed(Key, FDBError(KEY_OUTSIDE_LEGAL_RANGE))
         try:
-            self.check()
-            if selector.key > self._read_end:
-                raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
-        except FDBError as error:
-            return failed(Key, error)
-        try:
-            view, writes = self._view(snapshot)
+            view, writes = self._view()
             found = view.resolve(*selector)
         except FDBError as error:
-            return failed(Key, self._record_failure(error))
-        if not snapshot:
-            self._reads.add_selector(*selector, found, writes)
-        return ready(Key, found, self._cancellation)
+            return failed(Key, state.record_failure(error))
+        if not self._is_snapshot:
+            state.reads.add_selector(*selector, found, writes)
+        return ready(Key, found, state.cancellation)
 
-    def read_range(self, request: RangeRequest, snapshot: bool) -> FutureRows:
+    def get_range(
+        self, begin: Any, end: Any, limit: int = 0, reverse: bool = False, streaming_mode: int = ITERATOR
+    ) -> FDBRange:
+        """The rows from `begin` to before `end`: keys or selectors, or None for an end of the key space.
+
+        The first piece is read now, the others by the iteration, all of the same version. `limit` 0 or -1 means all
+        rows; `streaming_mode` is one of the binding's numbers.
+        """
+        first = _offset_selector(b"" if begin is None else begin)
+        last = _offset_selector(USER_END if end is None else end)
+        request = RangeRequest(first, last, 0 if limit == -1 else limit, bool(reverse), streaming_mode)
+        return FDBRange(self._read_range, request)
+
+    def _read_range(self, request: RangeRequest) -> FutureRows:
         """One piece of a range: rows, and whether more may follow."""
         begin, end, limit, reverse, mode, iteration = request
-        try:
-            self.check()
-            if begin.key > self._read_end or end.key > self._read_end:
-                raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
-            if limit < 0:
-                raise FDBError(RANGE_LIMITS_INVALID)
-            if mode == EXACT and not limit:
-                raise FDBError(EXACT_MODE_WITHOUT_LIMITS)
-        except FDBError as error:
-            return failed(FutureRows, error)
+        state = self._state
+        if refusal := state.refusal():
+            return failed(FutureRows, refusal)
+        if begin.key > state.read_end or end.key > state.read_end:
+            return failed(FutureRows, FDBError(KEY_OUTSIDE_LEGAL_RANGE))
+        if limit < 0:
+            return failed(FutureRows, FDBError(RANGE_LIMITS_INVALID))
+        if mode == EXACT and not limit:
+            return failed(FutureRows, FDBError(EXACT_MODE_WITHOUT_LIMITS))
         if begin.offset >= end.offset and begin.key >= end.key:
-            return ready(FutureRows, ([], False), self._cancellation)
+            return ready(FutureRows, ([], False), state.cancellation)
         try:
-            view, writes = self._view(snapshot)
-            bounds = self._bound(view, begin), self._bound(view, end)
+            view, writes = self._view()
+            bounds = _bound(view, begin), _bound(view, end)
             found = view.rows(*bounds, limit or _UNLIMITED_ROWS, piece_bytes(mode, iteration), reverse)
         except FDBError as error:
-            return failed(FutureRows, self._record_failure(error))
-        if not snapshot:
+            return failed(FutureRows, state.record_failure(error))
+        if not self._is_snapshot:
             self._add_range_read(request, bounds, *found, writes)
-        return ready(FutureRows, found, self._cancellation)
-
-    def _bound(self, view: ReadYourWrites, selector: OffsetSelector) -> bytes:
-        return selector.key if selector.offset == 1 else view.resolve(*selector)
+        return ready(FutureRows, found, state.cancellation)
 
     def _add_range_read(
         self, request: RangeRequest, bounds: Range, rows: list[Row], more: bool, writes: Writes | None
     ) -> None:
         begin, end, _, reverse, *_ = request
-        space_end, ryw_disabled = self._read_end, self.settings.ryw_disabled
+        space_end, ryw_disabled = self._state.read_end, self._state.settings.ryw_disabled
         selectors = ((bounds[0], begin.offset), (bounds[1], end.offset))
         to_begin = any(key == b"" and offset < 1 for key, offset in selectors)
         through_end = any(key == space_end and offset > 1 for key, offset in selectors)
@@ -174,38 +185,75 @@ class TransactionReads(TransactionState):
             to_begin, through_end = to_begin and not reverse, through_end and reverse
         read = RangeRead(request, rows, more, to_begin, through_end, space_end)
         seen = conflict_range_without_ryw(read) if ryw_disabled else conflict_range(read)
-        self._reads.add_range(*seen, writes)
+        self._state.reads.add_range(*seen, writes)
 
-    def _view(self, snapshot: bool) -> tuple[ReadYourWrites, Writes | None]:
+    def _view(self) -> tuple[ReadYourWrites, Writes | None]:
         """The view for a read, and the own writes visible to it."""
-        self._has_read = True
-        settings = self.settings
-        visible = not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0))
-        writes = self._own_writes() if visible else None
-        return ReadYourWrites(self._take_snapshot, writes, self._read_end), writes
+        state = self._state
+        state.has_read = True
+        settings = state.settings
+        visible = not (settings.ryw_disabled or (self._is_snapshot and settings.snapshot_ryw <= 0))
+        writes = state.own_writes() if visible else None
+        return ReadYourWrites(state.take_snapshot, writes, state.read_end), writes
 
-    def range_size(self, begin: bytes, end: bytes) -> FutureInt64:
-        """The stored bytes of a range."""
+    def get_read_version(self) -> FutureInt64:
+        """The version that reads see. It includes every commit that returned before it was taken."""
+        state = self._state
+        error = state.end_error() if state.deferred is None else FDBError(state.deferred)
+        if error:
+            return failed(FutureInt64, error)
+        if state.version is not None:
+            return ready(FutureInt64, state.version)
+        try:
+            state.take_snapshot()
+        except FDBError as failure:
+            return failed(FutureInt64, failure)
+        if state.committing:
+            state.release()
+        return ready(FutureInt64, state.version, state.cancellation)
+
+    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
+        """The bytes of committed keys and values in [begin_key, end_key)."""
+        begin, end = key_bytes(begin_key), key_bytes(end_key)
         return self._measure(FutureInt64, begin, end, lambda snapshot: snapshot.range_size(begin, end))
 
-    def split_points(self, begin: bytes, end: bytes, chunk: int, limit: int) -> FutureKeyArray:
-        """Keys that cut a range into parts of about `chunk` bytes."""
+    def get_range_split_points(
+        self, begin_key: Any, end_key: Any, chunk_size: int, limit: int = -1
+    ) -> FutureKeyArray:
+        """Keys that cut [begin_key, end_key) into parts of about `chunk_size` bytes, both ends included."""
+        if chunk_size <= 0:
+            raise ValueError("Invalid begin key, end key or chunk size")
+        begin, end = key_bytes(begin_key), key_bytes(end_key)
         return self._measure(
-            FutureKeyArray, begin, end, lambda snapshot: snapshot.split_points(begin, end, chunk, limit)
+            FutureKeyArray, begin, end, lambda snapshot: snapshot.split_points(begin, end, chunk_size, limit)
         )
 
     def _measure(self, kind: type[F], begin: bytes, end: bytes, measure: Callable[[Snapshot], object]) -> F:
         """Measure stored rows in a new snapshot; this is no read of the transaction and adds no conflict."""
+        state = self._state
+        if refusal := state.refusal():
+            return failed(kind, refusal)
+        if begin > end:
+            return failed(kind, FDBError(INVERTED_RANGE))
+        if end > state.read_end:
+            return failed(kind, FDBError(KEY_OUTSIDE_LEGAL_RANGE))
         try:
-            self.check()
-            if begin > end:
-                raise FDBError(INVERTED_RANGE)
-            if begin > self._read_end or end > self._read_end:
-                raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
-            snapshot = self.engine.snapshot()
+            snapshot = state.engine.snapshot()
             try:
-                return ready(kind, measure(snapshot), self._cancellation)
+                return ready(kind, measure(snapshot), state.cancellation)
             finally:
                 snapshot.close()
         except FDBError as error:
             return failed(kind, error)
+
+
+def _bound(view: ReadYourWrites, selector: OffsetSelector) -> bytes:
+    return selector.key if selector.offset == 1 else view.resolve(*selector)
+
+
+def _offset_selector(selector: Any) -> OffsetSelector:
+    """A key or a selector as an `OffsetSelector`. A selector with `or_equal` starts directly after the key."""
+    if not isinstance(selector, KeySelector):
+        return OffsetSelector(key_bytes(selector), 1)
+    key = key_bytes(selector.key)
+    return OffsetSelector(after(key) if selector.or_equal else key, selector.offset)

@@ -1,19 +1,58 @@
-"""The atomic operations as methods of transactions and databases."""
+"""The methods that transactions and databases share: atomic operations, operations on prefixes, and `[]`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from cq.store.embedded.binding import atomic
+from cq.store.embedded.binding.keys import key_bytes, strinc
 
 
-class AtomicOperations:
-    """The atomic operations. `key` and `param` are bytes; `binding.atomic` defines absent keys and other lengths.
+class ReadOperations:
+    """Reads by a prefix and by `[]`."""
 
-    As in the binding, every operation has a second name, with or without the prefix `bit_`.
+    __slots__ = ()
+
+    get: Any
+    get_range: Any
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> Any:
+        """The rows whose keys begin with `prefix`."""
+        prefix = key_bytes(prefix)
+        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
+        return self.get(key)
+
+
+class Operations(ReadOperations):
+    """The atomic operations, and writes by a prefix and by `[]`.
+
+    `key` and `param` are bytes; `binding.atomic` defines absent keys and other lengths. As in the binding, every atomic
+    operation has a second name, with or without the prefix `bit_`.
     """
 
     __slots__ = ()
+
+    set: Any
+    clear: Any
+    clear_range: Any
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        """Clear the keys that begin with `prefix`."""
+        prefix = key_bytes(prefix)
+        self.clear_range(prefix, strinc(prefix))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if isinstance(key, slice):
+            self.clear_range(key.start, key.stop)
+        else:
+            self.clear(key)
 
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
         raise NotImplementedError
@@ -74,6 +113,6 @@ class AtomicOperations:
 
 
 for _name in ("and", "or"):
-    setattr(AtomicOperations, _name, getattr(AtomicOperations, f"bit_{_name}"))
+    setattr(Operations, _name, getattr(Operations, f"bit_{_name}"))
 for _name in ("add", "max", "min"):
-    setattr(AtomicOperations, f"bit_{_name}", getattr(AtomicOperations, _name))
+    setattr(Operations, f"bit_{_name}", getattr(Operations, _name))
