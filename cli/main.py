@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from cq.cli.bench import command as bench
-from cq.cli.demos import command as demos
-from cq.cli.operate import config, doctor, health, status, worker
-from cq.cli.queues import cells, configure, data, export, feed, manage, set_aside, top, verify
 from cq.cli.shared import streams
 from cq.cli.shared.options import opened
 from cq.cli.shared.output import note, say
 from cq.cli.shared.settings import Commands, use_file
-from cq.cli.shared.settings_file import InvalidSettings
+from cq.cli.shared.settings_file import InvalidSettings, settings_file
 from cq.distribution import version
 from cq.errors import CqError
 from cq.store.api import error_code
 
-app = typer.Typer(
-    name="cq",
-    cls=Commands,
-    help="A transactional combine queue: count and combine under contention, on FoundationDB or on one file.",
-    epilog="Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key without a value, "
-    "4 differences found by `cq verify`, 130 ^C.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    # Boxes and colours only on a terminal; a pipe receives plain text in whole lines.
-    rich_markup_mode="markdown" if sys.stdout is not None and sys.stdout.isatty() else None,
-)
+COMMANDS: Final = {
+    "queues.configure": ("configure", "pause", "resume"),
+    "operate.status": ("status",),
+    "queues.data": ("add", "get", "items"),
+    "queues.manage": ("rebucket", "purge", "delete", "limit", "drain"),
+    "queues.top": ("top", "cloud"),
+    "operate.worker": ("worker",),
+    "operate.health": ("health",),
+    "operate.config": ("settings",),
+    "operate.doctor": ("doctor",),
+    "queues.verify": ("verify",),
+    "bench.command": ("bench",),
+    "queues.set_aside": ("aside",),
+    "queues.export": ("export",),
+    "queues.feed": ("feed",),
+    "queues.cells": ("cells",),
+    "demos.command": ("demo",),
+}
+"""{module: its commands and groups of commands}, in the order of `cq --help`."""
+_MODULES: Final = {command: module for module, commands in COMMANDS.items() for command in commands}
 
 
 def _print_version(wanted: bool) -> None:
@@ -41,7 +48,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     ctx: typer.Context,
     version: Annotated[
@@ -51,15 +57,39 @@ def _options(
     use_file(ctx)
 
 
-_SINGLE = configure, status, data, manage, top, worker, health, config, doctor, verify, bench
-_GROUPS = set_aside, export, feed, cells, demos
-for module in (*_SINGLE, *_GROUPS):
-    app.add_typer(module.commands)
+def command_line(modules: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Build the command line with the commands of these modules, by default of all."""
+    app = typer.Typer(
+        name="cq",
+        cls=Commands,
+        help="A transactional combine queue: count and combine under contention, on FoundationDB or on one file.",
+        epilog="Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key without a value, "
+        "4 differences found by `cq verify`, 130 ^C.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        # Boxes and colours only on a terminal; a pipe receives plain text in whole lines.
+        rich_markup_mode="markdown" if sys.stdout is not None and sys.stdout.isatty() else None,
+    )
+    app.callback()(_options)
+    loaded: dict[str, Any] = {name: import_module(f"cq.cli.{name}") for name in modules}
+    for module in loaded.values():
+        app.add_typer(module.commands)
+    if loaded.keys() == COMMANDS.keys():  # former names, for scripts
+        app.add_typer(loaded["queues.set_aside"].commands, name="dead", hidden=True)
+        app.command("config", hidden=True)(loaded["operate.config"].show_settings)
+        app.command("exports", hidden=True)(loaded["queues.export"].show_list)
+    return app
 
-# Former names, for scripts.
-app.add_typer(set_aside.commands, name="dead", hidden=True)
-app.command("config", hidden=True)(config.show_settings)
-app.command("exports", hidden=True)(export.show_list)
+
+def _needed(words: list[str]) -> Iterable[str]:
+    """The modules that these words need: importing all modules takes longer than most commands run."""
+    module = _MODULES.get(words[0]) if words else None
+    if module is None:  # help, a former name, or an unknown command, whose message suggests similar ones
+        return COMMANDS
+    if module == "operate.config" or settings_file() is not None:
+        # The options of `cq worker` check the values of its settings, and `cq settings` shows them.
+        return dict.fromkeys((module, "operate.worker"))
+    return (module,)
 
 
 def main() -> None:
@@ -92,7 +122,7 @@ def main() -> None:
 def _run() -> None:
     """Run the command, and flush its output before it ends."""
     try:
-        app(prog_name="cq")
+        command_line(_needed(sys.argv[1:]))(prog_name="cq")
     except SystemExit:
         streams.flush()
         raise

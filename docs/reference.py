@@ -15,7 +15,7 @@ from typing import Any
 
 import typer.main
 
-from cq.cli.main import app
+from cq.cli.main import command_line
 from cq.keys import queue as keys
 from cq.observers.telemetry.events import EVENTS, FIELDS, Metric
 from cq.verify.kinds import KINDS
@@ -36,7 +36,9 @@ def commands(command: Any, words: str = "cq") -> Iterator[tuple[str, Any]]:
 
 def cli() -> str:
     """Return a section for each command, from the texts of its `--help`."""
-    return "\n".join(section(words, command) for words, command in commands(typer.main.get_command(app)))
+    return "\n".join(
+        section(words, command) for words, command in commands(typer.main.get_command(command_line()))
+    )
 
 
 def section(words: str, command: Any) -> str:

@@ -4,16 +4,14 @@ The room has the exporter, the table's layout, cq's own tables of progress, chec
 It may import `cq.observers.export` and the rooms below it.
 """
 
-from cq.observers.sql.check import (
-    init,
-)
-from cq.observers.sql.configured import (
-    find_export,
-)
-from cq.observers.sql.table import (
-    Columns,
-    declare_columns,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cq.observers.sql.configured import find_export
+
+if TYPE_CHECKING:
+    from cq.observers.sql.check import init
+    from cq.observers.sql.table import Columns, declare_columns
 
 __all__ = [
     "Columns",
@@ -21,3 +19,12 @@ __all__ = [
     "find_export",
     "init",
 ]
+
+# Importing SQLAlchemy takes longer than importing all of cq. Commands and workers without an export do not wait for it.
+_LATER = {"Columns": "table", "declare_columns": "table", "init": "check"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

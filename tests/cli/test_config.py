@@ -11,13 +11,15 @@ import pytest
 import typer.main
 
 import cq
-from cq.cli.main import app
+from cq.cli.main import command_line
 from cq.cli.shared.settings import SETTINGS, options_of
 from cq.observers.worker.worker import Worker
 from tests.cli.conftest import Cli, Here
 
 APP = "import cq\napp = cq.App()\n"
-OPTIONS = {setting.name: dict(options_of(setting, typer.main.get_command(app))) for setting in SETTINGS}
+OPTIONS = {
+    setting.name: dict(options_of(setting, typer.main.get_command(command_line()))) for setting in SETTINGS
+}
 """{setting: {words of a command: its option}}."""
 CONCURRENCY = OPTIONS["worker.concurrency"]["worker",].default
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from cq.cli.main import app
+from cq.cli.main import COMMANDS as MODULES
+from cq.cli.main import command_line
 from tests.cli.conftest import Cli, Here
 
 FILES = {
@@ -22,7 +23,7 @@ FILES = {
 
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Each command and its words on the command line, groups included, hidden names not."""
-    command = command or typer.main.get_command(app)
+    command = command or typer.main.get_command(command_line())
     if not hasattr(command, "commands"):
         yield path, command
         return
@@ -32,6 +33,22 @@ def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 COMMANDS = dict(commands())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_has_the_commands_that_import_it(module: str) -> None:
+    """A command imports only its module, so a wrong entry would make it unknown."""
+    group: Any = typer.main.get_command(command_line([module]))
+
+    assert tuple(group.commands) == MODULES[module]
+
+
+@pytest.mark.parametrize("module", ["cq.cli.queues.data", "cq.cli.operate.status", "cq.cli.operate.worker"])
+def test_a_command_starts_without_sqlalchemy(module: str) -> None:
+    """Its import would double the time that a short command takes."""
+    script = f"import sys, cq.cli.main, {module}; sys.exit('sqlalchemy' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_the_commands_are_these() -> None:

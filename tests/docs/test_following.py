@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 import typer
 
-from cq.cli.main import app
+from cq.cli.main import command_line
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 SECONDS = 120
+COMMANDS: Any = typer.main.get_command(command_line())
 
 FETCH = (
     "import sys, urllib.request as web; *method, url = sys.argv[1:]; "
@@ -240,7 +241,7 @@ def commands_shown() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(commands_shown())))
 def test_commands_that_are_shown_have_the_words_that_the_command_line_takes(page: str, command: str) -> None:
-    parsed: Any = typer.main.get_command(app)
+    parsed = COMMANDS
     words = [word for word in shlex.split(command) if not word.startswith((">", "<"))]
     while hasattr(parsed, "commands"):
         parsed, words = parsed.commands[words[0]], words[1:]

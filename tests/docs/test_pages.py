@@ -79,7 +79,7 @@ def test_what_repeats_the_code_is_up_to_date(reference: dict[str, Any], name: st
 
 def test_every_command_is_written_about(reference: dict[str, Any]) -> None:
     """Besides its own section in cli.md."""
-    commands = dict(reference["commands"](reference["typer"].main.get_command(reference["app"])))
+    commands = dict(reference["commands"](reference["typer"].main.get_command(reference["command_line"]())))
     text = "\n".join(page.read_text() for page in [*PAGES, ROOT / "README.md"] if page.name != "cli.md")
 
     assert [words for words in commands if words not in text] == []

@@ -13,7 +13,7 @@ import cq
 from cq.admin.configure import rebuild_observer
 from cq.admin.purge import purge
 from cq.bucket.pass_runner import PassRunner
-from cq.cli.main import app as command_line
+from cq.cli.main import command_line
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, prefix_end
@@ -385,7 +385,7 @@ def test_the_command_line_retries_and_rebuilds(tmp_path: Path) -> None:
         backfilled = Backfilled(db, "words")
 
     def run(*arguments: str) -> str:
-        result = CliRunner().invoke(command_line, [*arguments, "--store", url])
+        result = CliRunner().invoke(command_line(), [*arguments, "--store", url])
         assert result.exit_code == 0, result.output
         return result.stdout
 
@@ -401,6 +401,6 @@ def test_the_command_line_retries_and_rebuilds(tmp_path: Path) -> None:
         backfilled.second._prefix += b"rebuilt/"
         backfilled.drain()
         assert backfilled.second.received("ann") == [(None, 20), (None, 20)]
-    missing = CliRunner().invoke(command_line, ["configure", "wrods", "--rebuild", "top", "--store", url])
+    missing = CliRunner().invoke(command_line(), ["configure", "wrods", "--rebuild", "top", "--store", url])
     assert missing.exit_code != 0
     assert isinstance(missing.exception, cq.QueueNotConfigured)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import cq
-from cq.cli.main import app as command_line
+from cq.cli.main import command_line
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.queue.set_aside import drop_aside, retry_aside
@@ -94,7 +94,7 @@ def test_the_command_line_shows_retries_and_drops(tmp_path: Any) -> None:
         combine_all(db, "words", broken("words", "a", "b"))
 
     def run(*arguments: str) -> list[Any]:
-        result = CliRunner().invoke(command_line, ["aside", *arguments, "--store", url, "--json"])
+        result = CliRunner().invoke(command_line(), ["aside", *arguments, "--store", url, "--json"])
         assert result.exit_code == 0, result.output
         return [json.loads(line) for line in result.stdout.splitlines()]
 
