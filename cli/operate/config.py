@@ -24,7 +24,14 @@ def show_settings(ctx: typer.Context, store: Store = None, json: Json = False) -
     The source is a flag, an environment variable, a file, or the default. The URL of the reporting database is never
     shown, only whether it is set. With --json one line per setting.
     """
-    rows = [_file(), *_settings(ctx), _reporting()]
+    path = settings_file()
+    named = f"${CONFIG_ENV}" if os.environ.get(CONFIG_ENV) else "current folder"
+    reporting = "set" if os.environ.get(DEFAULT_ENV) else "not set"
+    rows: list[tuple[str, Any, str]] = [
+        ("config", path, "default" if path is None else named),
+        *_settings(ctx),
+        ("reporting_url", reporting, f"${DEFAULT_ENV}"),
+    ]
     if json:
         for name, value, source in rows:
             print_json({"setting": name, "value": value, "from": source})
@@ -60,13 +67,3 @@ def _resolved(setting: Setting, ctx: Any) -> tuple[str, Any, str]:
         case _:
             source = "default"
     return setting.name, setting.default if value is None else value, source
-
-
-def _file() -> tuple[str, Any, str]:
-    path = settings_file()
-    named = f"${CONFIG_ENV}" if os.environ.get(CONFIG_ENV) else "current folder"
-    return "config", path, "default" if path is None else named
-
-
-def _reporting() -> tuple[str, Any, str]:
-    return "reporting_url", "set" if os.environ.get(DEFAULT_ENV) else "not set", f"${DEFAULT_ENV}"

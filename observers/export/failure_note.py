@@ -11,7 +11,7 @@ from cq.backoff import delay_after
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import ExportKeys, name_of
 from cq.observers.export.batch import ExportStopped, OutdatedBatch
-from cq.observers.export.state import ExportFailure, next_failure, read_failures, stop, write_failure
+from cq.observers.export.state import ExportFailure, read_failures, stop
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.plain_text import describe
@@ -78,7 +78,7 @@ class FailureNote:
 
     def _note(self, text: str) -> None:
         self._load()
-        self._failure = failure = next_failure(self._failure, self._bucket, text)
+        self._failure = failure = (self._failure or ExportFailure()).again(text)
         self.problem = failure.error
         try:
             transact(self._db, lambda tr: self._write(tr, failure))
@@ -86,7 +86,7 @@ class FailureNote:
             log.warning("queue %r: the error could not be stored: %s", name_of(self._queue.prefix), lost)
 
     def _write(self, tr: Transaction, failure: ExportFailure) -> None:
-        write_failure(tr, self._queue, failure)
+        tr.set(self._queue.failure(self._bucket), failure.to_bytes())
         notification = self._queue.keeper if self._bucket is None else self._queue.notification(self._bucket)
         # A failing worker may have lost its task. The owner then runs, succeeds, and clears this note.
         tr.set_versionstamped_value(notification, INCOMPLETE_VERSIONSTAMP)
@@ -99,7 +99,7 @@ class FailureNote:
             found = transact(self._db, lambda tr: read_failures(tr.snapshot, self._queue))
         except Exception:  # noqa: BLE001 - the store may be the cause
             return
-        self._failure = next((each for each in found if each.bucket == self._bucket), None)
+        self._failure = found.get(self._bucket)
         self._is_known = True
 
 

@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from cq.admin.backfill import current_generation
+from cq.config.queue import ObserverConfig
 from cq.keys import version_of
 from cq.keys.export import first_sequence, versionstamp_of
 from cq.observers.export.batch import ExportBatch, ExportPosition, KeptExporter
@@ -20,7 +21,7 @@ from cq.observers.export.queue import BUCKETS
 from cq.observers.export.state import ExportView, read_control, read_position, read_view
 from cq.observers.scheduling.runner import DONE
 from cq.observers.telemetry.bus import emit
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 AGAIN_SECONDS: Final = 0.2
@@ -36,26 +37,18 @@ class Keeper(NotedTask):
         db: a database of either store.
         queue: the name of the export queue.
         exporter: the queue's exporter.
-        generation: the export's generation.
-        is_backfilled: returns whether the passes have reported all values to the export, as of the transaction.
+        observer: the observer that fills the export queue.
     """
 
     notification: bytes
     outdated_seconds = AGAIN_SECONDS
 
-    def __init__(
-        self,
-        db: Database,
-        queue: str,
-        exporter: KeptExporter,
-        generation: int,
-        is_backfilled: Callable[[TransactionRead], bool],
-    ) -> None:
+    def __init__(self, db: Database, queue: str, exporter: KeptExporter, observer: ObserverConfig) -> None:
         super().__init__(db, queue, None)
         self.notification = self.keys.keeper
         self._exporter = exporter
-        self._generation = generation
-        self._is_backfilled = is_backfilled
+        self._observer = observer.name
+        self._generation = observer.generation
         self._backfilled_at: int | None = None
 
     def __str__(self) -> str:
@@ -121,7 +114,7 @@ class Keeper(NotedTask):
     def _is_exported(self, tr: Transaction) -> bool:
         """Whether all entries added before the end of the backfill are exported."""
         if self._backfilled_at is None:
-            if not self._is_backfilled(tr.snapshot):
+            if current_generation(tr.snapshot, self.queue, self._observer) != self._generation:
                 return False
             # All entries of the backfill have versions up to this one. Later entries need not be exported first.
             self._backfilled_at = tr.get_read_version().wait()

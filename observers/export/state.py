@@ -64,6 +64,16 @@ class ExportState(StoredRecord):
 
 
 @dataclass(frozen=True, slots=True)
+class ExportStop(StoredRecord):
+    """Why an export is stopped, in one epoch; by default in none."""
+
+    NOUN = "the reason why an export is stopped"
+
+    epoch: int = -1
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ExportView:
     """An export at one version: its control, the states of buckets, and why it is stopped (None: it is not)."""
 
@@ -86,11 +96,11 @@ def read_view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) ->
     states = {bucket: tr.get(queue.state(bucket)) for bucket in buckets}
 
     def wait() -> ExportView:
-        found = Control.from_bytes(control.value)
+        found, stop = Control.from_bytes(control.value), ExportStop.from_bytes(stopped.value)
         return ExportView(
             found,
             {bucket: ExportState.from_bytes(state.value) for bucket, state in states.items()},
-            _reason(stopped.value, found.epoch),
+            stop.message if stop.epoch == found.epoch else None,
         )
 
     return wait
@@ -106,70 +116,42 @@ def stop(tr: Transaction, queue: ExportKeys, epoch: int, message: str) -> None:
     """
     found = read_view(tr, queue, ())()
     if found.control.epoch == epoch and found.stopped != printable(message):
-        tr.set(queue.stopped, codec.encode([epoch, printable(message)]))
+        tr.set(queue.stopped, ExportStop(epoch, printable(message)).to_bytes())
         tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
-
-
-def _reason(stored: bytes | None, epoch: int) -> str | None:
-    """Why an export is stopped in this epoch, from the stored value; None: it is not."""
-    if stored is None:
-        return None
-    stopped_in, message = codec.decode_list(stored, (int, str), "the reason why an export is stopped")
-    return str(message) if stopped_in == epoch else None
-
-
-def check_stopped(stored: bytes) -> None:
-    """Raise `CorruptData` unless this is a stored reason of a stop."""
-    _reason(stored, 0)
 
 
 # Failures
 
 
 @dataclass(frozen=True, slots=True)
-class ExportFailure:
-    """Why the export of a bucket fails.
+class ExportFailure(StoredRecord):
+    """Why the export of a bucket fails, or its keeper, which checks and sweeps for all buckets.
 
     Attributes:
-        bucket: its number; None for a failure of the keeper, which checks and sweeps for all buckets.
-        error: the latest error.
+        error: the latest error, printable.
         since: the time of the first failure in a row, in seconds since 1970 by the worker's clock.
         tries: number of failures in a row.
     """
 
-    bucket: int | None
-    error: str
-    since: float
-    tries: int
+    NOUN = "the failure of an export"
+
+    error: str = ""
+    since: float = 0.0
+    tries: int = 0
+
+    def again(self, error: str) -> ExportFailure:
+        """The failure that follows this one in a row; the default record stands for no failure."""
+        return ExportFailure(printable(error), self.since or runtime.time(), self.tries + 1)
 
 
-def write_failure(tr: Transaction, queue: ExportKeys, failure: ExportFailure) -> None:
-    """Store a failure in place of the previous one."""
-    content = [printable(failure.error), failure.since, failure.tries]
-    tr.set(queue.failure(failure.bucket), codec.encode(content))
-
-
-def read_failures(tr: TransactionRead, queue: ExportKeys) -> list[ExportFailure]:
-    """Read the failures of all buckets and of the keeper."""
+def read_failures(tr: TransactionRead, queue: ExportKeys) -> dict[int | None, ExportFailure]:
+    """Read the failures by the number of the bucket; that of the keeper is under None."""
     begin, end = queue.failures()
-    found = []
+    found: dict[int | None, ExportFailure] = {}
     for row in tr.get_range(begin, end):
         rest = row.key[len(begin) :]
-        error, since, tries = _failure(row.value)
-        found.append(ExportFailure(int.from_bytes(rest, "big") if rest else None, error, since, tries))
+        found[int.from_bytes(rest, "big") if rest else None] = ExportFailure.from_bytes(row.value)
     return found
-
-
-def check_failure(stored: bytes) -> None:
-    """Raise `CorruptData` unless this is a stored failure."""
-    _failure(stored)
-
-
-def next_failure(before: ExportFailure | None, bucket: int | None, error: str) -> ExportFailure:
-    """The failure that follows `before` in a row, or the first one (None)."""
-    if before is None:
-        return ExportFailure(bucket, error, runtime.time(), 1)
-    return ExportFailure(bucket, error, before.since, before.tries + 1)
 
 
 # Entries set aside
@@ -249,11 +231,6 @@ def export_names(tr: TransactionRead) -> list[str]:
             if tr.get_range(*keys.below(ExportKeys(name).prefix), limit=1).to_list():
                 names.append(name)
     return names
-
-
-def _failure(stored: bytes) -> list[Any]:
-    """[error, time of the first failure, number of failures], as stored."""
-    return codec.decode_list(stored, (str, float, int), "the failure of an export")
 
 
 def read_position(

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final
 
 from cq import runtime
-from cq.admin.backfill import current_generation
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, after
@@ -278,13 +277,7 @@ def kept_tasks(
     """
     keys = ExportKeys(config.name)
     transact(db, lambda tr: wake_keeper(tr, keys))
-    keeper = Keeper(
-        db,
-        config.name,
-        exporter,
-        observer.generation,
-        lambda tr: current_generation(tr, config.name, observer.name) == observer.generation,
-    )
+    keeper = Keeper(db, config.name, exporter, observer)
     buckets = [
         ExportTask(db, config.name, bucket, exporter, generation=observer.generation, width=width)
         for bucket in range(BUCKETS)

@@ -15,7 +15,7 @@ from cq.observers.feeds.number import NumberingTask
 from cq.observers.feeds.trim import FeedTrimTask
 from cq.observers.scheduling.members import TaskId
 from cq.observers.scheduling.task import Job, Task
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, TransactionRead
 from cq.store.transact import transact
 
 ROLE: Final = "deliver"
@@ -41,22 +41,31 @@ class FeedStatus:
 
 def read_status(tr: TransactionRead, name: str) -> FeedStatus:
     """Return the status of a feed; raises `FeedNotConfigured`."""
-    config, keys = read_feed_config(tr, name), FeedKeys(name)
+    return _status(tr, read_feed_config(tr, name))
+
+
+def read_all(tr: TransactionRead) -> list[FeedStatus]:
+    """Return the status of all feeds with a readable configuration, by name."""
+    return [_status(tr, config) for config in _readable(tr)]
+
+
+def _readable(tr: TransactionRead) -> list[FeedConfig]:
+    """Return the readable configurations of all feeds: applications that use another one get its error."""
+    found = []
+    for name in feed_names(tr):
+        with suppress(FeedNotConfigured, CorruptData):
+            found.append(read_feed_config(tr, name))
+    return found
+
+
+def _status(tr: TransactionRead, config: FeedConfig) -> FeedStatus:
+    keys = FeedKeys(config.name)
     counted = [
         [tr.get_range(*bounds(bucket), limit=MOST_COUNTED) for bucket in range(BUCKETS)]
         for bounds in (keys.all_unnumbered, keys.all_undelivered)
     ]
     to_number, to_deliver = (sum(len(rows.to_list()) for rows in ranges) for ranges in counted)
     return FeedStatus(config, to_number, to_deliver)
-
-
-def read_all(tr: TransactionRead) -> list[FeedStatus]:
-    """Return the status of all feeds with a readable configuration, by name."""
-    found = []
-    for name in feed_names(tr):
-        with suppress(FeedNotConfigured, CorruptData):
-            found.append(read_status(tr, name))
-    return found
 
 
 class FeedJobs:
@@ -78,19 +87,11 @@ class FeedJobs:
 
     def load(self) -> list[Job]:
         """Read the configurations of all feeds, and update the jobs; returns the removed jobs."""
-        found = transact(self._db, self._find)
+        readable = transact(self._db, lambda tr: _readable(tr.snapshot))
+        found = [config for config in readable if not self._names or config.name in self._names]
         gone = [job for config, jobs in self._open.items() if config not in found for job in jobs]
         self._open = {config: self._open.get(config) or self._made(config) for config in found}
         return gone
-
-    def _find(self, tr: Transaction) -> list[FeedConfig]:
-        found = []
-        for name in feed_names(tr.snapshot):
-            # Applications that use an unreadable feed get the error; the worker serves the others.
-            with suppress(FeedNotConfigured, CorruptData):
-                if not self._names or name in self._names:
-                    found.append(read_feed_config(tr.snapshot, name))
-        return found
 
     def _made(self, config: FeedConfig) -> list[Job]:
         tasks: list[Task] = [DeliveryTask(self._db, config, bucket) for bucket in range(BUCKETS)]

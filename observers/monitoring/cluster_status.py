@@ -7,7 +7,7 @@ line, or raises `StoreError` with what to do. A part may be absent, for example 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cq.errors import StoreError
@@ -133,12 +133,7 @@ def status_checks(client: Callable[[], str]) -> dict[str, Callable[[Cluster], st
 
 def server_versions(cluster: Cluster) -> list[str]:
     """The versions of the processes, sorted."""
-    return sorted({each["version"] for each in _values(cluster, "processes") if "version" in each})
-
-
-def _values(cluster: Cluster, name: str) -> Iterable[Mapping[str, Any]]:
-    found: Mapping[str, Mapping[str, Any]] = cluster.get(name, {})
-    return found.values()
+    return sorted({each["version"] for each in cluster.get("processes", {}).values() if "version" in each})
 
 
 def _using(version: Mapping[str, Any]) -> int:

@@ -24,7 +24,7 @@ from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import EmbeddedStore
 from cq.observers.sql.configured import find_export
 from cq.store import OpenDatabase, located, space_at
-from cq.store.api import Transaction, TransactionRead, error_code
+from cq.store.api import Transaction, error_code
 from cq.store.space import Space
 from cq.store.transact import transact
 
@@ -92,8 +92,9 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
         for name, check in store.of_queue(queue, space).items():
             yield _check(name, check)
     for observer, check_observer in ((NAME, _export), (FORWARD, _forward)):
-        for queue in transact(db, partial(_queues_with, queues=queues, observer=observer)):
-            yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))
+        for queue in queues:
+            if transact(db, partial(_has, queue=queue, observer=observer)):
+                yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))
 
 
 def _check(name: str, check: Callable[[], str]) -> Check:
@@ -121,14 +122,10 @@ def _queue(db: OpenDatabase, queue: str) -> str:
     return transact(db, read)
 
 
-def _queues_with(tr: Transaction, queues: list[str], observer: str) -> list[str]:
-    """The queues that have an observer."""
-    return [queue for queue in queues if _has(tr.snapshot, queue, observer)]
-
-
-def _has(tr: TransactionRead, queue: str, observer: str) -> bool:
+def _has(tr: Transaction, queue: str, observer: str) -> bool:
+    """Whether a queue has an observer."""
     try:
-        return any(each.name == observer for each in read_config(tr, queue).observers)
+        return any(each.name == observer for each in read_config(tr.snapshot, queue).observers)
     except (ConfigurationError, CorruptData):
         return False  # the check of the queue has reported the error
 

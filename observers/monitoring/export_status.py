@@ -15,7 +15,6 @@ from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.spec import EXPORTERS
 from cq.observers.export.state import (
-    ExportFailure,
     export_names,
     read_control,
     read_entries_aside,
@@ -107,7 +106,7 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
     firsts = [snapshot.get_range(*keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
     oldest = [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
     rows, size, exact = count_rows(snapshot, *keys.all_rows())
-    failures = read_failures(snapshot, keys)
+    failures = read_failures(snapshot, keys).values()
     stopped = read_view(snapshot, keys, ())().stopped
     worst = max(failures, key=lambda failure: failure.tries, default=None)
     aside = sum(1 for _, _ in zip(range(_MOST_ASIDE), read_entries_aside(snapshot, keys), strict=False))
@@ -122,7 +121,7 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
         exact=exact,
         oldest_seconds=seconds_since(min(oldest), now) if oldest else None,
         aside=aside,
-        state=_state(stopped, worst, filling),
+        state="stopped" if stopped else "failing" if worst else "filling" if filling else "active",
         error=stopped or (worst.error if worst else ""),
         failing_since=min((failure.since for failure in failures), default=None),
         tries=worst.tries if worst else 0,
@@ -146,11 +145,3 @@ def _configured(tr: Transaction, name: str) -> tuple[str | None, bool]:
     backfilled = current_generation(tr.snapshot, name, observer.name) == observer.generation
     swept = read_control(tr.snapshot, ExportKeys(name)).swept >= observer.generation
     return table, not (backfilled and swept)
-
-
-def _state(stopped: str | None, failure: ExportFailure | None, filling: bool) -> str:
-    if stopped is not None:
-        return "stopped"
-    if failure is not None:
-        return "failing"
-    return "filling" if filling else "active"

@@ -12,7 +12,7 @@ from cq.errors import CorruptData
 from cq.keys import QueueKeys
 from cq.observers.scheduling.members import Member, read_members
 from cq.queue.rows import oldest_by_bucket
-from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code
+from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, error_code
 from cq.store.transact import transact_versioned
 from cq.windows.window import read_statistics
 
@@ -39,8 +39,12 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
         if error_code(error) is None:
             raise
         return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
-    waiting = [*_waiting(found.oldest, now, max_age), *_overdue(found.overdue, max_age)]
-    return [*_workers(found.members, now, here=here), *found.broken, *waiting]
+    problems = [*_workers(found.members, now, here=here), *found.broken]
+    for name, version in found.oldest.items():
+        problems += _too_old(name, "an update has", (now - version) / VERSIONS_PER_SECOND, max_age)
+    for name, age in found.overdue.items():
+        problems += _too_old(name, "updates due to expire from its window have", age, max_age)
+    return problems
 
 
 class _HealthReading(NamedTuple):
@@ -67,19 +71,14 @@ def _read(tr: Transaction) -> _HealthReading:
         try:
             if read_flags(tr.snapshot, name).is_paused(runtime.time()):
                 continue
-            version = _oldest(tr.snapshot, name)
+            versions = oldest_by_bucket(tr.snapshot, QueueKeys(name)).values()
         except CorruptData as error:
             found.broken.append(f"queue {name!r} cannot be read: {error}")
             continue
-        if version is not None:
-            found.oldest[name] = version
+        if stamped := [version for version in versions if version is not None]:
+            found.oldest[name] = min(stamped)
         found.overdue[name] = read_statistics(tr.snapshot, name).overdue_seconds
     return found
-
-
-def _oldest(tr: TransactionRead, name: str) -> int | None:
-    versions = oldest_by_bucket(tr, QueueKeys(name)).values()
-    return min((version for version in versions if version is not None), default=None)
 
 
 def _workers(members: list[Member], now: int, *, here: bool) -> list[str]:
@@ -93,19 +92,7 @@ def _workers(members: list[Member], now: int, *, here: bool) -> list[str]:
     return [f"no worker is alive{where}: {beat}"]
 
 
-def _waiting(oldest: dict[str, int], now: int, max_age: float) -> list[str]:
-    ages = {name: (now - version) / VERSIONS_PER_SECOND for name, version in oldest.items()}
-    return [
-        f"queue {name!r}: an update has waited for {age:,.0f} s, longer than {max_age:g} s"
-        for name, age in ages.items()
-        if age > max_age
-    ]
-
-
-def _overdue(overdue: dict[str, float], max_age: float) -> list[str]:
-    return [
-        f"queue {name!r}: updates due to expire from its window have waited for {age:,.0f} s, "
-        f"longer than {max_age:g} s"
-        for name, age in overdue.items()
-        if age > max_age
-    ]
+def _too_old(name: str, what: str, age: float, max_age: float) -> list[str]:
+    """The problem of a queue, if there is one."""
+    text = f"queue {name!r}: {what} waited for {age:,.0f} s, longer than {max_age:g} s"
+    return [text] if age > max_age else []

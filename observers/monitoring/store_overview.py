@@ -15,7 +15,6 @@ from cq.observers.monitoring.export_status import ExportStatus, export_status
 from cq.observers.scheduling.members import Member, TaskId, read_members
 from cq.store.api import Database
 from cq.store.transact import transact
-from cq.windows.window import WindowStatistics
 
 _NUMBERS: Final = 5  # figures per queue in a worker's row
 _MOST: Final = 1 << 63
@@ -178,7 +177,8 @@ def remarks(seen: Overview) -> list[str]:
         activity = seen.activity[queue.name]
         said = [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
         if activity.workers and not queue.paused:  # else all buckets wait, so an old one is not unusual
-            said += _outstanding(queue)
+            for bucket, age in queue.outstanding.items():
+                said.append(f"bucket {bucket} has waited for {age:,.1f} s, far longer than others")
         lines += [f"queue {queue.name!r}: {each}" for each in said]
     for name, export in seen.exports.items():
         if export.error:
@@ -205,36 +205,21 @@ def _of_queue(queue: QueueStatus) -> list[str]:
         lines.append(f"its {queue.former_buckets:,} former buckets are being drained")
     for observer, complete in queue.backfilling.items():
         lines.append(f"backfill of {observer}: buckets {complete:,} of {queue.settings['buckets']:,}")
-    if queue.window is not None:
-        lines += _of_window(queue.window)
-    return lines
-
-
-def _outstanding(queue: QueueStatus) -> list[str]:
-    return [
-        f"bucket {bucket} has waited for {age:,.1f} s, far longer than others"
-        for bucket, age in queue.outstanding.items()
-    ]
-
-
-def _of_window(window: WindowStatistics) -> list[str]:
-    lines = []
-    if window.late or window.future:
+    window = queue.window
+    if window is not None and (window.late or window.future):
         lines.append(
             f"its window has refused {window.late:,} updates as too late, {window.future:,} as too early"
         )
-    if window.overdue_seconds > _LATE_SECONDS:
+    if window is not None and window.overdue_seconds > _LATE_SECONDS:
         lines.append(f"updates due to expire from its window have waited for {window.overdue_seconds:,.1f} s")
     return lines
 
 
 def _about_buckets(queue: QueueStatus, concurrency: int) -> list[str]:
     """Advice on the number of buckets, as far as it follows from the backlog."""
-    if queue.problem:
+    if queue.problem or queue.former_buckets is not None or queue.paused:
         return []
     buckets: int = queue.settings["buckets"]
-    if queue.former_buckets is not None or queue.paused:
-        return []
     late = queue.oldest_seconds is not None and queue.oldest_seconds > _LATE_SECONDS
     if late and queue.waiting_buckets == buckets and concurrency > buckets:
         wanted = min(MAX_BUCKETS, 1 << (concurrency - 1).bit_length())

@@ -8,7 +8,6 @@ application can declare its own columns for key and value; cq adds `sequence` (o
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -31,32 +30,8 @@ UPDATED_AT: Final = "updated_at"
 Types = Mapping[str, sa.types.TypeEngine[Any]]
 
 
-class Layout(ABC):
-    """The columns of a table for key and value, and their contents."""
-
-    @abstractmethod
-    def key_types(self, dialect: Dialect) -> Types:
-        """{column: type} of the primary key."""
-
-    @abstractmethod
-    def value_types(self, dialect: Dialect) -> Types:
-        """{column: type} of the other columns, without `sequence` and `updated_at`."""
-
-    @abstractmethod
-    def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
-        """{column: value} of the primary key; raises `CannotConvert`."""
-
-    @abstractmethod
-    def value_row(self, dialect: Dialect, key: Any, value: Any) -> dict[str, Any]:
-        """{column: value} of the other columns; raises `CannotConvert`."""
-
-    def key_of(self, row: Mapping[str, Any]) -> Any:
-        """The key of a row, from the columns of its primary key; None if the layout cannot derive it."""
-        return None
-
-
-class DefaultLayout(Layout):
-    """The default columns for a queue's types."""
+class DefaultLayout:
+    """The default columns for a queue's types, and their contents."""
 
     def __init__(self, key: KeyType, value: ValueType) -> None:
         self._key, self._value = key, value
@@ -64,20 +39,19 @@ class DefaultLayout(Layout):
         self._names = [f"key_{part}" for part in parts] if key.is_tuple else ["key"]
 
     def key_types(self, dialect: Dialect) -> Types:
+        """{column: type} of the primary key."""
         parts = self._key.parts
         return {
             name: dialect.key_type(kind, len(parts)) for name, kind in zip(self._names, parts, strict=True)
         }
 
     def value_types(self, dialect: Dialect) -> Types:
+        """{column: type} of the other columns, without `sequence` and `updated_at`."""
         return {"value": dialect.value_type(self._value.name)}
 
     def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
-        if not self._key.is_tuple:
-            part = dialect.to_sql(self._key.parts[0], key)
-            dialect.check_key((part,))
-            return {self._names[0]: part}
-        parts = key
+        """{column: value} of the primary key; raises `CannotConvert`."""
+        parts = key if self._key.is_tuple else (key,)
         if not isinstance(parts, tuple) or len(parts) != len(self._names):
             raise CannotConvert(f"the key {key!r} is not of the type {self._key}")
         converted = [dialect.to_sql(kind, part) for kind, part in zip(self._key.parts, parts, strict=True)]
@@ -85,16 +59,16 @@ class DefaultLayout(Layout):
         return dict(zip(self._names, converted, strict=True))
 
     def value_row(self, dialect: Dialect, key: Any, value: Any) -> dict[str, Any]:
+        """{column: value} of the other columns; raises `CannotConvert`."""
         return {"value": dialect.to_sql(self._value.name, value)}
 
     def key_of(self, row: Mapping[str, Any]) -> Any:
-        parts = tuple(
-            bytes(part) if isinstance(part, memoryview) else part for part in map(row.get, self._names)
-        )
+        """The key of a row, from the columns of its primary key; None if the layout cannot derive it."""
+        parts = columns_of(row, self._names)
         return parts if self._key.is_tuple else parts[0]
 
 
-class Columns(Layout):
+class Columns:
     """Columns declared by an application.
 
     Args:
@@ -142,6 +116,10 @@ class Columns(Layout):
 
     def key_of(self, row: Mapping[str, Any]) -> Any:
         return None if self._key_of is None else self._key_of(row)
+
+
+Layout = DefaultLayout | Columns
+"""The columns of a table for key and value, and their contents."""
 
 
 @dataclass(frozen=True)
@@ -259,8 +237,9 @@ def _checked(dialect: Dialect, row: Mapping[str, Any], types: Types) -> dict[str
 
 
 def columns_of(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """The values of some columns of a row, as a tuple."""
-    return tuple(row[name] for name in names)
+    """The values of some columns of a row, as a tuple, with the bytes of views that some drivers return."""
+    values = (row[name] for name in names)
+    return tuple(bytes(value) if isinstance(value, memoryview) else value for value in values)
 
 
 _declared: Final[dict[str, Columns]] = {}

@@ -162,7 +162,7 @@ class TableCheck:
         return {
             encoded_keys[primary_key]: row
             for row in rows
-            if (primary_key := _primary_key_of(row, names)) in encoded_keys
+            if (primary_key := columns_of(row, names)) in encoded_keys
         }
 
     def _primary_key(self, dialect: Dialect, key: Any) -> tuple[Any, ...] | None:
@@ -229,7 +229,3 @@ class TableCheck:
             return False, tr.watch(first[0].key)
 
         return wait_until(self.db, read, max(0.0, self.deadline - runtime.monotonic()))
-
-
-def _primary_key_of(row: Mapping[str, Any], names: list[str]) -> tuple[Any, ...]:
-    return tuple(bytes(part) if isinstance(part, memoryview) else part for part in columns_of(row, names))

@@ -168,25 +168,14 @@ class Publisher(Task):
         if head is not None and head.digest == digest:
             return 0.0, None
         version = head.version + 1 if head else 1
-        self._write(tr, group, head, data, CloudHead(version, now, digest, 0, b""))
-        return 0.0, version
-
-    def _write(
-        self, tr: Transaction, group: str | None, old: CloudHead | None, data: bytes, new: CloudHead
-    ) -> None:
-        """Write a version, in one value or in pieces, and clear the pieces of the previous version."""
-        if old is not None and old.pieces:
-            tr.clear_range(*below(self._clouds.pieces(group, old.version)))
-        if len(data) <= PIECE_BYTES:
-            tr.set(
-                self._clouds.head(group), CloudHead(new.version, new.created, new.digest, 0, data).to_bytes()
-            )
-            return
-        starts = range(0, len(data), PIECE_BYTES)
+        if head is not None and head.pieces:
+            tr.clear_range(*below(self._clouds.pieces(group, head.version)))
+        starts = range(0, len(data), PIECE_BYTES) if len(data) > PIECE_BYTES else range(0)
         for number, start in enumerate(starts):
-            tr.set(self._clouds.piece(group, new.version, number), data[start : start + PIECE_BYTES])
-        head = CloudHead(new.version, new.created, new.digest, len(starts), b"")
-        tr.set(self._clouds.head(group), head.to_bytes())
+            tr.set(self._clouds.piece(group, version, number), data[start : start + PIECE_BYTES])
+        new = CloudHead(version, now, digest, len(starts), b"" if starts else data)
+        tr.set(self._clouds.head(group), new.to_bytes())
+        return 0.0, version
 
     # The clouds of earlier generations
 

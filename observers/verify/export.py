@@ -24,9 +24,9 @@ from cq.observers.export.spec import NAME
 from cq.observers.export.state import (
     AsideEntry,
     Control,
+    ExportFailure,
     ExportState,
-    check_failure,
-    check_stopped,
+    ExportStop,
     set_entry_aside,
 )
 from cq.observers.sql.configured import find_export
@@ -170,11 +170,11 @@ _REBUILD: Final = "`cq export rebuild` exports the current values"
 _CHECKS: Final = {
     b"b": RowCheck("export-state", readable(_check_bucket, ExportState.from_bytes)),
     b"c": RowCheck("export-state", readable(_check_single, Control.from_bytes)),
-    b"f": RowCheck("export-state", readable(_check_failure, check_failure)),
+    b"f": RowCheck("export-state", readable(_check_failure, ExportFailure.from_bytes)),
     b"k": RowCheck("export-state", readable(_check_single, _check_stamp)),
     b"n": RowCheck("export-notification", readable(_check_bucket, bytes)),
     b"q": RowCheck("export-row", _check_row, _keep_lost),
-    b"s": RowCheck("export-state", readable(_check_single, check_stopped)),
+    b"s": RowCheck("export-state", readable(_check_single, ExportStop.from_bytes)),
     b"x": RowCheck("export-aside", _check_aside, None),
 }
 """{letter after the prefix of an export queue: the check of its rows}."""

@@ -31,7 +31,6 @@ from cq.observers.export.state import (
     entries_aside,
     set_entry_aside,
     stop,
-    write_failure,
 )
 from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
@@ -125,7 +124,7 @@ def _put_under_way(db: Database) -> None:
         tr.set(words.full, codec.encode(["admit", "why"]))
         set_aside(tr, words, b"ab", "an error", [1, 2])
         set_aside(tr, words, b"", "a row", [b"raw"])
-        write_failure(tr, exports, ExportFailure(1, "an error", 5.0, 2))
+        tr.set(exports.failure(1), ExportFailure("an error", 5.0, 2).to_bytes())
         set_entry_aside(tr, exports, AsideEntry(1, bytes(22), "an error", b"aa", 5))
 
     transact(db, write)

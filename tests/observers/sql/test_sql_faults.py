@@ -313,7 +313,7 @@ def exporting(db: Any, export: Export, key: str, at: Any = lambda point: None) -
 
 
 def failing(db: Any, name: str) -> list[Any]:
-    return transact(db, lambda tr: read_failures(tr.snapshot, ExportKeys(name)))
+    return [*transact(db, lambda tr: read_failures(tr.snapshot, ExportKeys(name))).values()]
 
 
 def keys_of_two_buckets() -> tuple[str, str]:
