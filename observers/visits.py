@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final
 
 import cq
@@ -187,13 +187,13 @@ class VisitEmitter:
             cq.Emitter(queue, db, **settings) for queue in (visits.views, visits.seen, visits.lifetime)
         )
         self._read = cq.Emitter(visits.read, db, **settings) if visits.readers is not None else None
+        some = self._views, self._seen, self._lifetime, self._read
+        self._emitters = [each for each in some if each is not None]
 
     def __enter__(self) -> VisitEmitter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def count(self, page: str, visitor: str, *, author: str | None = None) -> None:
@@ -207,17 +207,13 @@ class VisitEmitter:
 
     def flush(self) -> None:
         """Flush all emitters, see `cq.Emitter.flush`."""
-        for emitter in self._emitters():
+        for emitter in self._emitters:
             emitter.flush()
 
     def close(self) -> None:
         """Commit the buffered visits, and refuse later ones."""
-        for emitter in self._emitters():
+        for emitter in self._emitters:
             emitter.close()
-
-    def _emitters(self) -> list[cq.Emitter]:
-        some = self._views, self._seen, self._lifetime, self._read
-        return [each for each in some if each is not None]
 
 
 def _by_page(visits: Mapping[tuple[str, str], int]) -> dict[str, int]:

@@ -132,7 +132,7 @@ def bench(
     from cq.cli.bench.chart import to_svg
     from cq.cli.bench.measures.phases import Plan
     from cq.cli.bench.run import BenchRequest, run
-    from cq.cli.bench.systems.systems import Locations
+    from cq.cli.bench.systems.systems import open_backends
 
     request = BenchRequest(
         workload=BenchWorkload(keys=keys, skew=skew, kind=value),
@@ -150,13 +150,13 @@ def bench(
     )
     if svg is not None:
         svg.touch()  # fail now, not after minutes of measuring, if the file cannot be written
-    with _temporary(folder) as temporary, progress(counted=False) as display:
+    with (
+        _temporary(folder) as temporary,
+        progress(counted=False) as display,
+        open_backends(temporary, store, postgres_url_env) as backends,
+    ):
         task = display.add_task("starting")
-        report = run(
-            request,
-            Locations(temporary, store, postgres_url_env),
-            lambda step: display.update(task, description=step),
-        )
+        report = run(request, backends, lambda step: display.update(task, description=step))
     if svg is not None:
         svg.write_text(to_svg(report), encoding="utf-8")
     _print(report, json)

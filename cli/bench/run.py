@@ -14,13 +14,7 @@ from cq.cli.bench.measures.phases import Notify, Plan, measure
 from cq.cli.bench.report import BenchReport
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING, CannotMeasure, System, Unavailable
-from cq.cli.bench.systems.systems import (
-    Backends,
-    Locations,
-    make_against,
-    make_queue,
-    open_backends,
-)
+from cq.cli.bench.systems.systems import Backends, make_against
 from cq.cli.bench.systems.workload import BenchWorkload
 
 
@@ -72,10 +66,12 @@ class BenchRequest:
         }
 
 
-def run(request: BenchRequest, locations: Locations, notify: Notify = lambda _: None) -> BenchReport:
+def run(request: BenchRequest, backends: Backends, notify: Notify) -> BenchReport:
     """Run all requested parts.
 
     Args:
+        request: the parts and settings.
+        backends: the stores and servers to measure on.
         notify: called with a short description of each step.
 
     Raises:
@@ -83,8 +79,7 @@ def run(request: BenchRequest, locations: Locations, notify: Notify = lambda _: 
             is missing.
         WrongSum: a system has counted wrongly.
     """
-    with open_backends(locations) as backends:
-        return _BenchRun(request, backends, notify).run()
+    return _BenchRun(request, backends, notify).run()
 
 
 class _BenchRun:
@@ -127,14 +122,13 @@ class _BenchRun:
     def _notify_of(self, prefix: str, step: str) -> None:
         self._notify(f"{prefix}: {step}")
 
-    def _queue(self) -> QueueSystem:
-        return make_queue(self._backends, self._request.workload.kind, self._request.buckets)
+    def _queue(self, *, cloud: bool = False, export: str | None = None) -> QueueSystem:
+        request = self._request
+        return self._backends.queue(request.workload.kind, request.buckets, cloud=cloud, export=export)
 
     def _full_queue(self) -> QueueSystem:
         """A queue with all requested observers."""
-        kind, buckets = self._request.workload.kind, self._request.buckets
-        cloud, export = self._request.cloud, self._request.export
-        return make_queue(self._backends, kind, buckets, cloud=cloud, export=export)
+        return self._queue(cloud=self._request.cloud, export=self._request.export)
 
     def _available(self) -> list[str]:
         """The available systems to compare with.

@@ -97,7 +97,8 @@ def worker(
     only if QUEUE names them.
     """
     log_to_stderr(as_json=log is LogFormat.JSON, verbose=verbose)
-    report = note if log is LogFormat.TEXT else _say_nothing
+    # Lines on standard error are JSON, or text: log events have the same information.
+    report = note if log is LogFormat.TEXT else lambda message: None
     place = os.environ.pop(_PLACE_ENV, None)
     if place is not None:  # this is one of several processes, started by `_run_processes`
         processes, with_input, identity = 1, True, place
@@ -182,10 +183,6 @@ def stop_on_signals(stop: Callable[[], object], end: Callable[[], object] = lamb
 
     signal.signal(signal.SIGTERM, first)
     signal.signal(signal.SIGINT, first)
-
-
-def _say_nothing(message: str) -> None:
-    """Print nothing, if lines on standard error are JSON: log events have the same information."""
 
 
 def _stop_with_input(stop: Callable[[], object]) -> None:

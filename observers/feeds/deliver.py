@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq.encoding.stored import StoredRecord
-from cq.feeds.config import FeedConfig
 from cq.feeds.groups import GroupEvent, by_user, clear_outdated, is_member
 from cq.feeds.messages import member_copy, put_messages, take
 from cq.keys import after
 from cq.keys.feed import ID_BYTES, Range, id_of
 from cq.observers.feeds.round_robin import RoundRobinTask
-from cq.store.api import Database, KeyValue, Transaction
+from cq.store.api import KeyValue, Transaction
 from cq.store.api import Range as Rows
 from cq.store.sizes import WRITE_BYTES, clear_bytes, set_bytes
 
@@ -53,15 +52,11 @@ class DeliveryTask(RoundRobinTask):
     event = "feed_delivered"
     names_per_step = 6
 
-    def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
-        super().__init__(db, config, bucket)
-        self.notification = self.keys.delivering(bucket)
-
     def __str__(self) -> str:
         return f"messages to groups of feed {self.config.name!r}, bucket {self.bucket}"
 
-    def note_range(self) -> Range:
-        return self.keys.all_undelivered(self.bucket)
+    def places(self) -> tuple[bytes, Range]:
+        return self.keys.delivering(self.bucket), self.keys.all_undelivered(self.bucket)
 
     def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
         """Deliver a part of the first messages of each of these groups; returns the groups with more."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cq.feeds.config import FeedConfig
 from cq.feeds.messages import take
 from cq.keys.feed import ID_BYTES, Range, id_of, mark, split_mark
 from cq.observers.feeds.round_robin import RoundRobinTask
-from cq.store.api import Database, Transaction
+from cq.store.api import Transaction
 from cq.store.sizes import set_bytes
 
 MESSAGES: Final = 1_000
@@ -35,15 +34,11 @@ class NumberingTask(RoundRobinTask):
     names_per_step = 100
     coalesce_seconds = COALESCE_SECONDS
 
-    def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
-        super().__init__(db, config, bucket)
-        self.notification = self.keys.numbering(bucket)
-
     def __str__(self) -> str:
         return f"numbers of feed {self.config.name!r}, bucket {self.bucket}"
 
-    def note_range(self) -> Range:
-        return self.keys.all_unnumbered(self.bucket)
+    def places(self) -> tuple[bytes, Range]:
+        return self.keys.numbering(self.bucket), self.keys.all_unnumbered(self.bucket)
 
     def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
         """Number the next messages of each of these receivers; returns the receivers with more."""

@@ -73,14 +73,14 @@ class RoundRobinTask(Task):
         self.config, self.bucket = config, bucket
         self.keys = FeedKeys(config.name)
         self._db = db
-        self._begin, self._end = self.note_range()
+        self.notification, (self._begin, self._end) = self.places()
         self._round: _FeedRound | None = None
         self._notes: list[KeyValue] = []  # served by the last step
         self._is_last = False  # whether the last step ended the round
 
     @abstractmethod
-    def note_range(self) -> Range:
-        """Return the range of the notes: keys of names that have work."""
+    def places(self) -> tuple[bytes, Range]:
+        """Return the key of the notification, and the range of the notes: keys of names that have work."""
 
     @abstractmethod
     def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:

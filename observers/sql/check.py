@@ -30,18 +30,11 @@ def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]
             else:
                 conn.execute(CreateTable(table, if_not_exists=True))
                 created.append(_shown(table))
-        _close_if_lost(conn, dialect, definition, created)
+        own = ProgressTables.of(dialect, definition.schema)
+        owner = own.owner(conn, str(definition))
+        if owner is not None and _shown(definition.table(dialect)) in created:
+            own.close(conn, owner)  # the table existed before: its former rows are missing
     return created
-
-
-def _close_if_lost(
-    conn: sa.Connection, dialect: Dialect, definition: TableDefinition, created: list[str]
-) -> None:
-    """End the export of a table that existed before and was created again: its former rows are missing."""
-    own = ProgressTables.of(dialect, definition.schema)
-    owner = own.owner(conn, str(definition))
-    if owner is not None and _shown(definition.table(dialect)) in created:
-        own.close(conn, owner)
 
 
 def check(conn: sa.Connection, dialect: Dialect, definition: TableDefinition, queue: str) -> None:

@@ -21,7 +21,6 @@ from cq.store.transact import transact
 
 if TYPE_CHECKING:
     from cq.observers.sql.engine import ReportingDatabase
-    from cq.observers.sql.exporter import SqlExporter
     from cq.observers.sql.table import TableDefinition
 
 
@@ -39,12 +38,6 @@ class Export:
     def queue(self) -> str:
         """The queue's name."""
         return self.config.name
-
-    def exporter(self) -> SqlExporter:
-        """A new exporter into the table."""
-        from cq.observers.sql.exporter import SqlExporter
-
-        return SqlExporter(self.reporting, self.definition, self.store)
 
 
 def find_export(db: Database, queue: str, *, url_env: str | None = None) -> Export:
@@ -89,11 +82,12 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
     """
     from cq.observers.export.failure_note import FailureNote
     from cq.observers.export.task import kept_tasks
+    from cq.observers.sql.exporter import SqlExporter
 
     try:
         export = _export(db, config, observer)
         export.reporting.check_url()
-        exporter = export.exporter()
+        exporter = SqlExporter(export.reporting, export.definition, export.store)
     except (ExportFailed, InvalidConfiguration) as error:
         FailureNote(db, ExportKeys(config.name), None).give_up(error)
         return []

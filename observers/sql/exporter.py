@@ -142,7 +142,8 @@ class SqlExporter(KeptExporter):
         table = str(self.definition)
         owner, is_new = own.claim(conn, table, Feeder(self.store, batch.queue))
         self._check_owner(owner, batch.queue)
-        if is_new and self._has_rows(conn, own.dialect):
+        anything = sa.select(sa.literal(1)).select_from(self.definition.table(own.dialect)).limit(1)
+        if is_new and conn.execute(anything).first() is not None:
             raise ExportStopped(
                 f"the table {table!r} has rows already, which queue {batch.queue!r} did not write: empty it, export "
                 f"to another table, or take it over with `cq export rebuild {batch.queue}`"
@@ -168,10 +169,6 @@ class SqlExporter(KeptExporter):
                 f"the table {str(self.definition)!r} is fed by queue {owner.queue!r} of {of}: export to another "
                 f"table, or take it over with `cq export rebuild {queue}`"
             )
-
-    def _has_rows(self, conn: sa.Connection, dialect: Dialect) -> bool:
-        anything = sa.select(sa.literal(1)).select_from(self.definition.table(dialect)).limit(1)
-        return conn.execute(anything).first() is not None
 
     def _target_was_set_back(self, batch: ExportBatch) -> None:
         raise ExportStopped(

@@ -8,6 +8,7 @@ changed back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from cq.observers.export.spec import NAME
 from cq.observers.export.state import entries_aside
 from cq.observers.sql.check import check
 from cq.observers.sql.configured import Export
-from cq.observers.sql.dialects.dialect import CannotConvert, Dialect
+from cq.observers.sql.dialects.dialect import CannotConvert
 from cq.observers.sql.sweep import pages
 from cq.observers.sql.table import SEQUENCE, UPDATED_AT, columns_of, same
 from cq.queue.combine_queue import CombineQueue
@@ -152,9 +153,9 @@ class TableCheck:
             names = [column.name for column in columns]
             encoded_keys = {}
             for key in wanted:
-                primary_key = self._primary_key(dialect, key)
-                if primary_key is not None:
-                    encoded_keys[primary_key] = encoded_key(key)
+                with suppress(CannotConvert):
+                    row = self.export.definition.layout.key_row(dialect, key)
+                    encoded_keys[tuple(row.values())] = encoded_key(key)
             given = columns[0].in_([primary_key[0] for primary_key in encoded_keys])
             if len(columns) > 1:
                 given = sa.tuple_(*columns).in_(list(encoded_keys))
@@ -164,12 +165,6 @@ class TableCheck:
             for row in rows
             if (primary_key := columns_of(row, names)) in encoded_keys
         }
-
-    def _primary_key(self, dialect: Dialect, key: Any) -> tuple[Any, ...] | None:
-        try:
-            return tuple(self.export.definition.layout.key_row(dialect, key).values())
-        except CannotConvert:
-            return None
 
     def _agrees(self, key: Any, value: Any, row: Mapping[str, Any] | None) -> bool:
         if value is None or row is None:

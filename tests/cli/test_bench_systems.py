@@ -31,7 +31,7 @@ from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.postgres import Rollup, Upsert
 from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened
 from cq.cli.bench.systems.system import Add, CannotMeasure, System, WrongSum
-from cq.cli.bench.systems.systems import Backends, Locations, make_against, open_backends
+from cq.cli.bench.systems.systems import Backends, make_against, open_backends
 from cq.cli.bench.systems.workload import KINDS, POOL_LEAST, POOL_UPDATES, BenchWorkload, word
 from cq.cli.shared.crew import ProcessFailed
 
@@ -248,7 +248,7 @@ def test_what_is_missing_is_said_with_what_to_install(
     if missing:
         monkeypatch.setitem(__import__("sys").modules, missing, None)
 
-    with open_backends(Locations(tmp_path)) as found, pytest.raises(CannotMeasure) as raised:
+    with open_backends(tmp_path) as found, pytest.raises(CannotMeasure) as raised:
         make_against(found, name, "int")
 
     assert said in str(raised.value)
@@ -275,7 +275,7 @@ def test_a_process_that_has_died_is_named(url: str) -> None:
 
 
 def test_temporary_stores_are_each_a_file_of_their_own(tmp_path: Path) -> None:
-    with open_backends(Locations(tmp_path)) as found:
+    with open_backends(tmp_path) as found:
         assert isinstance(found, Backends)
         assert found.store() != found.store()
 

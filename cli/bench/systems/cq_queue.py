@@ -96,7 +96,7 @@ class QueueSystem(System):
         if place == 0:
             self._pause()
         self.run_worker(stack)
-        return self._drain if place == 0 else _do_nothing
+        return self._drain if place == 0 else lambda: None
 
     def _drain(self) -> None:
         cq.resume(self.open(), self.queue)
@@ -149,7 +149,3 @@ class QueueSystem(System):
     def _watch_export(self, tr: Any) -> tuple[None, Any]:
         rows = tr.snapshot.get_range(*ExportKeys(self.queue).all_rows(), limit=1).to_list()
         return None, tr.watch(rows[0].key) if rows else None
-
-
-def _do_nothing() -> None:
-    """Drain nothing: the worker of this process combines while another process waits."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -24,64 +23,60 @@ from cq.store.transact import transact
 QUEUE_PREFIX: Final = "bench-"
 
 
-@dataclass(frozen=True, slots=True)
-class Locations:
-    """The locations of stores and servers.
-
-    Args:
-        folder: folder for temporary stores and servers.
-        store: URL of a store that replaces temporary embedded stores.
-        postgres_env: environment variable with the URL of a PostgreSQL database that replaces a temporary server.
-    """
-
-    folder: Path
-    store: str | None = None
-    postgres_env: str | None = None
-
-
 class Backends:
     """Stores and servers for systems; a server is started when the first system needs it.
+
+    Args:
+        stack: stops and removes them.
+        folder: folder for temporary stores and servers.
+        given: URL of a store that replaces temporary embedded stores.
+        postgres_env: environment variable with the URL of a PostgreSQL database that replaces a temporary server.
 
     Attributes:
         versions: {name of a running server: its version}.
     """
 
-    def __init__(self, locations: Locations, stack: ExitStack) -> None:
-        self._locations, self._stack = locations, stack
+    def __init__(self, stack: ExitStack, folder: Path, given: str | None, postgres_env: str | None) -> None:
+        self._stack, self._folder, self._given, self._postgres_env = stack, folder, given, postgres_env
         self._numbers = count()
         self.versions: dict[str, str] = {}
 
     def store(self) -> tuple[str, str]:
         """URL and kind of a store: the given one, otherwise a new one."""
-        if self._locations.store is None:
-            return f"embedded:{self._locations.folder / f'{next(self._numbers)}.db'}", "embedded"
-        scheme, _ = located(self._locations.store)
-        return self._locations.store, "foundationdb" if scheme == "fdb" else scheme
+        if self._given is None:
+            return f"embedded:{self._folder / f'{next(self._numbers)}.db'}", "embedded"
+        scheme, _ = located(self._given)
+        return self._given, "foundationdb" if scheme == "fdb" else scheme
 
     @cached_property
     def postgres(self) -> str:
         """The connection string of the PostgreSQL database; raises `Unavailable`."""
-        if self._locations.postgres_env is None:
-            conninfo = self._stack.enter_context(servers.own_postgres(self._locations.folder / "postgres"))
+        if self._postgres_env is None:
+            conninfo = self._stack.enter_context(servers.own_postgres(self._folder / "postgres"))
         else:
-            conninfo = servers.given_postgres(self._locations.postgres_env)
+            conninfo = servers.given_postgres(self._postgres_env)
         self.versions["postgresql"] = servers.postgres_version(conninfo)
         return conninfo
 
     @cached_property
     def redis(self) -> str:
         """The socket of the Redis server; raises `Unavailable`."""
-        socket = self._stack.enter_context(servers.own_redis(self._locations.folder / "redis"))
+        socket = self._stack.enter_context(servers.own_redis(self._folder / "redis"))
         self.versions["redis"] = servers.redis_version(socket)
         return socket
 
     def reporting(self, kind: str) -> str:
         """The URL of a database to export to, of a kind in `REPORTING`; raises `CannotMeasure`."""
         if kind == "sqlite":
-            return f"sqlite:///{self._locations.folder / f'{next(self._numbers)}-reporting.db'}"
-        if self._locations.postgres_env is not None:  # the export would leave tables of cq in it
+            return f"sqlite:///{self._folder / f'{next(self._numbers)}-reporting.db'}"
+        if self._postgres_env is not None:  # the export would leave tables of cq in it
             raise CannotMeasure("an export into a given PostgreSQL database cannot be measured: use sqlite")
         return self.postgres
+
+    def queue(self, kind: str, buckets: int | None, *, cloud: bool, export: str | None) -> QueueSystem:
+        """A queue with a new name, and with the requested cloud and export."""
+        name, reporting = f"{QUEUE_PREFIX}{secrets.token_hex(4)}", export and self.reporting(export)
+        return QueueSystem(*self.store(), name, kind, buckets, cloud, reporting)
 
 
 Maker = Callable[[Backends, str], System]
@@ -96,27 +91,18 @@ _INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name, RedisHash.name)
 
 
 @contextmanager
-def open_backends(locations: Locations) -> Iterator[Backends]:
-    """Open the stores and servers; stops and removes them at exit.
+def open_backends(
+    folder: Path, store: str | None = None, postgres_env: str | None = None
+) -> Iterator[Backends]:
+    """Open the stores and servers; stops and removes them at exit. Arguments as for `Backends`.
 
     Raises `CannotMeasure` if the given store has queues of another program.
     """
     with ExitStack() as stack:
         stack.callback(close_opened)  # last: systems are removed through opened stores
-        if locations.store is not None:
-            _refuse_used(locations.store)
-        yield Backends(locations, stack)
-
-
-def make_queue(
-    backends: Backends, kind: str, buckets: int | None, *, cloud: bool = False, export: str | None = None
-) -> QueueSystem:
-    """A queue with a new name, and with the requested cloud and export."""
-    url, store = backends.store()
-    name = f"{QUEUE_PREFIX}{secrets.token_hex(4)}"
-    return QueueSystem(
-        url, store, name, kind, buckets, cloud, None if export is None else backends.reporting(export)
-    )
+        if store is not None:
+            _refuse_used(store)
+        yield Backends(stack, folder, store, postgres_env)
 
 
 def make_against(backends: Backends, name: str, kind: str) -> System:

@@ -74,13 +74,8 @@ class ReplayClock:
         return self.first + (now - self.start) * self.speed
 
 
-def late_key(server: int, line: int) -> bytes:
-    """The key of a server's note that visits from `line` on came too late for the window."""
-    return late_keys(server)[0] + b"%012d" % line
-
-
 def late_keys(server: int) -> tuple[bytes, bytes]:
-    """The range of a server's notes of late visits."""
+    """The range of a server's notes of late visits: a key ends with the position of the first of them."""
     begin = KEYS + b"late/%d/" % server
     return begin, begin + b"\xff"
 
@@ -154,7 +149,7 @@ class VisitServer:
             seen = [(page, visit.visitor) for visit in visits_now for page in (visit.page, SITE)]
             if visits.count_many(tr, seen, at=at) != TAKEN:
                 # They are in no window; the recount must not expect them there.
-                tr.set(late_key(self.number, place), codec.encode(len(visits_now)))
+                tr.set(late_keys(self.number)[0] + b"%012d" % place, codec.encode(len(visits_now)))
             place += len(visits_now)
         position.write(tr, place)
         return place

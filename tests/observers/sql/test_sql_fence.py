@@ -585,7 +585,7 @@ class TestTables:
     def test_a_sweep_that_comes_late_deletes_nothing_of_others(
         self, db: Any, name: str, export: Export
     ) -> None:
-        exporter = export.exporter()
+        exporter = SqlExporter(export.reporting, export.definition, export.store)
         assert exporter.sweep(name, 0, b"") == 0
         rebase(db, export)
         with pytest.raises(OutdatedBatch):
