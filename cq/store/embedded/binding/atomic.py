@@ -1,12 +1,11 @@
 """Atomic operations, byte for byte as FoundationDB's storage servers apply them.
 
-Each function takes the stored value (None if the key is absent) and the operand, and returns the new value. Only
-`compare_and_clear` returns None, which removes the key. Numbers are little-endian and unsigned. The result has the
-length of the operand.
+Numbers are little-endian and unsigned. The result has the length of the operand.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 from cq.store.embedded.binding.keys import MAX_VALUE_BYTES, STAMP_BYTES
@@ -29,83 +28,41 @@ Operation = tuple[int, bytes | None]
 """A code and its operand; a `SET` of None removes the key."""
 
 
-def _fit(value: bytes | None, operand: bytes) -> int:
-    """The stored value as a number of the operand's length: truncated, or padded with zeros."""
-    return int.from_bytes((value or b"")[: len(operand)], "little")
-
-
-def _bytes(number: int, operand: bytes) -> bytes:
-    return number.to_bytes(len(operand), "little")
-
-
-def _add(value: bytes | None, operand: bytes) -> bytes:
-    total = _fit(value, operand) + int.from_bytes(operand, "little")
-    return _bytes(total % (1 << 8 * len(operand)), operand)
-
-
-def _and(value: bytes | None, operand: bytes) -> bytes:
-    if value is None:
-        return operand
-    return _bytes(_fit(value, operand) & int.from_bytes(operand, "little"), operand)
-
-
-def _or(value: bytes | None, operand: bytes) -> bytes:
-    return _bytes(_fit(value, operand) | int.from_bytes(operand, "little"), operand)
-
-
-def _xor(value: bytes | None, operand: bytes) -> bytes:
-    return _bytes(_fit(value, operand) ^ int.from_bytes(operand, "little"), operand)
-
-
-def _append_if_fits(value: bytes | None, operand: bytes) -> bytes:
-    both = (value or b"") + operand
-    return both if len(both) <= MAX_VALUE_BYTES else value or b""
-
-
-def _max(value: bytes | None, operand: bytes) -> bytes:
-    return _bytes(max(_fit(value, operand), int.from_bytes(operand, "little")), operand)
-
-
-def _min(value: bytes | None, operand: bytes) -> bytes:
-    if value is None:
-        return operand
-    return _bytes(min(_fit(value, operand), int.from_bytes(operand, "little")), operand)
-
-
-def _byte_min(value: bytes | None, operand: bytes) -> bytes:
-    return operand if value is None else min(value, operand)
-
-
-def _byte_max(value: bytes | None, operand: bytes) -> bytes:
-    return operand if value is None else max(value, operand)
-
-
-def _compare_and_clear(value: bytes | None, operand: bytes) -> bytes | None:
-    return None if value == operand else value
-
-
-_FUNCTIONS: dict[int, Callable[[bytes | None, bytes], bytes | None]] = {
-    ADD: _add,
-    AND: _and,
-    OR: _or,
-    XOR: _xor,
-    APPEND_IF_FITS: _append_if_fits,
-    MAX: _max,
-    MIN: _min,
-    BYTE_MIN: _byte_min,
-    BYTE_MAX: _byte_max,
-    COMPARE_AND_CLEAR: _compare_and_clear,
+_ON_NUMBERS: dict[int, Callable[[int, int], int]] = {
+    ADD: operator.add,
+    AND: operator.and_,
+    OR: operator.or_,
+    XOR: operator.xor,
+    MAX: max,
+    MIN: min,
 }
+_GIVES_OPERAND_IF_ABSENT = frozenset({AND, MIN, BYTE_MIN, BYTE_MAX})
 
 # Two operations of these kinds can be merged only if their operands have the same length.
 _NEEDS_EQUAL_LENGTHS = frozenset({ADD, OR, XOR, MAX, MIN})
 
 
 def apply(operation: int, value: bytes | None, operand: bytes | None) -> bytes | None:
-    """The value after one operation other than a versionstamped one."""
-    if operation == SET or operand is None:
+    """The value after one operation other than a versionstamped one.
+
+    `value` is the stored value; None: the key is absent. Only `COMPARE_AND_CLEAR` returns None, which removes the key.
+    """
+    if operation == SET or operand is None or (value is None and operation in _GIVES_OPERAND_IF_ABSENT):
         return operand
-    return _FUNCTIONS[operation](value, operand)
+    if operation == COMPARE_AND_CLEAR:
+        return None if value == operand else value
+    stored = value or b""
+    if operation == BYTE_MIN:
+        return min(stored, operand)
+    if operation == BYTE_MAX:
+        return max(stored, operand)
+    if operation == APPEND_IF_FITS:
+        return stored + operand if len(stored) + len(operand) <= MAX_VALUE_BYTES else stored
+    length = len(operand)  # the stored number is truncated to it, or padded with zeros
+    result = _ON_NUMBERS[operation](
+        int.from_bytes(stored[:length], "little"), int.from_bytes(operand, "little")
+    )
+    return (result % (1 << 8 * length)).to_bytes(length, "little")
 
 
 def merge(operations: list[Operation], operation: int, operand: bytes) -> None:

@@ -89,6 +89,10 @@ class Future(Generic[T]):
             raise self._error
         return self._result  # type: ignore[return-value]
 
+    def wait(self) -> T:
+        """Wait for the result, and return it."""
+        return self.get()
+
     def settle(self, result: T | None = None, error: BaseException | None = None) -> bool:
         """Make the future ready; return False if it was ready before."""
         with _callbacks_lock:
@@ -150,26 +154,17 @@ class FutureVoid(Future[None]):
 
     __slots__ = ()
 
-    def wait(self) -> None:
-        self.get()
-
 
 class FutureInt64(Future[int]):
     """A future of a number."""
 
     __slots__ = ()
 
-    def wait(self) -> int:
-        return self.get()
-
 
 class FutureKeyArray(Future[list[bytes]]):
     """A future of some keys."""
 
     __slots__ = ()
-
-    def wait(self) -> list[bytes]:
-        return self.get()
 
 
 class FutureRows(Future[tuple[list[Row], bool]]):
@@ -189,6 +184,7 @@ class FutureString(Future[T]):
         return self.get()
 
     def wait(self) -> Any:
+        """Wait for the result, and return the future, which can be used like the result."""
         self.get()
         return self
 

@@ -99,16 +99,15 @@ class ReadYourWrites:
         self, writes: Writes, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
     ) -> Iterator[tuple[list[Row], bytes, bytes]]:
         """The stored rows of [begin, end) in pieces, each with its range; raises 1036 at the first unreadable key."""
-        if reverse:
-            barrier = writes.last_unreadable(begin, end)
-            begin = begin if barrier is None else barrier
-        else:
-            barrier = writes.first_unreadable(begin, end)
-            end = end if barrier is None else barrier
+        unreadable = writes.unreadable_parts(begin, end)
+        if unreadable and reverse:
+            begin = unreadable[-1][1]
+        elif unreadable:
+            end = unreadable[0][0]
         parts = writes.live(begin, end)
         for start, stop, live in reversed(parts) if reverse else parts:
             yield from self._part(start, stop, live, min(limit, _PIECE_ROWS), max_bytes, reverse)
-        if barrier is not None:
+        if unreadable:
             raise FDBError(ACCESSED_UNREADABLE)
 
     def _part(

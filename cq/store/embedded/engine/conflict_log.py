@@ -33,7 +33,6 @@ _LATER = """
 SELECT (SELECT min(version) FROM commits), version, writes FROM commits WHERE version > ? ORDER BY version
 """
 _COUNTS = struct.Struct("<II")
-_FEW = 16
 
 
 def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
@@ -59,75 +58,48 @@ def _any_in(keys: list[bytes], begin: bytes, end: bytes) -> bool:
 
 
 class CommittedGroup:
-    """The keys and ranges that one version wrote, from this process or from a row of another one.
+    """The keys and ranges that one version wrote, from this process or from a row of another one."""
 
-    The keys of a row are decoded only if they may conflict with a transaction, which is rare.
-    """
-
-    __slots__ = ("_keys", "_lengths", "_row", "_sorted", "bytes", "ranges", "size", "version")
+    __slots__ = ("_sorted", "bytes", "keys", "ranges", "version")
 
     def __init__(self, version: int, keys: set[bytes], ranges: list[Range], length: int) -> None:
         self.version = version
-        self._keys = keys
+        self.keys = keys
         self.ranges = ranges
-        self.size = len(keys)
         self.bytes = length
-        self._row = b""  # its keys are decoded
-        self._lengths = array("I")
         self._sorted: list[bytes] = []
 
     @classmethod
     def from_row(cls, version: int, row: bytes) -> CommittedGroup:
         """The group of a row of the log; raises `sqlite3.DatabaseError` if the row is malformed."""
-        group = cls(version, set(), [], 0)
         if row == b"":
-            return group
+            return cls(version, set(), [], 0)
         try:
-            group.size, bounds = _COUNTS.unpack_from(row)
-            group._lengths = array("I", row[_COUNTS.size : _COUNTS.size + 4 * (group.size + bounds)])
+            count, bounds = _COUNTS.unpack_from(row)
+            start = _COUNTS.size + 4 * (count + bounds)
+            lengths = array("I", row[_COUNTS.size : start])
         except (struct.error, TypeError, ValueError) as error:
             raise sqlite3.DatabaseError("its log of commits is malformed") from error
-        group._row, group.bytes = row, len(row)
-        if len(row) != _COUNTS.size + 4 * (group.size + bounds) + sum(group._lengths) or bounds % 2:
+        if len(row) != start + sum(lengths) or bounds % 2:
             raise sqlite3.DatabaseError("its log of commits is malformed")
-        if bounds:
-            parts = group._parts()[group.size :]
-            group.ranges = list(zip(parts[::2], parts[1::2], strict=True))
-        return group
-
-    def _parts(self) -> list[bytes]:
-        """The keys of the row, and the bounds of its ranges."""
-        begin = _COUNTS.size + 4 * len(self._lengths)
-        return [self._row[start:end] for start, end in pairwise(accumulate(self._lengths, initial=begin))]
-
-    @property
-    def keys(self) -> set[bytes]:
-        """The single keys."""
-        if self._row:
-            self._keys, self._row = set(self._parts()[: self.size]), b""
-        return self._keys
+        parts = [row[begin:end] for begin, end in pairwise(accumulate(lengths, initial=start))]
+        ranges = zip(parts[count::2], parts[count + 1 :: 2], strict=True)
+        return cls(version, set(parts[:count]), list(ranges), len(row))
 
     def conflicts_with(self, reads: ReadSet) -> bool:
         """Whether it wrote any of the keys read."""
-        if self._may_contain(reads.keys) and not reads.keys.isdisjoint(self.keys):
+        if not reads.keys.isdisjoint(self.keys):
             return True
-        return overlaps(reads, self._sorted_keys() if reads.ranges else [], self.ranges)
+        if reads.ranges and len(self._sorted) != len(self.keys):
+            self._sorted = sorted(self.keys)
+        return overlaps(reads, self._sorted, self.ranges)
 
     def written_keys(self, keys: Set[bytes]) -> set[bytes]:
         """The given keys that it wrote."""
-        found = {*keys & self.keys} if self._may_contain(keys) else set()
+        found = {*keys & self.keys}
         for begin, end in self.ranges:
             found.update(key for key in keys if begin <= key < end)
         return found
-
-    def _may_contain(self, keys: Set[bytes]) -> bool:
-        """Whether it may have written any of these keys. If they are few, searches the row for their bytes."""
-        return not self._row or len(keys) > _FEW or any(key in self._row for key in keys)
-
-    def _sorted_keys(self) -> list[bytes]:
-        if len(self._sorted) != len(self.keys):
-            self._sorted = sorted(self.keys)
-        return self._sorted
 
 
 class ConflictLog:
@@ -159,7 +131,7 @@ class ConflictLog:
         """Add the latest version."""
         self.last = group.version
         self._groups.append(group)
-        self._keys += group.size
+        self._keys += len(group.keys)
         self._bytes += group.bytes
 
     def check(self, read_version: int, reads: ReadSet) -> int:
@@ -183,7 +155,7 @@ class ConflictLog:
         before = self._groups[0].version
         while len(self._groups) > 1 and self._is_surplus(self._groups[1].version <= now - KEPT_VERSIONS):
             gone = self._groups.popleft()
-            self._keys -= gone.size
+            self._keys -= len(gone.keys)
             self._bytes -= gone.bytes
         first = self._groups[0].version
         return first if first != before else None

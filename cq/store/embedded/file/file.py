@@ -95,17 +95,16 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
             header = file.read(_HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
-        if not creates:
-            raise _missing(path) from None
-        _check_directory(path)
-        return False
+        header, size = b"", 0
     except IsADirectoryError:
         raise NotAStore(f"{path} is a directory: name a file in it, such as {path / 'store.db'}") from None
     except OSError as error:
         raise NotAStore(f"{path} cannot be read ({error.strerror}): check its permissions") from None
     if not header:
         if not creates:
-            raise _missing(path)
+            raise NotAStore(
+                f"the store {path} does not exist: check the path, or create it with `cq configure`"
+            )
         _check_directory(path)
         return False
     _check_header(path, header, size)
@@ -120,17 +119,13 @@ def is_writable(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
-def _missing(path: Path) -> NotAStore:
-    return NotAStore(f"the store {path} does not exist: check the path, or create it with `cq configure`")
-
-
 def create(path: Path, access: Access) -> None:
     """Create an empty store. The caller holds the lock, so no other process creates it at the same time."""
-    log = _log(path)
-    if log.exists() and log.stat().st_size:
+    if has_log(path):
         # SQLite would replay it into the new store.
         raise NotAStore(
-            f"{log} is there and its store is not: put {path.name} back beside it, or remove it for an empty store"
+            f"{_log(path)} is there and its store is not: put {path.name} back beside it, or remove it for an empty "
+            "store"
         )
     draft = path.with_name(f"{path.name}-new")
     try:
@@ -295,9 +290,8 @@ def _check_header(path: Path, header: bytes, size: int) -> None:
     pages, page_bytes = int.from_bytes(header[28:32], "big"), int.from_bytes(header[16:18], "big")
     if page_bytes != PAGE_BYTES or not {*header[18:20]} <= _VERSIONS:
         raise NotAStore(f"{path} is damaged (its header has changed): restore it from a backup")
-    log = _log(path)
     # A file with a log may be shorter than its header says, until the next checkpoint.
-    if size < pages * page_bytes and not (log.exists() and log.stat().st_size):
+    if size < pages * page_bytes and not has_log(path):
         raise NotAStore(f"{path} is damaged (it is truncated): restore it from a backup")
 
 

@@ -96,15 +96,15 @@ class LockFile:
 
     def announced(self) -> int:
         """The latest announced version; 0 if no version was announced."""
-        try:
-            return int.from_bytes(self._content[_VERSION], "little")
-        except ValueError:  # closed
-            return 0
+        return self._read_version(_VERSION)
 
     def metadata_changed(self) -> int:
         """The latest announced version that changes the metadata version; 0 if no such version was announced."""
+        return self._read_version(_METADATA_CHANGED)
+
+    def _read_version(self, where: slice) -> int:
         try:
-            return int.from_bytes(self._content[_METADATA_CHANGED], "little")
+            return int.from_bytes(self._content[where], "little")
         except ValueError:  # closed
             return 0
 

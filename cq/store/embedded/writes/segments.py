@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 
 CLEARED = 1
 UNREADABLE = 2
@@ -33,25 +32,16 @@ class Segments:
         self.flags[first:last] = [(flags | add) & ~remove for flags in self.flags[first:last]]
         self._join(first, last)
 
-    def within(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-        """The segments that overlap [begin, end), clipped to it: first key, first key after it, flags."""
-        starts = self.starts
-        i = bisect_right(starts, begin) - 1
-        while begin < end:
-            stop = starts[i + 1] if i + 1 < len(starts) else end
-            yield begin, min(stop, end), self.flags[i]
-            begin, i = stop, i + 1
-
     def runs(self, begin: bytes, end: bytes, flag: int) -> list[tuple[bytes, bytes]]:
         """The maximal parts of [begin, end) that have the flag."""
         found: list[tuple[bytes, bytes]] = []
-        for start, stop, flags in self.within(begin, end):
-            if not flags & flag:
-                continue
-            if found and found[-1][1] == start:
-                found[-1] = (found[-1][0], stop)
-            else:
-                found.append((start, stop))
+        i = bisect_right(self.starts, begin) - 1
+        while begin < end:
+            stop = min(self.starts[i + 1], end) if i + 1 < len(self.starts) else end
+            if self.flags[i] & flag:
+                first = found.pop()[0] if found and found[-1][1] == begin else begin
+                found.append((first, stop))
+            begin, i = stop, i + 1
         return found
 
     def _split(self, key: bytes) -> int:

@@ -245,29 +245,14 @@ class Writes:
         pending = self.pending.get(key)
         return pending.value(stored.get(key)) if pending else self.values[key]
 
-    def first_unreadable(self, begin: bytes, end: bytes) -> bytes | None:
-        """The first unreadable key of [begin, end), or None."""
-        found = next((b for b, _ in self._unreadable_ranges(begin, end)), None)
-        points = (
-            key for key in self.keys(begin, end) if key in self.pending and self.pending[key].unreadable
-        )
-        point = next(points, None) if self.pending else None
-        return min((key for key in (found, point) if key is not None), default=None)
-
-    def last_unreadable(self, begin: bytes, end: bytes) -> bytes | None:
-        """The end of the last unreadable part of [begin, end), or None."""
-        found = max((e for _, e in self._unreadable_ranges(begin, end)), default=None)
-        points = [k for k in self.keys(begin, end) if k in self.pending and self.pending[k].unreadable]
-        return max(
-            (key for key in (found, after(points[-1]) if points else None) if key is not None), default=None
-        )
-
-    def _unreadable_ranges(self, begin: bytes, end: bytes) -> list[Range]:
-        """The unreadable parts, except the keys written later, whose values are known."""
-        if not self.segments:
-            return []
-        runs = self.segments.runs(begin, end, UNREADABLE)
-        return [part for run in runs for part in _without(*run, self.keys(*run))]
+    def unreadable_parts(self, begin: bytes, end: bytes) -> list[Range]:
+        """The unreadable parts of [begin, end), sorted, without the keys written later, whose values are known."""
+        runs = self.segments.runs(begin, end, UNREADABLE) if self.segments else []
+        parts = [part for run in runs for part in _without(*run, self.keys(*run))]
+        if self.pending:
+            keys = (key for key in self.keys(begin, end) if key in self.pending)
+            parts += [(key, after(key)) for key in keys if self.pending[key].unreadable]
+        return sorted(parts)
 
     def live(self, begin: bytes, end: bytes) -> list[tuple[bytes, bytes, bool]]:
         """The parts of [begin, end): True where stored rows are visible, False where they are cleared."""
