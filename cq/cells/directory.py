@@ -6,12 +6,11 @@ placed and moved at the same time without conflicts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from cq.cells.records import DRAINING, OPEN, Cell, Record
-from cq.config.store_id import ensure_store_id
 from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
 from cq.keys import below, check_name
 from cq.keys import cell as keys
@@ -56,10 +55,6 @@ class Directory:
     def __init__(self, db: Database) -> None:
         self.db = db
 
-    def store_id(self) -> bytes:
-        """Return the id by which the cells identify their directory."""
-        return ensure_store_id(self.db)
-
     # Cells
 
     def put_cell(self, name: str, cell: Cell, *, is_new: bool) -> None:
@@ -101,9 +96,7 @@ class Directory:
 
     def record(self, user: Any) -> Record:
         """Return a user's record; raises `UserNotPlaced`, `InvalidData`."""
-        encoded = keys.encoded_user(user)
-        stored = transact(self.db, lambda tr: tr.snapshot.get(keys.record(encoded)).value)
-        return _parse(user, stored)
+        return transact(self.db, lambda tr: _read_record(tr.snapshot, user))
 
     def place(self, user: Any) -> Record:
         """Place a user in the cell that is least full, unless the user has a cell; see `Cells.place`."""
@@ -143,9 +136,10 @@ class Directory:
 
         Raises `UserNotPlaced`, `CellNotKnown`, and `NoRoom` for a cell that is being drained.
         """
+        encoded = keys.encoded_user(user)
 
-        def begin(tr: Transaction, encoded: bytes) -> Record:
-            record = _parse(user, tr.get(keys.record(encoded)).value)
+        def begin(tr: Transaction) -> Record:
+            record = _read_record(tr, user)
             if record.is_moving or record.cell == target:
                 return record
             if read_cell(tr, target).state != OPEN:
@@ -155,37 +149,35 @@ class Directory:
             tr.set(keys.moving(encoded), b"")
             return moved
 
-        return self._change(user, begin)
+        return transact(self.db, begin)
 
     def switch(self, user: Any, before: Record) -> None:
         """Record that a user is in the target of the move, if the record is still `before`."""
         target = before.target
         if target is None:
             raise ValueError(f"user {user!r} is not being moved")
+        encoded = keys.encoded_user(user)
 
-        def change(tr: Transaction, encoded: bytes) -> None:
-            if _parse(user, tr.get(keys.record(encoded)).value) != before:
+        def change(tr: Transaction) -> None:
+            if _read_record(tr, user) != before:
                 return
             _count_user(tr, encoded, before.cell, -1)
             _count_user(tr, encoded, target, 1)
             moved = Record(target, before.epoch + 1, source=before.cell)
             tr.set(keys.record(encoded), moved.to_bytes())
 
-        self._change(user, change)
+        transact(self.db, change)
 
     def end_move(self, user: Any, before: Record) -> None:
         """Remove a completed move, if the user's record is still `before`."""
+        encoded = keys.encoded_user(user)
 
-        def end(tr: Transaction, encoded: bytes) -> None:
-            if _parse(user, tr.get(keys.record(encoded)).value) == before:
+        def end(tr: Transaction) -> None:
+            if _read_record(tr, user) == before:
                 tr.set(keys.record(encoded), Record(before.cell, before.epoch).to_bytes())
                 tr.clear(keys.moving(encoded))
 
-        self._change(user, end)
-
-    def _change(self, user: Any, change: Callable[[Transaction, bytes], T]) -> T:
-        encoded = keys.encoded_user(user)
-        return transact(self.db, lambda tr: change(tr, encoded))
+        transact(self.db, end)
 
 
 def checked_cell(name: str, url: str, weight: int) -> Cell:
@@ -223,7 +215,8 @@ def _read_cells(tr: TransactionRead, snapshot: TransactionRead) -> list[CellStat
     ]
 
 
-def _parse(user: Any, stored: bytes | None) -> Record:
+def _read_record(tr: TransactionRead, user: Any) -> Record:
+    stored = tr.get(keys.record(keys.encoded_user(user))).value
     if stored is None:
         raise UserNotPlaced(
             f"user {user!r} is in no cell: `cq cells place`, or Cells.place(), puts users into cells"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from cq import store
 from cq.cells.directory import Directory
 from cq.cells.records import Identity
+from cq.config.store_id import ensure_store_id
 from cq.errors import CellMismatch
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead
@@ -65,7 +66,7 @@ class CellStores:
     def directory_id(self) -> bytes:
         """Return the id by which a cell identifies its directory."""
         if self._id is None:
-            self._id = self._directory.store_id()
+            self._id = ensure_store_id(self._directory.db)
         return self._id
 
     def _opened(self, name: str, url: str) -> Database:

@@ -1,7 +1,8 @@
 """Every key of the database, one module for each keyspace.
 
-Other rooms neither build nor parse keys. They import the keys of the store and of queues from here, and the other
-keyspaces from their modules. This room may import `cq.encoding` and `cq.errors`.
+Numbers are big-endian, so that keys sort in the order of the numbers. Other rooms neither build nor parse keys. They
+import the keys of the store and of queues from here, and the other keyspaces from their modules. This room may import
+`cq.encoding` and `cq.errors`.
 """
 
 from cq.keys.membership import (

@@ -1,7 +1,4 @@
-"""The keys of a queue's audit, below `P "j"`; `P` is the prefix of the queue.
-
-Numbers are big-endian, so that keys sort in the order of the numbers.
-"""
+"""The keys of a queue's audit, below `P "j"`; `P` is the prefix of the queue."""
 
 from __future__ import annotations
 

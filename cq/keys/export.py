@@ -1,7 +1,4 @@
-"""The keys of export queues, below `P "e"`; `P` is the prefix of the combine queue of the same name, if it exists.
-
-Numbers are big-endian, so that keys sort in the order of the numbers.
-"""
+"""The keys of export queues, below `P "e"`; `P` is the prefix of the combine queue of the same name, if it exists."""
 
 from __future__ import annotations
 

@@ -23,14 +23,13 @@ who writes it.
 
 from __future__ import annotations
 
-import re
 from struct import Struct
 from typing import Any, Final
 from zlib import crc32
 
 from cq.encoding import codec
-from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
-from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, below, check_name, prefix_end, stamped
+from cq.errors import CorruptData, InvalidData, TooLarge
+from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, below, check_name, prefix_end, stamped, valid_name
 
 BUCKETS: Final = 8
 """Number of buckets of the receivers, and of the groups, of every feed. It never changes: keys contain the bucket."""
@@ -43,17 +42,13 @@ _FEEDS: Final = ROOT + b"feeds/"
 _BELOW: Final = ROOT + b"f/"
 _BUCKET: Final = Struct(">I")
 _NUMBER: Final = Struct(">Q")
-_NAME: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 Range = tuple[bytes, bytes]
 
 
 def check_feed_name(name: object) -> str:
     """The name itself; raises `InvalidConfiguration` if it is not a valid name of a feed."""
-    try:
-        return check_name(name)
-    except InvalidConfiguration as error:
-        raise InvalidConfiguration(str(error).replace("queue name", "feed name")) from None
+    return check_name(name, "feed")
 
 
 def feed_entry(name: str) -> bytes:
@@ -68,8 +63,7 @@ def feed_entries() -> Range:
 
 def feed_of_entry(key: bytes) -> str | None:
     """The inverse of `feed_entry`; None if the name is not valid."""
-    name = key[len(_FEEDS) :]
-    return name.decode() if _NAME.fullmatch(name) else None
+    return valid_name(key[len(_FEEDS) :])
 
 
 def is_of_feeds(key: bytes) -> bool:

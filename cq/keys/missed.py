@@ -1,7 +1,6 @@
 """The keys of reports that observers missed, below `P "m"`; `P` is the prefix of the queue.
 
-Numbers are big-endian, so that keys sort in the order of the numbers. `h` is the hash of the encoded key, `g` the
-generation of an observer.
+`h` is the hash of the encoded key, `g` the generation of an observer.
 """
 
 from __future__ import annotations

@@ -125,11 +125,11 @@ def parse_flush(value: bytes) -> tuple[bytes, int]:
     return value[:VERSIONSTAMP_BYTES], _COUNTER.unpack_from(value, VERSIONSTAMP_BYTES)[0]
 
 
-def check_name(name: object) -> str:
-    """The name itself; raises `InvalidConfiguration` if it is not a valid name of a queue."""
+def check_name(name: object, what: str = "queue") -> str:
+    """The name itself; raises `InvalidConfiguration` if it is not a valid name of a queue, or of a feed (`what`)."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidConfiguration(
-            f"expected a queue name of 1 to 100 letters, digits, '_', '.' or '-', "
+            f"expected a {what} name of 1 to 100 letters, digits, '_', '.' or '-', "
             f"beginning with a letter or digit, got: {brief(name)}"
         )
     return name
@@ -142,7 +142,12 @@ def queue_entry(name: str) -> bytes:
 
 def queue_of_entry(key: bytes) -> str | None:
     """The inverse of `queue_entry`; None if the name is not valid."""
-    name = key[len(QUEUES) :].decode("ascii", "replace")
+    return valid_name(key[len(QUEUES) :])
+
+
+def valid_name(data: bytes) -> str | None:
+    """The name of a queue or a feed in these bytes; None if it is not valid."""
+    name = data.decode("ascii", "replace")
     return name if _NAME.fullmatch(name) else None
 
 

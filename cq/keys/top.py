@@ -1,7 +1,4 @@
-"""The keys of a queue's top and of its published clouds, below the prefixes of observers in `cq.keys.queue`.
-
-Numbers are big-endian, so that keys sort in the order of the numbers.
-"""
+"""The keys of a queue's top and of its published clouds, below the prefixes of observers in `cq.keys.queue`."""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSW
         fdb.open(path)  # starts the network; the binding keeps this database for the application
         db = fdb.impl.create_database(path)
         db.options.set_transaction_timeout(int(TRANSACTION_TIMEOUT * 1000))
-        _check_answer(db, answer_within)
+        tr = db.create_transaction()
+        tr.options.set_timeout(max(1, int(answer_within * 1000)))
+        tr.get_read_version().wait()  # a cheap request that only a working cluster answers
     except Exception as error:
         code = error_code(error)
         if code is None:
@@ -80,12 +82,6 @@ def client_version() -> str:
         get_version().decode().partition(",")
     )  # followed by the source version and the protocol version
     return str(version)
-
-
-def _check_answer(db: Any, seconds: float) -> None:
-    tr = db.create_transaction()
-    tr.options.set_timeout(max(1, int(seconds * 1000)))
-    tr.get_read_version().wait()  # a cheap request that only a working cluster answers
 
 
 def _unreachable(path: str, error: Exception, code: int, seconds: float) -> str:
@@ -111,19 +107,14 @@ def _binding() -> Any:
             f"run `pip uninstall fdb`, then `{INSTALL_BINDING}`"
         )
     with _selecting:
-        if fdb.is_api_version_selected():
-            _keep_api_version(fdb.get_api_version())
-        else:
+        if not fdb.is_api_version_selected():
             _select_api_version(fdb)
+        elif (selected := fdb.get_api_version()) < API_VERSION_LEAST:
+            raise ClientLibraryError(
+                f"this application selected FoundationDB's API version {selected}, and cq needs "
+                f"{API_VERSION_LEAST} or newer: call `fdb.api_version({API_VERSION})`, or let cq select it"
+            )
     return fdb
-
-
-def _keep_api_version(selected: int) -> None:
-    if selected < API_VERSION_LEAST:
-        raise ClientLibraryError(
-            f"this application selected FoundationDB's API version {selected}, and cq needs "
-            f"{API_VERSION_LEAST} or newer: call `fdb.api_version({API_VERSION})`, or let cq select it"
-        )
 
 
 def _select_api_version(fdb: Any) -> None:

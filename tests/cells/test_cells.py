@@ -17,6 +17,7 @@ import cq
 from cq.cells import move
 from cq.cells.cells import Cells
 from cq.cells.records import GONE, HERE, LEAVING, Fence, Identity, Record
+from cq.config.store_id import ensure_store_id
 from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, UserMoving, UserNotPlaced
 from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
@@ -487,7 +488,7 @@ def test_a_directory_that_was_set_back_is_noticed(site: Site) -> None:
 
 def test_identity_is_kept_as_written(site: Site) -> None:
     found = transact(site.own.store("cell1"), lambda tr: tr.get(cellkeys.IDENTITY).value)
-    assert Identity.from_bytes(found) == Identity("cell1", site.own.directory.store_id())
+    assert Identity.from_bytes(found) == Identity("cell1", ensure_store_id(site.own.directory.db))
 
 
 def test_the_cache_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,8 @@ from cq.store.embedded.binding.error import (
     storage_error,
 )
 from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.binding.keys import Range
 from cq.store.embedded.engine.applier import Applier
-from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode, overlaps
+from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
 from cq.store.embedded.engine.wal import Checkpointer
 from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.snapshots.latest_version import LatestVersion
@@ -296,9 +295,9 @@ class Committer:
             self._results = results
             return
         written = work.finish()
-        connection.execute("INSERT INTO commits VALUES (?, ?)", (work.version, written))
+        connection.execute("INSERT INTO commits VALUES (?, ?)", (work.group.version, written))
         self._trim()
-        self._lock.announce(work.version, changes_metadata=work.changes_metadata)
+        self._lock.announce(work.group.version, changes_metadata=work.changes_metadata)
         self._results = results
         try:
             connection.execute("COMMIT")
@@ -307,9 +306,9 @@ class Committer:
             self._in_doubt = not is_unwritten(error)
             self._fail(group, error, COMMIT_UNKNOWN_RESULT if self._in_doubt else 0)
             return
-        log.append(CommittedGroup(work.version, work.keys, work.ranges, len(written)))
+        log.append(work.group)
         self._checkpointer.record_commit(
-            len(work.keys), len(written) + sum(request.size for request in group)
+            len(work.group.keys), len(written) + sum(request.size for request in group)
         )
 
     def _trim(self) -> None:
@@ -334,12 +333,9 @@ class _GroupBuilder:
     """Builds a group: collects the writes of its transactions, and checks each new transaction against them."""
 
     def __init__(self, log: ConflictLog, applier: Applier, version: int) -> None:
-        self.version = version
+        self.group = CommittedGroup(version, set(), [], 0)
         self.accepted = 0
         self.changes_metadata = False
-        self.keys: set[bytes] = set()
-        self._sorted: list[bytes] = []
-        self.ranges: list[Range] = []
         self._log = log
         self._applier = applier
 
@@ -348,32 +344,25 @@ class _GroupBuilder:
         code = self._check(request)
         if code:
             return code
-        request.version, request.order = self.version, self.accepted
+        request.version, request.order = self.group.version, self.accepted
         self.accepted += 1
         self.changes_metadata |= request.changes_metadata
         changes = request.changes
         stamped = self._applier.apply(changes, request.versionstamp)
-        self.keys.update(changes.write_keys, stamped)
-        self.ranges += changes.write_ranges
+        self.group.keys.update(changes.write_keys, stamped)
+        self.group.ranges += changes.write_ranges
         return 0
 
     def finish(self) -> bytes:
         """Write the collected values; return the row for the log."""
         self._applier.flush()
-        return encode(self.keys, self.ranges)
+        row = encode(self.group.keys, self.group.ranges)
+        self.group.bytes = len(row)
+        return row
 
     def _check(self, request: CommitRequest) -> int:
         # A transaction without reads cannot conflict.
         if request.read_version is None or not request.reads:
             return 0
         code = self._log.check(request.read_version, request.reads)
-        return code or (NOT_COMMITTED if self._conflicts(request) else 0)
-
-    def _conflicts(self, request: CommitRequest) -> bool:
-        """Whether it has read a key that an earlier transaction of the group writes."""
-        reads = request.reads
-        if not reads.keys.isdisjoint(self.keys):
-            return True
-        if reads.ranges and len(self._sorted) != len(self.keys):
-            self._sorted = sorted(self.keys)
-        return overlaps(reads, self._sorted, self.ranges)
+        return code or (NOT_COMMITTED if self.group.conflicts_with(request.reads) else 0)

@@ -44,21 +44,16 @@ def encode(keys: Iterable[bytes], ranges: Iterable[Range]) -> bytes:
     return _COUNTS.pack(len(points), len(bounds)) + lengths.tobytes() + b"".join(parts)
 
 
-def overlaps(reads: ReadSet, keys: list[bytes], ranges: list[Range]) -> bool:
-    """Whether reads and writes overlap, except by equal single keys; `keys` are sorted if there are read ranges."""
-    for begin, end in reads.ranges:
-        if _any_in(keys, begin, end) or any(b < end and begin < e for b, e in ranges):
-            return True
-    return bool(ranges and reads.keys) and any(_any_in(reads.sorted_keys(), b, e) for b, e in ranges)
-
-
 def _any_in(keys: list[bytes], begin: bytes, end: bytes) -> bool:
     i = bisect_left(keys, begin)
     return i < len(keys) and keys[i] < end
 
 
 class CommittedGroup:
-    """The keys and ranges that one version wrote, from this process or from a row of another one."""
+    """The keys and ranges that one version wrote, from this process or from a row of another one.
+
+    While a group is built, each of its transactions is checked against the earlier ones, and then added.
+    """
 
     __slots__ = ("_sorted", "bytes", "keys", "ranges", "version")
 
@@ -87,12 +82,15 @@ class CommittedGroup:
         return cls(version, set(parts[:count]), list(ranges), len(row))
 
     def conflicts_with(self, reads: ReadSet) -> bool:
-        """Whether it wrote any of the keys read."""
+        """Whether it wrote any of the keys, or into any of the ranges, that were read."""
         if not reads.keys.isdisjoint(self.keys):
             return True
         if reads.ranges and len(self._sorted) != len(self.keys):
             self._sorted = sorted(self.keys)
-        return overlaps(reads, self._sorted, self.ranges)
+        for begin, end in reads.ranges:
+            if _any_in(self._sorted, begin, end) or any(b < end and begin < e for b, e in self.ranges):
+                return True
+        return bool(reads.keys) and any(_any_in(reads.sorted_keys(), b, e) for b, e in self.ranges)
 
     def written_keys(self, keys: Set[bytes]) -> set[bytes]:
         """The given keys that it wrote."""
@@ -153,12 +151,13 @@ class ConflictLog:
         The newest of the old groups stays: in an idle store, transactions have its version as their read version.
         """
         before = self._groups[0].version
-        while len(self._groups) > 1 and self._is_surplus(self._groups[1].version <= now - KEPT_VERSIONS):
+        while len(self._groups) > 1 and (
+            self._groups[1].version <= now - KEPT_VERSIONS
+            or self._keys > KEPT_KEYS
+            or self._bytes > KEPT_BYTES
+        ):
             gone = self._groups.popleft()
             self._keys -= len(gone.keys)
             self._bytes -= gone.bytes
         first = self._groups[0].version
         return first if first != before else None
-
-    def _is_surplus(self, old: bool) -> bool:
-        return old or self._keys > KEPT_KEYS or self._bytes > KEPT_BYTES
