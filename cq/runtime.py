@@ -13,6 +13,7 @@ import threading
 import time as clocks
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Protocol
 
 
 class Latch:
@@ -43,6 +44,14 @@ class Latch:
         if not self._is_set and self._gate.acquire(timeout=-1 if timeout is None else timeout):
             self._gate.release()  # for the next waiting thread
         return self._is_set
+
+
+class Waitable(Protocol):
+    """A future of a store, as far as `Machine.suspend` uses it."""
+
+    def is_ready(self) -> bool: ...
+    def on_ready(self, callback: Callable[[Any], None]) -> None: ...
+    def cancel(self) -> None: ...
 
 
 class Machine:
@@ -76,6 +85,17 @@ class Machine:
         """A condition with its own lock. Plain locks are not replaced: code never waits while it holds one."""
         return threading.Condition()
 
+    def is_task(self) -> bool:
+        """Whether the caller is a task of an event loop, which must not block its thread; see `cq.aio`."""
+        return False
+
+    def suspend(self, future: Waitable) -> bool:
+        """Suspend the calling task until a future is ready; return False if the caller is a thread, which may block.
+
+        If the task is cancelled, the future is cancelled, too.
+        """
+        return False
+
     def start_thread(self, target: Callable[[], object], name: str) -> None:
         """Run a function in a daemon thread."""
         threading.Thread(target=target, name=name, daemon=True).start()
@@ -101,6 +121,11 @@ def using(other: Machine) -> Iterator[None]:
         yield
     finally:
         _machines.pop()
+
+
+def install(machine: Machine) -> None:
+    """Use another machine from now on, except in contexts of `using`."""
+    _machines[0] = machine
 
 
 def monotonic() -> float:
@@ -135,6 +160,14 @@ def latch() -> Latch:
 
 def condition() -> threading.Condition:
     return _machines[-1].condition()
+
+
+def is_task() -> bool:
+    return _machines[-1].is_task()
+
+
+def suspend(future: Waitable) -> bool:
+    return _machines[-1].suspend(future)
 
 
 def start_thread(target: Callable[[], object], name: str) -> None:

@@ -61,6 +61,7 @@ observers/monitoring
 observers/tasks
 observers/worker
 observers/verify
+cq/aio
 cq/testing.py
 cli/shared
 cli/bench/systems

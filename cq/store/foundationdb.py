@@ -15,6 +15,7 @@ import re
 import threading
 from typing import Any
 
+from cq import runtime
 from cq.distribution import install_command
 from cq.errors import ClientLibraryError, StoreUnreachable
 from cq.store.api import error_code
@@ -72,6 +73,25 @@ def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSW
         raise StoreUnreachable(_unreachable(path, error, code, answer_within)) from error
     db.transact = functools.partial(transact, db)
     return db
+
+
+def let_tasks_wait() -> None:
+    """Make waits for futures of the binding suspend tasks of event loops, and block only threads; see `cq.aio`.
+
+    All waits of the binding go through one method, which the binding itself replaces for gevent. This replaces it, too,
+    so no wait can block an event loop: neither of ranges nor of values that are used like bytes.
+    """
+    future = _binding().impl.Future
+    block = future.block_until_ready
+    if getattr(block, "lets_tasks_wait", False):
+        return
+
+    def block_until_ready(self: Any) -> None:
+        if not runtime.suspend(self):
+            block(self)
+
+    vars(block_until_ready)["lets_tasks_wait"] = True
+    future.block_until_ready = block_until_ready
 
 
 def client_version() -> str:

@@ -56,6 +56,17 @@ def _run(
 ) -> tuple[T, Transaction]:
     """The result of `fn`, and the committed transaction."""
     tr = db.create_transaction()
+    try:
+        return _tried(tr, fn, in_doubt), tr
+    except Exception:
+        raise
+    except BaseException:  # ^C or a cancelled task: its traceback may keep the transaction open for long
+        tr.cancel()
+        raise
+
+
+def _tried(tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object]) -> T:
+    """The result of `fn` once the transaction is committed."""
     while True:
         is_committing = False
         try:
@@ -72,7 +83,7 @@ def _run(
             tr.on_error(code).wait()
             forget_writes(tr)
         else:
-            return result, tr
+            return result
 
 
 class _Decorator(Protocol):

@@ -166,6 +166,7 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     "page",
     [
+        "howto/asyncio.md",
         "howto/cloud.md",
         "howto/combiners.md",
         "howto/django.md",

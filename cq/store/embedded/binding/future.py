@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from cq import runtime
 from cq.store.embedded.binding.error import OPERATION_CANCELLED, FDBError
 from cq.store.embedded.binding.keys import Row
 
@@ -58,6 +59,8 @@ class Future(Generic[T]):
     def block_until_ready(self) -> None:
         """Wait until the future is ready, without raising its error."""
         self._take()
+        if self._done or runtime.suspend(self):
+            return
         while not self._done:
             self._gate.acquire()
             self._gate.release()

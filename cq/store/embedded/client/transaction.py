@@ -220,3 +220,4 @@ class Transaction(TransactionWrites):
     def cancel(self) -> None:
         """Cancel the transaction: every call until `reset` raises 1025."""
         self._state.end(TRANSACTION_CANCELLED)
+        self._state.release()

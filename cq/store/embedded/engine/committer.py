@@ -1,6 +1,7 @@
 """Group commit: many transactions become one SQLite transaction with one sync of the disk.
 
-There is no commit thread, which would cost each commit two switches of threads. A thread that commits while no other
+Threads need no commit thread, which would cost each commit two switches of threads; only tasks of event loops, which
+must not wait for the disk, leave their commits to one. A thread that commits while no other
 thread does becomes the leader, and commits all queued requests; requests that arrive during a commit are in the next
 group. After its own commit, a leader wakes a waiting thread as its successor, so that no thread works for the others
 for ever. The waiting threads also look for themselves whether there is a leader, since ^C may interrupt the leader.
@@ -20,6 +21,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from cq import runtime
 from cq.errors import StoreError
@@ -106,7 +108,7 @@ class CommitRequest(FutureVoid):
     def block_until_ready(self) -> None:
         """Wait; commit the next groups if the leader wakes this thread as its successor."""
         self._take()
-        if self._done:  # perhaps cancelled and still queued
+        if self._done or runtime.suspend(self):  # done: perhaps cancelled and still queued
             return
         self.is_awaited = True
         try:
@@ -147,6 +149,7 @@ class Committer:
         self._queue: deque[CommitRequest] = deque()
         self._leader = threading.Lock()
         self._successor: CommitRequest | None = None  # its thread was woken to lead, and does not lead yet
+        self._helper: ThreadPoolExecutor | None = None  # commits for tasks of event loops
         self._is_closed = False
         self._next_trim = 0.0
         # Requests with their results: valid when SQLite has no transaction open, since COMMIT has succeeded or failed.
@@ -158,9 +161,18 @@ class Committer:
         if self._is_closed:
             raise StoreError("the store is closed: open it again")
         self._queue.append(request)
+        if runtime.is_task():
+            self._lead_in_thread()
+            return
         # A woken successor leads soon, with larger groups than this thread now; unless ^C has interrupted it.
         if self._successor is None or not self._successor.is_awaited:
             self.lead(request)
+
+    def _lead_in_thread(self) -> None:
+        """Commit the queued requests in a thread of the committer: the caller's thread runs an event loop."""
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, "cq-commit")
+        self._helper.submit(self.lead, None)
 
     def lead(self, own: CommitRequest | None) -> None:
         """Commit groups until the queue is empty, or until `own` is ready and another thread takes over.
@@ -186,6 +198,8 @@ class Committer:
             while self._queue:
                 self._commit()
             self._connection.close()
+        if self._helper is not None:
+            self._helper.shutdown(wait=False)  # not waiting: its thread may be the caller
         self._lock.close()
 
     def abandon(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError, storage_error
+from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.binding.keys import METADATA_VERSION, Row, after
 from cq.store.embedded.snapshots.latest_version import LatestVersion
 
@@ -189,6 +190,9 @@ class SnapshotPool:
         self._idle: list[sqlite3.Connection] = []
         self._open: dict[int, Snapshot] = {}
         self._changed = threading.Condition()
+        self._tasks: deque[FutureVoid] = (
+            deque()
+        )  # of event loops, which wait for an open snapshot to be closed
         self._ending = threading.Event()
         self._count = 0
         self._expiry_thread: threading.Thread | None = None
@@ -244,7 +248,7 @@ class SnapshotPool:
         with self._changed:
             if not self._closed and len(self._idle) < _IDLE_CONNECTIONS:
                 self._idle.append(connection)
-                self._changed.notify()
+                self._notify()
                 return
         self._discard(connection)
 
@@ -261,6 +265,8 @@ class SnapshotPool:
             self._closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
+            while self._tasks:
+                self._notify()
         self._ending.set()
         # The copy is needed: `close` removes the snapshot from the dict, as other threads may.
         for snapshot in list(self._open.values()):
@@ -271,15 +277,21 @@ class SnapshotPool:
     def _acquire(self) -> sqlite3.Connection:
         if self.abandoned:
             self._close_abandoned()
-        with self._changed:
-            while not self._closed and not self._idle and self._count >= _OPEN_SNAPSHOTS:
-                self._changed.wait(_CHECK_SECONDS)
-                self._close_abandoned()
-            if self._closed:
-                raise StoreError("the store is closed: open it again")
-            if self._idle:
-                return self._idle.pop()
-            self._count += 1
+        while True:
+            with self._changed:
+                while self._is_full() and not runtime.is_task():
+                    self._changed.wait(_CHECK_SECONDS)
+                    self._close_abandoned()
+                if self._closed:
+                    raise StoreError("the store is closed: open it again")
+                if self._idle:
+                    return self._idle.pop()
+                if not self._is_full():
+                    self._count += 1
+                    break
+                turn = FutureVoid()
+                self._tasks.append(turn)
+            self._wait_for(turn)
         try:
             return self._connect()
         except BaseException as error:
@@ -288,6 +300,21 @@ class SnapshotPool:
                 self._count -= 1
             if isinstance(error, sqlite3.Error):
                 raise storage_error(error, self.path) from error
+            raise
+
+    def _is_full(self) -> bool:
+        return not self._closed and not self._idle and self._count >= _OPEN_SNAPSHOTS
+
+    def _wait_for(self, turn: FutureVoid) -> None:
+        """Suspend a task until its turn; the expiry thread ends the wait at the latest."""
+        try:
+            turn.wait()
+        except BaseException:  # the task was cancelled: another one takes its turn
+            with self._changed:
+                if turn in self._tasks:
+                    self._tasks.remove(turn)
+                else:
+                    self._notify()
             raise
 
     def _close_abandoned(self) -> None:
@@ -299,7 +326,13 @@ class SnapshotPool:
         connection.close()
         with self._changed:
             self._count -= 1
-            self._changed.notify()
+            self._notify()
+
+    def _notify(self) -> None:
+        """Let one waiting thread and one waiting task look for a connection; the caller holds the lock."""
+        self._changed.notify()
+        if self._tasks:
+            self._tasks.popleft().settle()
 
     # Expiry
 

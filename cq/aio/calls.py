@@ -1,0 +1,253 @@
+"""Calls of synchronous code that suspend a task of asyncio wherever the code would block its thread.
+
+The code runs in a greenlet: a stack of its own in the thread of the event loop. Where it waits for a future of a store,
+sleeps, or waits for an event of `cq.runtime`, the greenlet hands an awaitable to the coroutine that runs it, and
+continues with the result. So all of cq is written once, without coroutines. SQLAlchemy runs its synchronous code for
+asyncio in the same way (`greenlet_spawn` and `await_only`).
+
+Waits are intercepted in the futures of both stores (`runtime.suspend`), not in views of databases and transactions: a
+view must know every method that returns a future, range or iterator, and a method that it misses would block the event
+loop without an error. Views would also cost each call, and the futures cost only waits.
+
+No code of cq waits while it holds a lock, so calls that alternate in one thread cannot deadlock. A cancelled task
+raises `CancelledError` in the greenlet, where the code waits; this cancels the future, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from cq import runtime
+from cq.distribution import install_command
+
+try:
+    from greenlet import getcurrent, greenlet
+except ImportError as error:
+    raise ImportError(f"cq.aio needs the package greenlet: run `{install_command('aio')}`") from error
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Caller(greenlet):  # type: ignore[misc]
+    """The greenlet of one call.
+
+    Attributes:
+        pending: the awaitable that the call waits for; its result once it has ended.
+        future: the future of the store that it waits for, if it waits for one.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        parent = getcurrent()
+        super().__init__(fn, parent)
+        self.gr_context = parent.gr_context
+        self.pending: Any = None
+        self.future: runtime.Waitable | None = None
+
+    def start(self, *args: Any, **kwargs: Any) -> Caller:
+        """Run until the first wait, or to the end."""
+        self.pending = self.switch(*args, **kwargs)
+        return self
+
+    async def end(self) -> Any:
+        """The result of the call; awaits what it waits for."""
+        while not self.dead:
+            try:
+                found = await self.pending
+            except BaseException as error:  # noqa: BLE001 - the call handles it, or raises it here
+                self.parent = getcurrent()
+                self.pending = self.throw(error)
+            else:
+                self.parent = getcurrent()
+                self.pending = self.switch(found)
+        return self.pending
+
+
+async def run(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a synchronous function without blocking the event loop: its waits for stores suspend the task.
+
+    `fn` may be any function of cq, or of the application, that waits only for stores; computations, files and SQL
+    databases still block the loop.
+    """
+    found: T = await Caller(fn).start(*args, **kwargs).end()
+    return found
+
+
+def result_of(awaitable: Awaitable[T]) -> T:
+    """Await something in synchronous code that runs by `run`, and return its result; else raises `RuntimeError`."""
+    if _in_call():
+        found: T = getcurrent().parent.switch(awaitable)
+        return found
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()  # else Python warns that it was never awaited
+    raise RuntimeError("result_of works only in functions that cq.aio.run calls")
+
+
+class Call(Generic[T], Awaitable[T]):
+    """A read or another request that has begun: await it for its result.
+
+    Begin several before you await the first, and they are under way at the same time. One that is dropped is cancelled.
+    Tasks may await it one after the other, but not at the same time.
+    """
+
+    def __init__(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> None:
+        self._caller = Caller(fn)
+        self._is_awaited = False
+        self._error: BaseException | None = None
+        try:
+            self._caller.start(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - as futures do, it raises when it is awaited
+            self._error = error
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._caller.dead:
+            yield from self._end().__await__()
+        if self._error is not None:
+            raise self._error
+        found: T = self._caller.pending
+        return found
+
+    def is_ready(self) -> bool:
+        """Whether awaiting it does not suspend the task."""
+        future = self._caller.future
+        return self._caller.dead or (future is not None and future.is_ready())
+
+    def cancel(self) -> None:
+        """Cancel the request: awaiting it raises `FDBError` 1101, unless it is ready."""
+        if not self._caller.dead and self._caller.future is not None:
+            self._caller.future.cancel()
+
+    async def _end(self) -> None:
+        if self._is_awaited:
+            raise RuntimeError("another task awaits this request: begin one for each task")
+        self._is_awaited = True
+        try:
+            await self._caller.end()
+        except BaseException as error:  # noqa: BLE001 - `__await__` raises it
+            self._error = error
+        finally:
+            self._is_awaited = False
+
+
+class LoopMachine(runtime.Machine):
+    """The real machine, on which calls suspend their tasks where threads block."""
+
+    def is_task(self) -> bool:
+        """Whether the caller runs by `run`."""
+        return _in_call()
+
+    def suspend(self, future: runtime.Waitable) -> bool:
+        """See `Machine.suspend`."""
+        if not _in_call():
+            return False
+        if not future.is_ready():
+            waiter = _waiter()
+            future.on_ready(partial(_notify, *waiter))
+            # No variable for the greenlet: the frame of a dropped one would keep it, and Python could not collect it.
+            getcurrent().future = future
+            try:
+                getcurrent().parent.switch(waiter[1])
+            except BaseException:
+                future.cancel()
+                raise
+            finally:
+                getcurrent().future = None
+        return True
+
+    def sleep(self, seconds: float) -> None:
+        """Suspend the calling task or thread."""
+        if _in_call():
+            result_of(asyncio.sleep(seconds))
+        else:
+            super().sleep(seconds)
+
+    def event(self) -> threading.Event:
+        """An event for threads and tasks."""
+        return LoopEvent()
+
+    def latch(self) -> runtime.Latch:
+        """An event for many threads and tasks that is set once."""
+        return LoopLatch()
+
+
+class LoopEvent(threading.Event):
+    """An event that suspends waiting tasks, and blocks waiting threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tasks: list[_Waiter] = []
+
+    def set(self) -> None:
+        super().set()
+        _notify_all(self._tasks)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return _wait(self, self._tasks, timeout) if _in_call() else super().wait(timeout)
+
+
+class LoopLatch(runtime.Latch):
+    """A latch that suspends waiting tasks, and blocks waiting threads."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tasks: list[_Waiter] = []
+
+    def set(self) -> None:
+        super().set()
+        _notify_all(self._tasks)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return _wait(self, self._tasks, timeout) if _in_call() else super().wait(timeout)
+
+
+_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+def _waiter() -> _Waiter:
+    loop = asyncio.get_running_loop()
+    return loop, loop.create_future()
+
+
+def _notify(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: object = None) -> None:
+    """Wake a task, from any thread."""
+    with suppress(RuntimeError):  # the loop is closed, so no task awaits any more
+        loop.call_soon_threadsafe(_resolve, waiter)
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # it is done if its task was cancelled
+        waiter.set_result(None)
+
+
+def _notify_all(tasks: list[_Waiter]) -> None:
+    for waiter in list(tasks):
+        _notify(*waiter)
+
+
+def _in_call() -> bool:
+    return isinstance(getcurrent(), Caller)
+
+
+def _wait(event: threading.Event | runtime.Latch, tasks: list[_Waiter], timeout: float | None) -> bool:
+    """Suspend the calling task until the event is set or the timeout ends; returns whether the event is set."""
+    if event.is_set():
+        return True
+    waiter = _waiter()
+    tasks.append(waiter)
+    try:
+        if not event.is_set():  # it may have been set before the waiter was listed
+            result_of(asyncio.wait([waiter[1]], timeout=timeout))
+    finally:
+        tasks.remove(waiter)
+    return event.is_set()
+
+
+runtime.install(LoopMachine())

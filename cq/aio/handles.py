@@ -1,0 +1,182 @@
+"""Queues, windows, feeds, rankings and clouds for tasks of asyncio: their methods are those of the synchronous ones.
+
+Each method is made from the synchronous one and takes its arguments, with a database or a transaction of `cq.aio` in
+the place of the store's. Type checkers and editors see the arguments and results of the synchronous method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from cq.aio.calls import Call, run
+from cq.aio.database import AsyncDatabase, AsyncRange, AsyncReads
+from cq.combiners import Combiner
+from cq.feeds.feed import Feed
+from cq.observers.top.cloud import CloudReader
+from cq.observers.top.ranking import Ranking
+from cq.queue.combine_queue import CombineQueue
+from cq.type_variables import K, M, V
+from cq.windows.window import Window
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_Store = AsyncDatabase | AsyncReads
+
+
+class Awaited(Generic[P, T]):
+    """A method that awaits where the synchronous method of the handle's `sync` blocks."""
+
+    def __init__(self, method: Callable[Concatenate[Any, Any, P], T]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(
+        self, handle: Any, owner: Any = None
+    ) -> Callable[Concatenate[_Store, P], Coroutine[Any, Any, T]]:
+        def call(store: _Store, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+            return run(self._method, handle.sync, store.sync, *args, **kwargs)
+
+        return call
+
+
+class Iterated(Generic[P, T]):
+    """A method that returns an asynchronous iterator where the synchronous method returns an iterator."""
+
+    def __init__(self, method: Callable[Concatenate[Any, Any, P], Iterator[T]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(
+        self, handle: Any, owner: Any = None
+    ) -> Callable[Concatenate[AsyncDatabase, P], AsyncRange[T]]:
+        def call(db: AsyncDatabase, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRange[T]:
+            return AsyncRange(Call(self._method, handle.sync, db.sync, *args, **kwargs))
+
+        return call
+
+
+class AsyncHandle:
+    """A handle for tasks, made from a synchronous one.
+
+    Attributes:
+        sync: the synchronous handle.
+    """
+
+    sync: Any
+
+    def __repr__(self) -> str:
+        return f"cq.aio.{self.sync!r}"
+
+    @property
+    def name(self) -> str:
+        """The name of the queue or feed."""
+        name: str = self.sync.name
+        return name
+
+
+class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
+    """`cq.CombineQueue` for tasks: `await words.add(tr, {"hello": 1})`.
+
+    Args:
+        queue: its name, or a `cq.CombineQueue`.
+        combiner: with a name: the queue's combiner if it is one of your own.
+    """
+
+    def __init__(self, queue: CombineQueue[K, V] | str, *, combiner: Combiner | None = None) -> None:
+        self.sync: CombineQueue[K, V] = (
+            CombineQueue(queue, combiner=combiner) if isinstance(queue, str) else queue
+        )
+
+    add = Awaited(CombineQueue[K, V].add)
+    get = Awaited(CombineQueue[K, V].get)
+    get_many = Awaited(CombineQueue[K, V].get_many)
+    items = Awaited(CombineQueue[K, V].items)
+    scan = Iterated(CombineQueue[K, V].scan)
+
+
+class AsyncWindow(AsyncHandle, Generic[K]):
+    """`cq.Window` for tasks.
+
+    Args:
+        queue: a queue, or its name.
+        width, slice: as for `cq.Window`.
+    """
+
+    def __init__(
+        self,
+        queue: AsyncCombineQueue[K, int] | CombineQueue[K, int] | str,
+        *,
+        width: float | None = None,
+        slice: float | None = None,  # noqa: A002 - the field's term
+    ) -> None:
+        inner = queue.sync if isinstance(queue, AsyncCombineQueue) else queue
+        self.sync: Window[K] = Window(inner, width=width, slice=slice)
+
+    add = Awaited(Window[K].add)
+    get = Awaited(Window[K].get)
+    get_many = Awaited(Window[K].get_many)
+    items = Awaited(Window[K].items)
+    statistics = Awaited(Window[K].statistics)
+
+
+class AsyncFeed(AsyncHandle, Generic[M]):
+    """`cq.feeds.Feed` for tasks: `await feed.wait(db, receiver, after)` holds no thread.
+
+    Args:
+        feed: its name, or a `Feed`.
+    """
+
+    def __init__(self, feed: Feed[M] | str) -> None:
+        self.sync: Feed[M] = Feed(feed) if isinstance(feed, str) else feed
+
+    configure = Awaited(Feed[M].configure)
+    delete = Awaited(Feed[M].delete)
+    append = Awaited(Feed[M].append)
+    append_many = Awaited(Feed[M].append_many)
+    read = Awaited(Feed[M].read)
+    read_numbered = Awaited(Feed[M].read_numbered)
+    wait = Awaited(Feed[M].wait)
+    latest = Awaited(Feed[M].latest)
+    forget = Awaited(Feed[M].forget)
+    advance = Awaited(Feed[M].advance)
+    position = Awaited(Feed[M].position)
+    join = Awaited(Feed[M].join)
+    leave = Awaited(Feed[M].leave)
+    append_to_group = Awaited(Feed[M].append_to_group)
+    is_member = Awaited(Feed[M].is_member)
+    members = Awaited(Feed[M].members)
+
+
+class AsyncRanking(AsyncHandle, Generic[K, V]):
+    """`Ranking` for tasks: the top of a queue.
+
+    Args:
+        ranking: the queue's name, or a `Ranking`, which `rank` needs if the top has functions of the application.
+    """
+
+    def __init__(self, ranking: Ranking[K, V] | str) -> None:
+        self.sync: Ranking[K, V] = Ranking(ranking) if isinstance(ranking, str) else ranking
+
+    page = Awaited(Ranking[K, V].page)
+    scan = Iterated(Ranking[K, V].scan)
+    count = Awaited(Ranking[K, V].count)
+    groups = Awaited(Ranking[K, V].groups)
+    rank = Awaited(Ranking[K, V].rank)
+    rank_of_score = Awaited(Ranking[K, V].rank_of_score)
+
+
+class AsyncCloudReader(AsyncHandle):
+    """`CloudReader` for tasks; `CloudFollower.wait_async` shares one watch among all tasks of a process.
+
+    Args:
+        name: the queue's name.
+        group: whose cloud, for a queue with groups.
+    """
+
+    def __init__(self, name: str, group: str | None = None) -> None:
+        self.sync = CloudReader(name, group)
+
+    read = Awaited(CloudReader.read)
+    wait = Awaited(CloudReader.wait)

@@ -1,0 +1,105 @@
+"""A worker in the process of an event loop, for small deployments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from cq import runtime
+from cq.aio.database import AsyncDatabase
+from cq.app import App
+from cq.observers.worker.worker import Worker
+
+
+class AsyncWorker:
+    """A worker in threads of this process while an `async with` block runs: `async with cq.aio.Worker(db):`.
+
+    The block begins after the worker's first successful turn, and ends when the worker has stopped completely. If the
+    worker fails, the block is cancelled and raises the worker's error. Combining uses the process's CPU time and GIL:
+    start processes with `cq worker` if the event loop must answer quickly under load.
+
+    Args:
+        db: the database.
+        app: the code for queues that need more than built-in combiners and observers.
+        queues: their names; empty for all queues of the store.
+        settings: further settings of `cq.observers.worker.worker.Worker`.
+
+    Usable once. Raises `QueueNotConfigured` if a queue named does not exist.
+    """
+
+    def __init__(
+        self, db: AsyncDatabase, app: App | None = None, queues: Sequence[str] = (), **settings: Any
+    ) -> None:
+        self._worker = Worker(db.sync, app, queues, **settings)
+        self._block: asyncio.Task[Any] | None = None
+        self._cancelled_block = False
+
+    async def __aenter__(self) -> AsyncWorker:
+        self._loop = asyncio.get_running_loop()
+        self._running: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[BaseException | None] = self._loop.create_future()
+        runtime.start_thread(self._run, "cq-worker")
+        try:
+            await asyncio.wait((self._running, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            await self._stop()
+            raise
+        if self._ended.done():
+            self._raise_error()
+        self._block = asyncio.current_task()
+        self._ended.add_done_callback(self._cancel_block)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        block, self._block = self._block, None
+        await self._stop()
+        if self._cancelled_block and block is not None:
+            if kind is None:  # the block ended before the cancellation reached it
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            if block.uncancel() > 0 and kind is asyncio.CancelledError:
+                return  # others cancelled the task, too
+        if kind is None or self._cancelled_block:
+            self._raise_error()
+
+    async def _stop(self) -> None:
+        """Stop the worker and await its end; if the task is cancelled meanwhile, raise `CancelledError` after it."""
+        self._worker.stop()
+        cancelled: asyncio.CancelledError | None = None
+        while not self._ended.done():
+            try:
+                await asyncio.wait((self._ended,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    def _raise_error(self) -> None:
+        if (error := self._ended.result()) is not None:
+            raise error
+
+    def _cancel_block(self, ended: asyncio.Future[BaseException | None]) -> None:
+        if self._block is not None and ended.result() is not None:
+            self._cancelled_block = True
+            self._block.cancel()
+
+    # The worker's thread
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._worker.run(lambda: self._tell(self._running, None))
+        except BaseException as raised:  # noqa: BLE001 - the block raises it
+            error = raised
+        self._tell(self._ended, error)
+
+    def _tell(self, future: asyncio.Future[Any], result: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(_set, future, result)
+
+
+def _set(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)

@@ -1,0 +1,169 @@
+"""Calls of synchronous code in tasks: waits suspend the task, and block threads as before."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+import cq.aio
+from cq import runtime
+from cq.aio import AsyncDatabase, AsyncTransaction
+from cq.store.embedded import Database
+
+Run = Callable[[Any], Any]
+
+
+def test_awaiting_in_a_synchronous_function_needs_a_task() -> None:
+    with pytest.raises(RuntimeError, match=r"cq\.aio\.run"):
+        cq.aio.result_of(asyncio.sleep(0))
+
+
+def test_a_call_has_the_context_of_its_task_and_raises_its_errors(run: Run) -> None:
+    user: ContextVar[str] = ContextVar("user")
+
+    def call() -> str:
+        cq.aio.result_of(asyncio.sleep(0))
+        if user.get() == "none":
+            raise ValueError("no user")
+        return user.get()
+
+    async def main(name: str) -> str:
+        user.set(name)
+        return await cq.aio.run(call)
+
+    async def both() -> tuple[str, str]:
+        return await asyncio.gather(main("anne"), main("bert"))
+
+    assert [*run(both())] == ["anne", "bert"]
+    with pytest.raises(ValueError, match="no user"):
+        run(main("none"))
+
+
+@pytest.mark.parametrize("make", [runtime.event, runtime.latch])
+def test_an_event_suspends_tasks_and_blocks_threads(make: Callable[[], Any], run: Run) -> None:
+    event, passed = make(), []
+
+    async def main() -> None:
+        assert not await cq.aio.run(event.wait, 0.001)
+        threads = [threading.Thread(target=lambda: passed.append(event.wait())) for _ in range(3)]
+        tasks = [asyncio.create_task(cq.aio.run(event.wait)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        await asyncio.sleep(0)
+        threading.Thread(target=event.set).start()
+        assert await asyncio.gather(*tasks) == [True] * 3
+        assert await cq.aio.run(event.wait, 60)
+        for thread in threads:
+            thread.join()
+
+    run(main())
+    assert passed == [True] * 3
+
+
+def test_a_sleep_suspends_only_its_task(run: Run) -> None:
+    async def main() -> list[str]:
+        done: list[str] = []
+
+        def sleep(seconds: float, name: str) -> None:
+            runtime.sleep(seconds)
+            done.append(name)
+
+        await asyncio.gather(cq.aio.run(sleep, 0.02, "long"), cq.aio.run(sleep, 0, "short"))
+        return done
+
+    assert run(main()) == ["short", "long"]
+
+
+def test_the_loop_goes_on_while_a_commit_waits_for_the_disk(tmp_path: Path, run: Run) -> None:
+    with Database(tmp_path / "store.db") as db:
+
+        async def main() -> None:
+            async def write(tr: AsyncTransaction) -> None:
+                tr.set(b"cq/t/key", b"value")
+
+            with db._engine.committer._leader:  # another thread commits
+                commits = [asyncio.create_task(AsyncDatabase(db).transact(write)) for _ in range(3)]
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                assert not any(each.done() for each in commits)
+            # Its next step would commit the requests that it found.
+            await asyncio.to_thread(db._engine.committer.lead, None)
+            await asyncio.gather(*commits)
+
+        run(main())
+        assert db.get(b"cq/t/key") == b"value"
+
+
+def test_a_thread_can_wait_and_commit_as_before(tmp_path: Path, run: Run) -> None:
+    """Also while tasks of an event loop use the same store."""
+    with Database(tmp_path / "store.db", power_safe=False) as db:
+        adb, stop = AsyncDatabase(db), threading.Event()
+
+        def add(tr: Any) -> None:
+            tr.add(b"cq/t/threads", (1).to_bytes(8, "little"))
+
+        def adds() -> int:
+            number = 0
+            while not stop.is_set():
+                db.transact(add)
+                number += 1
+            return number
+
+        async def main() -> int:
+            async def add_too(tr: AsyncTransaction) -> None:
+                tr.add(b"cq/t/tasks", (1).to_bytes(8, "little"))
+
+            threads = [asyncio.create_task(asyncio.to_thread(adds)) for _ in range(3)]
+            for _ in range(20):
+                await asyncio.gather(*(adb.transact(add_too) for _ in range(10)))
+            stop.set()
+            return sum(await asyncio.gather(*threads))
+
+        added = run(main())
+        assert int.from_bytes(db.get(b"cq/t/tasks") or b"", "little") == 200
+        assert int.from_bytes(db.get(b"cq/t/threads") or b"", "little") == added > 0
+
+
+def test_the_loop_turns_while_a_store_is_opened_and_closed(tmp_path: Path, run: Run) -> None:
+    async def main() -> bytes | None:
+        async with await cq.aio.open(f"embedded:{tmp_path / 'new.db'}") as db:
+            return await db.transact(lambda tr: tr.get(b"cq/t/key"))
+
+    assert run(main()) is None
+    with pytest.raises(cq.InvalidUrl):
+        run(cq.aio.open("nowhere"))
+
+
+def test_a_call_that_ends_the_loop_meets_no_error(adb: AsyncDatabase, run: Run) -> None:
+    """The watch of the first loop fires when its loop is closed."""
+
+    async def watch(tr: AsyncTransaction) -> cq.aio.Call[None]:
+        return tr.watch(b"cq/t/key")
+
+    async def change(tr: AsyncTransaction) -> None:
+        tr.set(b"cq/t/key", b"%f" % time.time())
+
+    kept = run(adb.transact(watch))
+    run(adb.transact(change))
+    deadline = time.monotonic() + 10
+    while not kept.is_ready() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert kept.is_ready()
+
+
+def test_without_greenlet_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['greenlet'] = None; import cq; print('imported'); import cq.aio"
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+
+    assert ended.stdout == "imported\n"
+    assert "cq.aio needs the package greenlet: run `pip install" in ended.stderr.splitlines()[-1]
