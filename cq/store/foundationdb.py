@@ -34,6 +34,14 @@ has committed. 1031 is not retried, and a commit that fails with it may have com
 sets another limit for one transaction; 0 means no limit.
 """
 
+WATCH_KNOB = "future_version_retry_delay=0.001"
+"""The client library's pause, in seconds, before it asks again whether the change that fired a watch is committed.
+
+A storage server often fires a watch before the commit is complete. With the library's own pause of 10 ms, an update of
+an idle queue is combined after 15 ms (median) instead of 5 ms: a worker waits for the update's watch, and a reader for
+the value's. It is set only if cq is the first to use the binding: an application that starts it keeps its settings.
+"""
+
 ANSWER_WITHIN = 10.0
 """Seconds within which a cluster must return a read version when it is opened."""
 
@@ -59,6 +67,7 @@ def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSW
     path = default_cluster_file() if cluster_file is None else cluster_file
     check_cluster_file(path)
     fdb = _binding()
+    _wait_natively(fdb.impl.Future)
     try:
         fdb.open(path)  # starts the network; the binding keeps this database for the application
         db = fdb.impl.create_database(path)
@@ -82,6 +91,7 @@ def let_tasks_wait() -> None:
     so no wait can block an event loop: neither of ranges nor of values that are used like bytes.
     """
     future = _binding().impl.Future
+    _wait_natively(future)
     block = future.block_until_ready
     if getattr(block, "lets_tasks_wait", False):
         return
@@ -91,6 +101,28 @@ def let_tasks_wait() -> None:
             block(self)
 
     vars(block_until_ready)["lets_tasks_wait"] = True
+    future.block_until_ready = block_until_ready
+
+
+def _wait_natively(future: Any) -> None:
+    """Let all threads except the main one wait for futures within the client library.
+
+    The binding waits by a callback and a semaphore, so that the main thread still handles signals. For each wait, the
+    client's network thread must then acquire the interpreter lock to run the callback, and no request or reply of
+    the process advances meanwhile. Without this, a process with 8 threads adds 5 updates per transaction at 0.65 to
+    0.85 of the rate, and each add takes 1.2 to 1.6 times the processor time.
+    """
+    if hasattr(future, "waits_natively"):
+        return
+    future.waits_natively = True
+    wait_by_callback = future.block_until_ready
+
+    def block_until_ready(self: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            wait_by_callback(self)
+        elif not self.is_ready():
+            self.capi.fdb_future_block_until_ready(self.fpointer)
+
     future.block_until_ready = block_until_ready
 
 
@@ -148,6 +180,7 @@ def _select_api_version(fdb: Any) -> None:
         )
     try:
         fdb.api_version(wanted)
+        fdb.options.set_knob(WATCH_KNOB)
     except RuntimeError as error:
         raise ClientLibraryError(_version_mismatch(error)) from error
     except Exception as error:  # bare ones of the binding if it finds no library, and those of ctypes

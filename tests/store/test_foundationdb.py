@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,9 @@ import pytest
 
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.store import foundationdb
+from cq.store.api import error_code
 from cq.store.cluster_file import check_cluster_file, default_cluster_file, is_connection_string
-from cq.store.foundationdb import client_version, open_cluster
+from cq.store.foundationdb import WATCH_KNOB, client_version, open_cluster
 
 
 class FDBError(Exception):
@@ -79,7 +81,9 @@ class Binding(ModuleType):
         self.opened: list[str] = []
         self._capi: Any = None
         self.db = StandIn()
-        self.impl = self
+        self.impl = self.options = self
+        self.knobs: list[str] = []
+        self.Future = type("Future", (), {"block_until_ready": lambda self: None})
 
     def is_api_version_selected(self) -> bool:
         return self.selected is not None
@@ -91,6 +95,9 @@ class Binding(ModuleType):
         if self.refusal is not None:
             raise self.refusal
         self.selected = version
+
+    def set_knob(self, knob: str) -> None:
+        self.knobs.append(knob)
 
     def open(self, path: str) -> StandIn:
         self.opened.append(path)
@@ -166,6 +173,7 @@ def test_the_newest_api_version_up_to_730_is_selected(
     open_cluster(cluster_file)
 
     assert binding.selected == selected
+    assert binding.knobs == [WATCH_KNOB]
 
 
 @pytest.mark.parametrize("selected", [710, 730, 800])
@@ -178,6 +186,7 @@ def test_an_api_version_that_the_application_selected_stays(
     open_cluster(cluster_file)
 
     assert binding.selected == selected
+    assert binding.knobs == []
 
 
 def test_an_older_api_version_that_the_application_selected_is_refused(
@@ -366,6 +375,58 @@ def test_a_real_cluster_opens_and_commits() -> None:
 
     assert db.transact(lambda tr: bytes(tr.get(key))) == (1).to_bytes(8, "little")
     db.transact(lambda tr: tr.clear(key))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("is_main", [True, False])
+def test_waits_in_all_threads_except_the_main_one_use_no_callback(
+    monkeypatch: pytest.MonkeyPatch, is_main: bool
+) -> None:
+    db = open_cluster(os.environ["CQ_TEST_CLUSTER_FILE"])
+    open_cluster(os.environ["CQ_TEST_CLUSTER_FILE"])  # replaces the wait once, not once for each database
+    future = sys.modules["fdb"].impl.Future
+    on_ready, callbacks = future.on_ready, []
+
+    def noted(self: Any, callback: Any) -> None:
+        callbacks.append(callback)
+        on_ready(self, callback)
+
+    monkeypatch.setattr(future, "on_ready", noted)
+
+    def commit() -> None:
+        tr = db.create_transaction()
+        tr.set(b"cq-test/waits", b"")
+        tr.commit().wait()  # never ready at once
+
+    if is_main:
+        commit()
+    else:
+        thread = threading.Thread(target=commit)
+        thread.start()
+        thread.join()
+
+    assert len(callbacks) == is_main
+    db.transact(lambda tr: tr.clear(b"cq-test/waits"))
+
+
+@pytest.mark.cluster
+def test_a_cancelled_future_ends_the_wait_of_another_thread() -> None:
+    db = open_cluster(os.environ["CQ_TEST_CLUSTER_FILE"])
+    watch = db.transact(lambda tr: tr.watch(b"cq-test/cancelled"))
+    codes = []
+
+    def wait() -> None:
+        try:
+            watch.wait()
+        except Exception as error:  # noqa: BLE001 - the error is compared
+            codes.append(error_code(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    watch.cancel()
+    thread.join(10)
+
+    assert codes == [1101]  # operation_cancelled
 
 
 @pytest.mark.cluster
