@@ -76,7 +76,7 @@ def configure(
     ] = None,
     buckets: Annotated[
         int | None,
-        option("N", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 8 on a cluster."),
+        option("N", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 4 on a cluster."),
     ] = None,
     top: Annotated[
         int | None, option("[N]", "Keep a top, and publish a cloud of the N highest values (default 100).")

@@ -69,7 +69,7 @@ def configure(
         value: the type of updates and values: `int` (default of a new queue), `float`, `Decimal`, `str`, `bytes`,
             `bool`, `list`, `dict`, `set`, `datetime` or `"any"`.
         combiner: the name of a built-in combiner (default of a new queue: `sum`), or one of your own.
-        buckets: 1 to 4,096 (default of a new queue: 1 in an embedded store, 8 on a cluster). As many passes can run
+        buckets: 1 to 4,096 (default of a new queue: 1 in an embedded store, 4 on a cluster). As many passes can run
             at the same time. Small transactions need few buckets: an add writes a row and a notification for each
             bucket that its keys touch.
         observers: called for every change, in this order, in the transaction that makes it. They replace the

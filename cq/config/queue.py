@@ -28,7 +28,7 @@ from cq.store.api import Transaction, TransactionRead
 DEFAULT_PRIORITY: Final = 10
 MAX_PRIORITY: Final = 100
 MAX_BUCKETS: Final = 4096
-DEFAULT_BUCKETS: Final = 8
+DEFAULT_BUCKETS: Final = 4
 """Buckets of a new queue on a cluster."""
 LOCAL_BUCKETS: Final = 1
 """Buckets of a new queue in an embedded store, where a worker runs one pass after the other."""

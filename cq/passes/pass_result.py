@@ -66,6 +66,11 @@ class PassResult:
     staged: dict[bytes, bytes | None] = field(default_factory=dict)
     runs: Runs = NO_RUNS
 
+    @property
+    def has_worked(self) -> bool:
+        """Whether the pass has found work and changed the bucket's state."""
+        return bool(self.token)
+
 
 class ManyFailed(CqError):
     """Too many keys of one pass cannot be combined: the code is broken, not the data. Do not commit the pass."""

@@ -51,8 +51,6 @@ from cq.store.transact import transact
 
 BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000
-COALESCE_SECONDS: Final = 0.3
-"""How long a busy worker lets entries accumulate at most: a batch costs commits in both databases."""
 _ERROR_BYTES: Final = 1_500
 """Maximum bytes of an entry set aside, in addition to its key and value; most of them are the error."""
 AHEAD_SECONDS: Final = 1.0
@@ -88,7 +86,6 @@ class ExportTask(NotedTask):
     """
 
     notification: bytes
-    coalesce_seconds = COALESCE_SECONDS
     batch_bytes = BATCH_BYTES
     batch_entries = BATCH_ENTRIES
     signal: Callable[[str], object] = staticmethod(lambda point: None)
@@ -124,7 +121,8 @@ class ExportTask(NotedTask):
             return STOPPED_SECONDS
         self.signal("read")
         begun = runtime.monotonic()
-        if read.queued.last_key is None:
+        self.found_work = read.queued.last_key is not None
+        if not self.found_work:
             # No row was read: reading stopped at the first one, or the bucket is empty.
             if read.queued.foreign:
                 raise ExportFailed("an entry is stamped later than the read version: was it copied here?")

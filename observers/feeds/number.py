@@ -18,8 +18,6 @@ from cq.store.sizes import set_bytes
 
 MESSAGES: Final = 1_000
 """Limit of messages that a step numbers."""
-COALESCE_SECONDS: Final = 0.1
-"""Longest pause of a busy worker before it numbers new messages: readers by id need no numbers."""
 _RECEIVER_BYTES: Final = 100_000  # limit of the messages that a step reads of one receiver
 _STEP_BYTES: Final = 1_000_000  # limit of all messages that a step reads
 _WRITTEN_BYTES: Final = (
@@ -32,7 +30,6 @@ class NumberingTask(RoundRobinTask):
 
     event = "feed_numbered"
     names_per_step = 100
-    coalesce_seconds = COALESCE_SECONDS
 
     def __str__(self) -> str:
         return f"numbers of feed {self.config.name!r}, bucket {self.bucket}"

@@ -101,6 +101,7 @@ class RoundRobinTask(Task):
             self._round = current
             self._skip(current, error)
             return _LATER
+        self.found_work = bool(self._notes)
         if self.messages:
             emit(self.event, feed=self.config.name, messages=self.messages)
         if current.place == self._begin:

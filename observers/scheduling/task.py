@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Final
 
 from cq.observers.scheduling.members import TaskId
 from cq.store.watch import WatchSlot
+
+_PAUSE_SHARE: Final = 0.5
+_LONGEST_PAUSE: Final = 0.1
+
+
+def pause_after(seconds: float) -> float:
+    """Return the pause in seconds between two steps of a task, the first of which took `seconds` and left no work.
+
+    Each step has a fixed cost, mainly its transaction: steps that follow at once find little work each. The pause is a
+    share of the step's time. A step takes longer in a busy store, so the pause grows with the load.
+    """
+    return min(_PAUSE_SHARE * seconds, _LONGEST_PAUSE)
 
 
 class Task(ABC):
@@ -18,7 +31,9 @@ class Task(ABC):
         progress_key: key whose value changes with each completed step, so that other workers can detect a stalled task;
             None: not monitored.
         delay: for a task that runs by time: seconds until its first run.
-        coalesce_seconds: longest pause between two steps while the worker is busy, so that a step finds more work.
+        found_work: whether the latest step has found work. The worker then repeats the step after a pause, see
+            `pause_after`, and waits for the notification only after a step without work: under load, most watches set
+            at once would fire at once.
         waited_seconds: about how long the oldest work that the latest step left had waited.
         max_parallel: how many of the queue's tasks of this kind the worker runs at once; None: no limit.
         problem: the latest error while the task fails, else empty.
@@ -28,7 +43,7 @@ class Task(ABC):
     notification_prefix: bytes | None = None
     progress_key: bytes | None = None
     delay: float = 0.0
-    coalesce_seconds: float = 0.0
+    found_work: bool = False
     waited_seconds: float = 0.0
     max_parallel: int | None = None
     problem: str = ""
@@ -63,7 +78,6 @@ class Job:
         is_fresh: whether the task has not run since it was acquired.
         failures: consecutive failures.
         given_up: the error after which a drain no longer runs the task.
-        rests_until: earliest start of the next step after a notification, see `Coalescer`.
     """
 
     def __init__(self, task: Task, task_id: TaskId, weight: float = 1.0) -> None:
@@ -73,7 +87,6 @@ class Job:
         self.watch = WatchSlot()
         self.failures = 0
         self.given_up: BaseException | None = None
-        self.rests_until = 0.0
         self.owned = False
         self.is_borrowed = False
         self.is_fresh = False

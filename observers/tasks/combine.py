@@ -29,8 +29,6 @@ from cq.store.transact import transact
 log = logging.getLogger("cq.worker")
 
 
-COALESCE_SECONDS: Final = 0.1
-"""How long a busy worker lets updates of a bucket accumulate at most: a pass costs a commit."""
 BLOCKED_SECONDS: Final = 0.1
 """How soon to retry a bucket that must wait until the queue's former buckets are drained."""
 
@@ -49,8 +47,6 @@ class Paused(CqError):
 
 class CombineTask(Task):
     """The task that runs passes over one bucket."""
-
-    coalesce_seconds = COALESCE_SECONDS
 
     def __init__(
         self, bucket: PassRunner, failures: FailureShare, totals: WorkerCounts, caches: CachesByBucket
@@ -91,7 +87,8 @@ class CombineTask(Task):
         except ManyFailed as error:
             self._pause(str(error))
         self.waited_seconds = result.age
-        if not result.blocked:
+        self.found_work = result.has_worked
+        if result.has_worked:
             self._totals.count(self.bucket.code.config.name, result)
             self._emit(result, runtime.monotonic() - begun)
         self._failures.report(result.reported + result.backfilled + result.purged, result.aside)

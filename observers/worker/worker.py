@@ -19,13 +19,12 @@ from cq import keys, runtime
 from cq.app import App
 from cq.backoff import delay_after
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
-from cq.observers.scheduling.coalescing import Coalescer
 from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.notifications import find_or_watch
 from cq.observers.scheduling.runner import DONE, Lane, Runner
 from cq.observers.scheduling.takeover import ReleasedTasks, StalledTasks
-from cq.observers.scheduling.task import Job
+from cq.observers.scheduling.task import Job, pause_after
 from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes_at_once
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
@@ -111,7 +110,6 @@ class Worker:
         self._next_check = 0.0  # of all notifications, even if no watch fires
         self._next_resumption = math.inf  # when a queue's pause ends by itself
         self._released, self._stalled = ReleasedTasks(), StalledTasks()
-        self._coalescer = Coalescer()
         self._steps = 0  # of all tasks, up to the latest beat
         self._acquired: list[Job] = []  # jobs acquired but not yet submitted or watched
         self._is_scanning = False  # whether there are more tasks than watches
@@ -340,17 +338,12 @@ class Worker:
             room = MOST_WATCHES - sum(not job.watch.is_free for job in self._work.jobs)
         notified, watches = find_or_watch(self.db, waiting, room)
         for job in notified:
-            self._submit(job)
+            self._runner.submit(job)
         for job, watch in watches:
-            job.watch.hold(
-                watch, partial(self._submit, job), partial(self._runner.submit, job, _REST_SECONDS)
-            )
+            submit = partial(self._runner.submit, job)
+            job.watch.hold(watch, submit, partial(submit, _REST_SECONDS))
             if not job.owned:  # released by another thread meanwhile, which may have come before `hold`
                 job.watch.cancel()
-
-    def _submit(self, job: Job) -> None:
-        """Run a notified job, after the pause that coalescing asks for."""
-        self._runner.submit(job, self._coalescer.pause(job))
 
     def _after(self, job: Job) -> None:
         """Watch for a job's next work once it is done; clean up if it was released while it ran."""
@@ -380,9 +373,9 @@ class Worker:
         except Paused:
             self._outdated()
             return DONE if self._draining else _REST_SECONDS
-        finally:
-            self._coalescer.record_step(job, begun)
         job.failures = job.failures + 1 if job.task.problem else 0
+        if seconds == DONE and job.owned and job.task.found_work and not self._draining:
+            return pause_after(runtime.monotonic() - begun)
         return DONE if job.failures and not job.owned else seconds  # the owner retries a borrowed task
 
     def _failed(self, job: Job, error: BaseException) -> float:

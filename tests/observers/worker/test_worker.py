@@ -23,6 +23,7 @@ from cq.observers.export.batch import ExportBatch
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
+from cq.observers.scheduling import notifications
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE, Lane, Runner
@@ -126,6 +127,48 @@ def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any
 
 def read_token(tr: Any, name: str) -> bytes:
     return BucketState.from_bytes(tr.get(QueueKeys(name).state(1, 0)).value).token
+
+
+def test_a_task_that_finds_work_is_repeated_without_a_watch(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pass causes the next one by an add: the worker searches for notifications only before and after them."""
+    rounds = 20
+    passes: list[Event] = []
+    searches: list[int] = []
+    app, ended = cq.App(), threading.Event()
+
+    def add_next(tr: Any, changes: list[cq.Change]) -> None:
+        if changes[0].new < rounds:
+            cq.CombineQueue(name).add(tr, {"a": 1})
+
+    app.queue(name, observers=[cq.Observer("next", 1, add_next)])
+    app.configure(db, name, buckets=1)
+    find = notifications.find_or_watch
+
+    def noted(db: Any, jobs: Any, watches: int) -> Any:
+        found = find(db, jobs, watches)
+        if any(isinstance(job.task, CombineTask) for job in jobs):
+            searches.append(len(passes))
+            if len(passes) >= rounds:
+                ended.set()
+        return found
+
+    def note(event: Event) -> None:
+        if event.name == "pass_done" and event.fields["queue"] == name:
+            passes.append(event)
+
+    monkeypatch.setattr(worker_module, "find_or_watch", noted)
+    unsubscribe = subscribe(note)
+    with running(Worker(db, app, queues=[name])):
+        add(db, name, {"a": 1})
+        assert ended.wait(SECONDS)
+    unsubscribe()
+
+    assert (
+        sum(0 < each < rounds for each in searches) <= 1
+    )  # the check of all notifications, every 30 seconds
+    assert len(passes) == rounds
 
 
 @contextmanager
