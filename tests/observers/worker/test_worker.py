@@ -139,7 +139,7 @@ def test_a_task_that_finds_work_is_repeated_without_a_watch(
     app, ended = cq.App(), threading.Event()
 
     def add_next(tr: Any, changes: list[cq.Change]) -> None:
-        if changes[0].new < rounds:
+        if (changes[0].new or 0) < rounds:
             cq.CombineQueue(name).add(tr, {"a": 1})
 
     app.queue(name, observers=[cq.Observer("next", 1, add_next)])
