@@ -62,7 +62,7 @@ def leaves_rows_at_the_end() -> AbstractContextManager[object]:
 BACKLOGS: Final[dict[Callable[[], Any], int]] = {
     sorts_again_what_others_have_sorted: 20,
     believes_its_runs: 60,
-    merges_before_the_former_shape: 60,
+    merges_before_the_former_shape: 150,
     leaves_rows_at_the_end: 60,
 }
 """{canary: within how many seeds, from 0 on, it is caught}."""

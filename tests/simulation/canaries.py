@@ -34,23 +34,20 @@ from tests.simulation.application import SUMS, TEXTS
 from tests.simulation.backlogcanaries import BACKLOGS
 from tests.simulation.cellcanaries import MOVING
 from tests.simulation.changecanaries import CHANGING
-from tests.simulation.changecanaries import FIRST as FIRST_CHANGING
 from tests.simulation.changecanaries import ONLY as ONLY_CHANGING
 from tests.simulation.exportcanaries import EXPORTING
-from tests.simulation.exportcanaries import FIRST as FIRST_EXPORTING
 from tests.simulation.exportcanaries import ONLY as ONLY_EXPORTING
 from tests.simulation.feedcanaries import FEEDING
+from tests.simulation.firstseeds import FIRST
 from tests.simulation.operatorcanaries import (
     ONLY,
     OPERATING,
     WITH,
-    goes_on_after_a_set_back,
-    ignores_staged_updates_of_the_former_shape,
 )
 from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
 from tests.simulation.store import Reads, SimTransaction
-from tests.simulation.tagcanaries import TAGGING, shows_the_cloud_it_knows
+from tests.simulation.tagcanaries import TAGGING
 from tests.simulation.visitingcanaries import VISITING
 
 Canary = Callable[[], Any]
@@ -398,7 +395,7 @@ CANARIES: Final[dict[Canary, int]] = {
     says_that_nothing_counts: 100,
     ends_doubt_by_looking: 100,
 } | {**OPERATING, **TAGGING, **VISITING, **FEEDING, **MOVING, **BACKLOGS, **EXPORTING, **CHANGING}
-"""{canary: within how many seeds, from 0 on unless `_FIRST` has it, it is caught}."""
+"""{canary: within how many seeds, from its seed in `FIRST` on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
     **dict.fromkeys(TAGGING, "tags"),
     **dict.fromkeys(VISITING, "windows"),
@@ -432,24 +429,10 @@ _ONLY: Final[Mapping[Canary, frozenset[str]]] = {
 """{canary: the only kinds that its plans have}, for those that other kinds hide."""
 
 
-_FIRST: Final[Mapping[Canary, int]] = {
-    **FIRST_EXPORTING,
-    **FIRST_CHANGING,
-    does_not_wait_for_the_former_shape: 85,
-    ignores_staged_updates_of_the_former_shape: 85,
-    goes_on_after_a_set_back: 80,
-    exports_without_a_fence: 70,
-    looks_for_no_missed_reports: 25,
-    shows_the_cloud_it_knows: 35,
-    holds_more_than_was_said: 9,
-}
-"""{canary: the first of its seeds}, for those that few runs catch: earlier seeds would cost time for nothing."""
-
-
 def caught_by(name: str) -> tuple[str, int, int | None]:
     """A canary's name, how many seeds it is given, and the first of them that catches it."""
     canary, seeds = next((each, seeds) for each, seeds in CANARIES.items() if each.__name__ == name)
-    first = _FIRST.get(canary, 0)
+    first = FIRST.get(name, 0)
     for seed in range(first, first + seeds):
         plan = Plan.of(seed, system=SYSTEM_OF.get(canary, QUEUES))
         with canary():

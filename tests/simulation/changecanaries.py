@@ -118,13 +118,6 @@ CHANGING: Final[dict[Callable[[], Any], int]] = {
     keeps_queues_full: 5,
 }
 """{canary: within how many seeds it is caught}."""
-FIRST: Final[dict[Callable[[], Any], int]] = {
-    reads_without_staged_updates: 3,
-    reads_updates_of_the_shape_now: 16,
-    changes_configurations_by_snapshot: 14,
-    forgets_ids_without_a_conflict: 14,
-}
-"""{canary: the first of its seeds}."""
 ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
     reads_without_staged_updates: frozenset(("pending reads",)),
     reads_updates_of_the_shape_now: frozenset(("pending reads", "rebucket")),

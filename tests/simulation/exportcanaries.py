@@ -61,11 +61,6 @@ EXPORTING: Final[dict[Callable[[], Any], int]] = {
     leaves_old_epochs_open: 60,
 }
 """{canary: within how many seeds it is caught}."""
-FIRST: Final[dict[Callable[[], Any], int]] = {
-    clears_exports_by_their_epoch_only: 7,
-    leaves_old_epochs_open: 90,
-}
-"""{canary: the first of its seeds}, for those that few runs catch."""
 ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
     misses_a_store_set_back: frozenset(("store set back",)),
     misses_a_table_set_back: frozenset(("table set back",)),
