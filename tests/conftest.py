@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import cq
+from cq.store.embedded import Database
 from tests.reporting_databases import _closed, postgres, postgres_url, reporting_url, sqlite_url  # noqa: F401 - fixtures
 
 # The machines that run this are slow and shared: only what is asserted may fail a test. A failure prints its seed.
@@ -25,6 +27,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("cq")
+
+# A shell ignores SIGINT in its background jobs, and processes inherit this. So the processes that tests start would
+# ignore it, too, and the tests that interrupt them would fail.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _PREFIX: Final[ContextVar[str]] = ContextVar("prefix")
@@ -57,9 +64,9 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     if request.param == "cluster":
         yield cq.open(cluster_url())
         return
-    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
-    yield database
-    database.close()
+    # Commits do not wait for the disk: only tests/crash is about power failures.
+    with Database(tmp_path / "test.db", power_safe=False) as database:
+        yield cq.Space("cq").database(database)
 
 
 @pytest.fixture

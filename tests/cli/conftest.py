@@ -18,6 +18,7 @@ from cq.cli.main import main
 from cq.cli.shared.settings import SETTINGS
 from cq.cli.shared.settings_file import CONFIG_ENV
 from cq.observers.export.spec import DEFAULT_ENV
+from cq.store.embedded import Database
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 50
@@ -122,6 +123,5 @@ def demo_db(cli: Cli) -> Iterator[Any]:
 @pytest.fixture
 def db(cli: Cli) -> Iterator[Any]:
     """The store of `cli`, opened by the test itself."""
-    database: Any = cq.open(cli.url)
-    yield database
-    database.close()
+    with Database(cli.folder / "cli.db", power_safe=False) as database:
+        yield database
