@@ -50,6 +50,7 @@ TLS_VARIABLES = ("FDB_TLS_CERTIFICATE_FILE", "FDB_TLS_KEY_FILE", "FDB_TLS_CA_FIL
 
 INSTALL_BINDING = install_command("fdb")
 _TIMED_OUT = 1031
+_BINDINGS_WAIT = "Future.block_until_ready"
 
 # The binding's api_version() is not thread-safe.
 _selecting = threading.Lock()
@@ -112,10 +113,9 @@ def _wait_natively(future: Any) -> None:
     the process advances meanwhile. Without this, a process with 8 threads adds 5 updates per transaction at 0.65 to
     0.85 of the rate, and each add takes 1.2 to 1.6 times the processor time.
     """
-    if hasattr(future, "waits_natively"):
-        return
-    future.waits_natively = True
     wait_by_callback = future.block_until_ready
+    if wait_by_callback.__qualname__ != _BINDINGS_WAIT:  # already replaced: by this function, or for gevent
+        return
 
     def block_until_ready(self: Any) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -33,6 +33,13 @@ class FDBError(Exception):
         self.code = code
 
 
+class Future:
+    """A future of the binding, as far as its way to wait is replaced."""
+
+    def block_until_ready(self) -> None:
+        raise NotImplementedError
+
+
 class StandIn:
     """A transaction, its options, its database and a future in one: it notes what is asked of it."""
 
@@ -83,7 +90,7 @@ class Binding(ModuleType):
         self.db = StandIn()
         self.impl = self.options = self
         self.knobs: list[str] = []
-        self.Future = type("Future", (), {"block_until_ready": lambda self: None})
+        self.Future = Future
 
     def is_api_version_selected(self) -> bool:
         return self.selected is not None
@@ -174,6 +181,20 @@ def test_the_newest_api_version_up_to_730_is_selected(
 
     assert binding.selected == selected
     assert binding.knobs == [WATCH_KNOB]
+
+
+def test_a_wait_that_the_binding_has_replaced_for_an_event_loop_stays(
+    install: Install, cluster_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_in_loop(self: Future) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(Future, "block_until_ready", wait_in_loop)
+    install(Binding())
+
+    open_cluster(cluster_file)
+
+    assert Future.block_until_ready is wait_in_loop
 
 
 @pytest.mark.parametrize("selected", [710, 730, 800])
