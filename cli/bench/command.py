@@ -64,6 +64,12 @@ def bench(
             help="Measure single increments in one process: one transaction each, and through cq.Emitter.",
         ),
     ] = False,
+    tasks: Annotated[
+        int | None,
+        number_option(
+            "Measure adds of one update by N tasks of asyncio in one process, against --threads and an executor."
+        ),
+    ] = None,
     cloud: Annotated[
         bool,
         typer.Option("--cloud", help="Measure cq with a cloud, too; --live measures it only with the cloud."),
@@ -145,6 +151,7 @@ def bench(
         grow=_words(grow),
         grow_to=grow_to,
         emitters=emitters,
+        tasks=tasks or 0,
         cloud=cloud,
         export=export,
     )

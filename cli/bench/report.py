@@ -27,6 +27,7 @@ class BenchReport:
         live: results of adding and combining at the same time.
         growth: cost of an update as a queue grows.
         emitters: results of single increments; the first one is for single adds.
+        tasks: results of adds by tasks; the first one is for threads.
         left_out: {name of a system without a measurement: reason}.
     """
 
@@ -36,6 +37,7 @@ class BenchReport:
     live: list[LiveResult] = field(default_factory=list)
     growth: list[GrowthResult] = field(default_factory=list)
     emitters: list[PhaseResult] = field(default_factory=list)
+    tasks: list[PhaseResult] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -46,7 +48,8 @@ class BenchReport:
             "rows": [_row(each, self.rows) for each in self.rows],
             "live": [_live(each, self.rows) for each in self.live],
             "growth": [_grown(each, self.growth) for each in self.growth],
-            "emitters": [_emitted(each, self.emitters[0]) for each in self.emitters],
+            "emitters": [_committed(each, to_single_adds=self.emitters[0]) for each in self.emitters],
+            "tasks": [_committed(each, to_threads=self.tasks[0]) for each in self.tasks],
             "left_out": self.left_out,
         }
 
@@ -125,6 +128,16 @@ _TABLES: Final[dict[str, tuple[str, list[tuple[str, str, str]]]]] = {
             ("to single adds", "to_single_adds", "{:.2f}"),
         ],
     ),
+    "tasks": (
+        "Adds of one update in one process, per second",
+        [
+            ("by", "system", "{}"),
+            ("callers", "callers", "{}"),
+            ("committed", "committed", "{:,.0f}"),
+            ("spread", "committed_repetitions", _SPREAD),
+            ("to threads", "to_threads", "{:.2f}"),
+        ],
+    ),
 }
 """{part of the report: (title of its table, columns)}; a column is its head, a name in the JSON, and a format.
 
@@ -176,13 +189,13 @@ def _grown(grown: GrowthResult, results: Sequence[GrowthResult]) -> dict[str, An
     }
 
 
-def _emitted(emitted: PhaseResult, first: PhaseResult) -> dict[str, Any]:
+def _committed(result: PhaseResult, **compared: PhaseResult) -> dict[str, Any]:
     return {
-        "system": emitted.system,
-        "store": emitted.store,
-        "callers": emitted.threads,
-        **_medians(committed=emitted.add),
-        "to_single_adds": _ratio(emitted.add, first.add),
+        "system": result.system,
+        "store": result.store,
+        "callers": result.threads,
+        **_medians(committed=result.add),
+        **{name: _ratio(result.add, other.add) for name, other in compared.items()},
     }
 
 

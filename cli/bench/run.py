@@ -11,6 +11,7 @@ from cq.cli.bench.measures.emitting import measure_emitters
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
 from cq.cli.bench.measures.phases import Notify, Plan, measure
+from cq.cli.bench.measures.tasks import measure_tasks
 from cq.cli.bench.report import BenchReport
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING, CannotMeasure, System, Unavailable
@@ -29,6 +30,7 @@ class BenchRequest:
         sizes: transaction sizes, in updates, for adding and draining in turn.
         against: systems to compare with in that part; None: all available systems.
         live: transaction sizes for adding and combining at the same time.
+        tasks: number of tasks of asyncio that add in one process; 0 skips this part.
     """
 
     workload: BenchWorkload
@@ -41,6 +43,7 @@ class BenchRequest:
     grow: Sequence[str] = ()
     grow_to: int = 1_000_000
     emitters: bool = False
+    tasks: int = 0
     cloud: bool = False
     export: str | None = None
 
@@ -104,6 +107,8 @@ class _BenchRun:
             )
         if request.emitters:
             report.emitters += measure_emitters(self._queue, request.workload, request.plan, notify)
+        if request.tasks:
+            report.tasks += measure_tasks(self._queue, request.workload, request.plan, request.tasks, notify)
         report.machine["versions"] |= self._backends.versions
         return report
 

@@ -46,6 +46,8 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
             "keys,sparse,backlog",
             "--grow-to",
             "200",
+            "--tasks",
+            "4",
         ),
         *("--cloud", "--export", "sqlite", "--dir", "own", "--svg", "chart.svg", "--json"),
         *("--store", cli.url),
@@ -55,6 +57,8 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
     found = json.loads(ended.out)
     assert found["machine"]["cores"] >= 1
     assert {"cq", "python", "sqlite", "postgresql"} <= found["machine"]["versions"].keys()
+    tasks = [(row["system"], row["callers"], row["committed"] > 0) for row in found["tasks"]]
+    assert tasks == [("threads", 2, True), ("executor of 2 threads", 4, True), ("cq.aio", 4, True)]
     assert [row["system"] for row in found["rows"]] == [
         "cq",
         "cq+cloud+export",

@@ -312,6 +312,7 @@ def report() -> BenchReport:
             for size in (10_000, 100_000)
         ],
         [row("cq", 1, 2.0), row("emitter fast", 1_000, 8.0)],
+        [row("threads", 1, 2.0), row("cq.aio", 1, 3.0)],
     )
 
 
@@ -322,6 +323,7 @@ def test_figures_are_compared_with_those_of_the_same_size() -> None:
     assert [each["to"] for each in found["live"]] == [{"postgres-upsert": 0.4}, {}]
     assert [each["to_100000"] for each in found["growth"]] == [0.1, 1.0]
     assert [each["to_single_adds"] for each in found["emitters"]] == [1.0, 4.0]
+    assert [each["to_threads"] for each in found["tasks"]] == [1.0, 1.5]
     assert found["live"][0]["p99_ms"] == 2_000
     assert found["live"][0]["p99_ms_repetitions"] == [2_000, 1_000, 3_000]
 
